@@ -123,7 +123,8 @@ impl World {
         self.restart(suite, many).await
     }
 
-    /// The first round comes once every machine was reconciled; one more machine shows that it came.
+    /// The first round ends once every machine has been reconciled; publishing one more machine shows that it
+    /// has ended.
     async fn restart(&self, suite: &Suite, many: u64) -> anyhow::Result<()> {
         let begin = Instant::now();
         {

@@ -7,8 +7,8 @@ use tec_benches::{Figure, Suite, Unit, load};
 use tec_e2e::services::load::{CALLERS, Durations, Load};
 
 const COMPONENT: &str = "kube_services/component";
-/// Calls for each one that the suite requests: with fewer than a few per caller, the callers would never call
-/// concurrently.
+/// Number of calls for each one that the suite requests: with too few per caller, the callers would never
+/// call concurrently.
 const EACH: u32 = 80;
 
 fn main() -> anyhow::Result<()> {
@@ -37,7 +37,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A refused call would be no measurement.
+/// A refused call is not a measurement.
 #[expect(clippy::panic, reason = "a benchmark that measures nothing must end")]
 fn took(outcome: anyhow::Result<Duration>) -> Duration {
     outcome.unwrap_or_else(|error| panic!("{error:#}"))

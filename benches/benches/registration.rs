@@ -21,9 +21,9 @@ use tokio::task::JoinSet;
 
 /// Concurrent registrations, as when a rack is switched on.
 const CALLERS: u64 = 64;
-/// Writes before anything is measured. SQLite's write-ahead log grows to 1000 pages, some two per insert,
-/// before it is overwritten from the beginning (sqlite.org/wal.html, section 3.1); while a file grows, each
-/// sync costs the file system a commit of its own.
+/// Number of writes before anything is measured. SQLite's write-ahead log grows to 1000 pages, some two per
+/// insert, before it is overwritten from the beginning (sqlite.org/wal.html, section 3.1); while a file
+/// grows, each sync costs the file system a commit of its own.
 const WARM_UP: u64 = 2000;
 
 fn main() -> anyhow::Result<()> {

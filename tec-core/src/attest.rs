@@ -226,7 +226,7 @@ fn climb(
 }
 
 impl Appraisal {
-    /// Withdraws the proof because a gate failed that needs more than this evidence.
+    /// Withdraws the proof because a gate that needs more than this evidence failed.
     pub(crate) fn fail(&mut self, gate: Gate, detail: impl Into<String>) {
         self.attested = None;
         self.attempt.ladder.fail(gate, detail);

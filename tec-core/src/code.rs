@@ -61,13 +61,13 @@ codes! {
         "The body is not the JSON that the endpoint expects, has unknown fields, or contains an id that is not a UUID.",
         "Send {\"public_key\": \"<PEM>\", \"uuid\": \"<machine id>\"}; see https://github.com/trusted-execution-clusters/tec/blob/main/docs/reference/http.md.";
     RegisterToken = "TEC-R401", 401, "a valid registration token is needed",
-        "The server was started with a registration token, and the request carries none or another one.",
+        "The server was started with a registration token, and the request carries none or a different one.",
         "Put the header Authorization: Bearer <token> into the merge directive of the node's Ignition config.";
     RegisterByAdmin = "TEC-R403", 403, "machines are registered by an admin here",
         "The registration policy is manual, so nodes cannot register themselves.",
         "Add the machine with `kubectl tec machine add`, and give the node the Ignition config that it prints.";
     RegisterMachineUnknown = "TEC-R404", 404, "no such machine is waiting for an attestation key",
-        "The machine id was never registered, has expired unclaimed, or the machine was removed.",
+        "The machine id was never registered or has expired unclaimed, or the machine was removed.",
         "Boot the node again so that it registers, or add the machine with `tec machine add`.";
     RegisterMethod = "TEC-R405", 405, "the method is not allowed here",
         "The endpoint exists, but takes another HTTP method.",
@@ -102,8 +102,8 @@ codes! {
          missing, failed, or expired.",
         "Use a node-agent that answers credential activation, or start the server with --ak-approval tofu.";
     RegisterRebind = "TEC-R424", 403, "an admin must approve the new key of this machine",
-        "The machine had another attestation key before, which was revoked or deleted. First use \
-         applies only once in the life of a machine, so that no one else gets its disk key while \
+        "The machine had another attestation key before, which was revoked or deleted. Trust on \
+         first use applies only once in the life of a machine, so that no one else gets its disk key while \
          an admin replaces a TPM. The \
          key is kept and waits (status 202, `pending`).",
         "Compare the fingerprint with `node-agent ak show` on the node, then `tec ak approve <fingerprint>` \
@@ -127,7 +127,7 @@ codes! {
          remove`, or raise --max-claimed and --max-claimed-per-source (on Kubernetes spec.approval).";
     RegisterUnavailable = "TEC-R503", 503, "the service is temporarily unavailable",
         "The store behind the server failed.",
-        "See the server's log at this time for a TEC-S code.";
+        "See the server's log at the time of the request for a TEC-S code.";
 
     RegisterNotReady = "TEC-R504", 503, "the service is not set up yet",
         "The TrustedExecutionCluster is missing or has no publicTrusteeAddr, the CA of a server that \
@@ -142,7 +142,7 @@ codes! {
 
     EvidenceMalformed = "TEC-A400", 400, "the evidence is malformed",
         "The evidence does not match its type, is truncated, or is too large.",
-        "Check that attester and server use the same protocol version (0.4.0).";
+        "Check that the attester and the server use the same protocol version (0.4.0).";
     ServerUnreachable = "TEC-A401", 503, "the server cannot be reached",
         "No server in the pin answered: the network, name resolution or a firewall is at fault, or the server is down.",
         "Check the address in the Clevis pin and that the KBS listens there.";
@@ -153,7 +153,7 @@ codes! {
         "The machine was never registered, was removed, or was revoked.",
         "List the machines with `tec machine list`; register the machine again if it is yours.";
     NoAttempt = "TEC-A410", 404, "no boot is recorded",
-        "No evidence was sent to this server: the node has not booted since it registered, or does not reach \
+        "No evidence was sent to this server: the node has not booted since it registered, or cannot reach \
          the key broker.",
         "Start the node. If it is running, compare the address in its Clevis pin with `tec \
          status`, and read its console.";
@@ -162,12 +162,12 @@ codes! {
         "Find the key with `tec ak list`, then approve it with `tec ak approve <fingerprint>`, or register the node again.";
     QuoteInvalid = "TEC-A405", 401, "invalid quote: wrong nonce or signature",
         "The quote was signed by another key, answers another nonce (old evidence), or is not a quote.",
-        "Boot the node again. If it persists on one node only, suspect a replay.";
+        "Boot the node again. If the refusal persists on one node only, suspect a replay.";
     SelectionWrong = "TEC-A406", 401, "wrong PCR selection in the quote",
         "The quote must select SHA-256 PCRs 0 to 23 once, and come with exactly those values.",
         "Use an attester that quotes sha256:0-23 in one selection.";
     EventLogMismatch = "TEC-A407", 401, "the event log does not replay to the quoted PCRs",
-        "The log is truncated, was altered, or a PCR was extended without a log entry.",
+        "The log is truncated or was altered, or a PCR was extended without a log entry.",
         "Read the log with `tec eventlog show` on the node; if the firmware is unchanged, suspect tampering.";
     TpmSetBack = "TEC-A408", 401, "TPM counters went backwards: cloned or restored TPM state",
         "The counters and the clock in the quote are not later than those of the last quote by this key: the \
@@ -183,7 +183,7 @@ codes! {
          updated, an option ROM was added, or Secure Boot was reconfigured. Entries added to db and dbx are \
          accepted without approval if the boot sent its event log.",
         "`tec platform diff <machine>` shows each changed event. If the change is yours, approve it with \
-         `tec platform approve <machine>`, which counts for every machine with the same baseline. If not, \
+         `tec platform approve <machine>`, which applies to every machine with the same baseline. If not, \
          quarantine the machine with `tec machine quarantine <machine>`.";
     PcrMismatch = "TEC-A412", 401, "boot not approved: it matches no approved image",
         "A measured component, such as the kernel or the boot loader, differs from every approved image, or the \
@@ -214,16 +214,17 @@ codes! {
         "Restore the seal key file that belongs to this store.";
     PolicyInvalid = "TEC-P400", 400, "the policy does not compile",
         "The Rego text has an error, or its package is not `policy`.",
-        "Try it offline first; the error names line and column.";
+        "Correct the policy: the error names the line and column. `tec trustee lint` checks a policy \
+         offline.";
     TlsMaterial = "TEC-T500", 503, "the certificate or private key is unusable",
-        "The file is missing, is not PEM, or certificate and key do not belong together.",
+        "The file is missing or not PEM, or the certificate and the key do not belong together.",
         "Check the files. Pass both --tls-cert and --tls-key, or neither to use the built-in CA.";
     CertManagerMissing = "TEC-T404", 404, "cert-manager is not installed",
         "The cluster object names an issuer of cert-manager, and the API server does not know the kind Certificate of \
          cert-manager.io/v1.",
         "Install cert-manager. Without it, create the cluster object again without spec.certificateIssuer.";
     CertificatePending = "TEC-T503", 503, "cert-manager has not issued a certificate yet",
-        "The issuer does not exist, is not ready, refuses a name, or hands out no ca.crt, which nodes pin.",
+        "The issuer does not exist, is not ready, refuses a name, or provides no ca.crt, which nodes pin.",
         "`kubectl describe certificate` and `kubectl get certificaterequest` show why. Use an issuer that fills ca.crt.";
     CaHeldBack = "TEC-T409", 409, "machines do not trust the next CA yet",
         "The CA of the servers is being replaced, and some machines did not report that their disks trust the next \
@@ -338,20 +339,22 @@ codes! {
     ClockSkewed = "TEC-C425", 503, "the server's clock is wrong",
         "The clock of the host that runs the server differs from the API server's by more than 30 seconds. Servers \
          register no node and release no key; the operator issues and renews no certificate, removes no unclaimed \
-         machine, and publishes only images that are approved by both clocks. Revocations still take effect.",
-        "The server's log and the condition `Ready` of the cluster object show by how much. Find out which of the two \
+         machine, and publishes only images that are approved according to both clocks. Revocations \
+         still take effect.",
+        "The server's log and the condition `Ready` of the cluster object show the difference. Find out \
+         which of the two \
          hosts is wrong (`chronyc tracking` on both) and synchronize its clock; everything resumes by itself.";
     NodeTpm = "TEC-N500", 503, "the TPM cannot be used",
         "There is no TPM, it is busy, or the resource manager is missing.",
         "Check /dev/tpmrm0, or name another TPM with --tcti.";
     NodeHandle = "TEC-N409", 409, "another object is at the attestation key's handle",
-        "Another object lies at the persistent handle 0x81010002.",
+        "Another object is at the persistent handle 0x81010002.",
         "Evict it, or pass another --ak-handle to all commands.";
     NodeLockout = "TEC-N423", 503, "the TPM is in lockout",
         "Wrong passwords were tried on the TPM, and the attestation key was created by a release that did not exempt it from dictionary attack protection.",
         "Wait for the TPM's recovery time, or run `tpm2_dictionarylockout --clear-lockout`; a new attestation key is exempt.";
     NodeConfig = "TEC-N400", 400, "the pin's configuration is malformed",
-        "The JSON handed to the Clevis pin is not a trustee configuration.",
+        "The JSON passed to the Clevis pin is not a trustee configuration.",
         "See https://github.com/trusted-execution-clusters/tec/blob/main/docs/reference/clevis-pin.md.";
     NodeHeader = "TEC-N422", 422, "the sealed header cannot be opened",
         "The JWE in the LUKS token is damaged, or the released key is not the one it was sealed with.",
@@ -376,7 +379,7 @@ codes! {
         "The platform gave the node the hash of a different secret.",
         "Compare the hash in the node's metadata with the secret; nothing was changed on the node.";
     BootstrapUntrusted = "TEC-B403", 403, "the node's evidence is refused",
-        "The node has another attestation key or other measurements than expected, is in a cluster \
+        "The node has a different attestation key or different measurements than expected, is in a cluster \
          already, or another host answers in its place.",
         "Run `tec node verify`, which lists every check. Send the node no secret before it passes.";
     BootstrapNoDisk = "TEC-B404", 404, "the state disk is missing",
@@ -388,13 +391,15 @@ codes! {
         "The disk is attached read-only, or the kernel stopped writing to its file system after an I/O error.",
         "Attach the disk writable. If `journalctl -k` shows I/O errors, replace the disk.";
     BootstrapUnlisted = "TEC-B406", 406, "the node does not list the key service",
-        "Recover names a key service or a store that recovery_key_services of the node's bootstrapper.toml does not \
+        "The Recover request names a key service or a store that recovery_key_services of the node's \
+         bootstrapper.toml does not \
          list. No service was called.",
         "Add the URI from the message, without credentials, to recovery_key_services, or recover \
          with the master secret: keys derived from it need no key service.";
     BootstrapEndorsement = "TEC-B407", 403, "the node's endorsement key is refused",
-        "The certificate of the node's endorsement key expired or leads to none of endorsement_roots, the key is not \
-         in endorsement_keys, or the node did not prove that its attestation key is in the same TPM.",
+        "The certificate of the node's endorsement key expired or does not chain to any of \
+         endorsement_roots, the key is not in endorsement_keys, or the node did not prove that its attestation key is \
+         in the same TPM.",
         "The message and the log of the join service give the reason and the fingerprint of the endorsement key. If \
          the machine is yours, add the fingerprint to endorsement_keys in join-service.toml; the join service reads \
          the file again by itself.";
@@ -403,9 +408,9 @@ codes! {
          list the key that signed it.",
         "The message gives the reason. Create a new ticket with `tec ticket control-plane`, and \
          give it to the node as the \
-         file of control_plane_ticket in bootstrapper.toml.";
+         file that control_plane_ticket in bootstrapper.toml names.";
     BootstrapActivated = "TEC-B409", 409, "the node is already a member, or is becoming one",
-        "Another Init runs or ran, or the node has joined.",
+        "Another Init is running or has run, or the node has joined.",
         "To resume an Init whose answer was lost, send the same one again, with --cluster unless its keys are \
          derived from a master secret.";
     BootstrapNameTaken = "TEC-B410", 409, "the name belongs to another node",
@@ -420,7 +425,7 @@ codes! {
     BootstrapSmallDisk = "TEC-B413", 413, "the state disk is too small",
         "The disk has no room for the LUKS2 header, the integrity tags and a file system.",
         "Attach a disk of 64 MiB or more; etcd and the container images of a node need several GiB.";
-    BootstrapForeignDisk = "TEC-B415", 415, "the state disk holds data of someone else",
+    BootstrapForeignDisk = "TEC-B415", 415, "the state disk holds someone else's data",
         "The disk has a file system, a partition table, or a LUKS header that this boot did not \
          write. The person who formatted a LUKS disk may know its volume key, which a new \
          passphrase does not change.",
@@ -444,7 +449,7 @@ codes! {
         "Compare `date -u` on the node with another machine, and set the clock or the time server; the node continues \
          by itself.";
     BootstrapKeyService = "TEC-B502", 502, "the node cannot use the key service",
-        "The service does not answer, refuses the node, or the node was not built with it.",
+        "The service does not answer, refuses the node, or the node was built without support for it.",
         "The node's log gives the reason. Nothing was changed.";
     BootstrapUnreachable = "TEC-B503", 503, "the node does not answer",
         "It is not up yet, its bootstrapper has exited because the node is a member, or a \
@@ -517,15 +522,15 @@ codes! {
         "The vault is initialized, or its controller's certificate says that it was, but the Secret with the \
          key that wraps its unseal key was deleted.",
         "Restore the Secret from a backup. The vault cannot create a new key without the old one: \
-         while it is open, copy its contents elsewhere. To start over, delete its storage and the \
+         while it is unsealed, copy its contents elsewhere. To start over, delete its storage and the \
          Secret of the controller's certificate; a new Secret alone opens nothing.";
     VaultKeyFileMissing = "TEC-V511", 503, "the vault's wrapped key is missing",
         "The vault is initialized, but the file with its wrapped unseal key is not on the volume.",
         "Restore the file from a backup, or attach the volume that belongs to this vault; with several pods, \
          copy the file from the volume of another one. The vault cannot create a new key without \
-         the old one: while it is open, copy its contents elsewhere.";
+         the old one: while it is unsealed, copy its contents elsewhere.";
     VaultKeyBroken = "TEC-V512", 503, "the vault's wrapped key cannot be decrypted",
-        "File and Secret do not belong together, or the file was altered.",
+        "The file and the Secret do not belong together, or the file was altered.",
         "Restore the file and the Secret that were written together; each names its key id.";
     VaultUnsealRefused = "TEC-V513", 503, "the vault refuses its unseal key",
         "The storage and the wrapped key belong to different vaults.",
@@ -538,7 +543,7 @@ codes! {
         "Attach the right volume, or restore a snapshot. To give up what it held, delete the Secrets with the \
          wrapping key and with the controller's certificate.";
     VaultCaNotMounted = "TEC-V516", 503, "the authority's certificate cannot be used",
-        "The Secret of the controller's certificate is not mounted, is no PEM, or has expired.",
+        "The Secret of the controller's certificate is not mounted, is not PEM, or has expired.",
         "Check the volume of the pod, and that the controller has published its certificate.";
     VaultConflict = "TEC-V517", 409, "unexpected object in the vault",
         "Someone changed an engine, an authority or a key in a way that cannot be undone without loss.",

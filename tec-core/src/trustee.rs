@@ -18,7 +18,7 @@ pub struct TrusteeIntent {
     pub admin_public_key: Option<String>,
     /// Audience that admin tokens must name; any audience if absent. Read since v0.21.
     pub admin_audience: Option<String>,
-    /// Directory for what the KBS stores; in the mounted form, the directory below which files are
+    /// Directory where the KBS stores its data; in the mounted form, the directory below which files are
     /// mounted.
     pub storage_dir: String,
     /// Directory of trusted attestation keys; only the mounted form reads it.

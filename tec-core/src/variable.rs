@@ -45,11 +45,11 @@ pub enum SecureBootState {
 pub enum KeyDatabase {
     /// `PK`: the platform key.
     Pk,
-    /// `KEK`: whose signature changes `db` and `dbx`.
+    /// `KEK`: the keys that sign changes of `db` and `dbx`.
     Kek,
-    /// `db`: who may start.
+    /// `db`: what may start.
     Db,
-    /// `dbx`: who may not.
+    /// `dbx`: what may not.
     Dbx,
 }
 

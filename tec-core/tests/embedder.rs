@@ -1,4 +1,5 @@
-//! Incorrect stores, policies and generators of an embedder: none of them makes a key be released.
+//! Incorrect stores, policies and generators of an embedder: none of them causes a key to be
+//! released.
 #![cfg(feature = "test-util")]
 #![expect(clippy::unwrap_used, reason = "a test's own tools may fail the test")]
 

@@ -5,8 +5,8 @@
 //! compares. `TEC_KILLS` sets the number of rounds, up to 200.
 //!
 //! A killed process leaves the kernel's page cache intact, so this shows that commits are complete
-//! and ordered, not that the disk keeps them through a power loss: `synchronous = FULL` is for
-//! that.
+//! and ordered, not that the disk keeps them through a power loss, for which `synchronous = FULL`
+//! is set.
 #![cfg(all(feature = "embedded", feature = "test-util"))]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "all of this is a test")]
 

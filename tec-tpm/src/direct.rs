@@ -65,7 +65,7 @@ impl Tpm {
         Ok(Self::over(Channel::new(transport::open(tcti)?)))
     }
 
-    /// Uses another endorsement key than RSA 2048.
+    /// Uses an endorsement key other than RSA 2048.
     #[must_use]
     pub fn with_ek(mut self, ek: EkAlgorithm) -> Self {
         self.ek = ek;

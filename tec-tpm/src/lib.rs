@@ -1,5 +1,5 @@
 //! What a TPM reports, and whether to believe it: quotes, attestation and endorsement keys, event
-//! logs, and the PCR values that boot files will cause.
+//! logs, and the PCR values that boot files will produce.
 //!
 //! *What it is*: pure verification of what arrived over the wire ([`quote`], [`ak`], [`ek`],
 //! [`event_log`]), computation of reference values ([`compute`]), and the two ports of `tec-core`

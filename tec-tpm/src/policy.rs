@@ -11,7 +11,7 @@ use crate::event_log::{Bank, Content, DataProof, Event, EventKind, EventLog};
 use crate::guid::Guid;
 
 /// What shim measures as authorities: its own certificate, the lists that it looks a signer up in,
-/// and the revocation level. `MokSBState`, which turns its checks off, is none.
+/// and the revocation level. `MokSBState`, which turns its checks off, is not one.
 const SHIM_AUTHORITIES: [&str; 5] = ["Shim", "MokList", "MokListRT", "vendor_db", "SbatLevel"];
 
 /// Reads a log that came with evidence, and the [variables](EventLog::policy_variables) of its

@@ -93,7 +93,7 @@ impl Tpm {
         Ok(Self { context: Mutex::new(context), ek: EkAlgorithm::default() })
     }
 
-    /// Uses another endorsement key than RSA 2048.
+    /// Uses an endorsement key other than RSA 2048.
     #[must_use]
     pub fn with_ek(mut self, ek: EkAlgorithm) -> Self {
         self.ek = ek;

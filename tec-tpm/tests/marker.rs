@@ -1,5 +1,5 @@
-//! The point of no return over a real TPM 2.0 implementation: `swtpm` must be installed;
-//! `cargo xtask tools` says so.
+//! The point of no return over a real TPM 2.0 implementation: `swtpm` must be installed; `cargo
+//! xtask tools` reports if it is missing.
 #![expect(clippy::unwrap_used, reason = "a test's own tools may fail the test")]
 
 use std::sync::Arc;

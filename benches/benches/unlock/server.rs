@@ -254,7 +254,7 @@ impl Server {
         })
     }
 
-    /// Registers the machine with KBS and guard.
+    /// Registers the machine with the KBS and the guard.
     pub(crate) async fn enroll(&self, machine: &Emulated) -> anyhow::Result<()> {
         for side in &self.sides {
             register(side, machine.id, machine.key.clone()).await?;

@@ -124,7 +124,7 @@ fn of_directory(directory: &Path, args: &JobArgs) -> anyhow::Result<ExpectedPcrs
     predict(&opened, args)
 }
 
-/// The values of the label, compared with those predicted from the boot files. An image whose files tell
+/// The values of the label, compared with those predicted from the boot files. An image whose files reveal
 /// nothing has only its label.
 fn of_registry(remote: &Remote, args: &JobArgs) -> anyhow::Result<ExpectedPcrs> {
     let Remote { runtime, registry, reference } = remote;

@@ -167,7 +167,7 @@ pub fn boot_digests(approved: &Value) -> anyhow::Result<Vec<Sha256Digest>> {
     let pcr4 = pcrs.iter().find(|pcr| pcr["id"] == 4).context("no PCR 4 in the approval")?;
     let events = pcr4["events"].as_array().context("PCR 4 has no events")?;
     let hash = |event: &Value| event["hash"].as_str().and_then(|text| text.parse().ok());
-    events.iter().map(|event| hash(event).context("an event without digest")).collect()
+    events.iter().map(|event| hash(event).context("an event without a digest")).collect()
 }
 
 /// Digest of the disk key of each machine with a bound attestation key.

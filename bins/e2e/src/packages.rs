@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::settings::cache;
 
-/// The Kubernetes version to tell Helm; a Helm built from its module does not know one.
+/// The Kubernetes version to pass to Helm; a Helm built from its module does not know one.
 const KUBERNETES: &str = "1.34.0";
 
 /// Directory of the packages.

@@ -75,7 +75,7 @@ fn first_line(text: &str) -> &str {
     text.lines().next().unwrap_or(text)
 }
 
-/// Steps as bars over time, one row a scene.
+/// Steps as bars over time, one row per scene.
 fn timeline(page: &mut Page, story: &Story) {
     let total = story.elapsed().as_millis().max(1);
     let place = |at: Duration| u32::try_from(at.as_millis() * 1000 / total).unwrap_or(1000);

@@ -18,7 +18,7 @@ const BANKS: Banks = Banks::SHA256.with(Bank::Sha1);
 const PATH: &str = "EFI/BOOT/BOOTX64.EFI";
 const SECTIONS: [&str; 4] = [".linux", ".osrel", ".cmdline", ".initrd"];
 const KEPT: [&str; 3] = [".osrel", ".cmdline", ".sdmagic"];
-/// Longest name in a section header (PE format, "Section Table"); the stub reads no longer ones.
+/// Longest name in a section header (PE format, "Section Table"); the stub does not read longer ones.
 const SHORT_NAME: usize = 8;
 
 /// However the file is split into reads, its parts have the same digests; what is kept of a section is what

@@ -66,7 +66,7 @@ pub fn read(line: &mut impl Read) -> io::Result<Option<Frame>> {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
     let name =
-        String::from_utf8(name).map_err(|_| io::Error::other("the name of a frame is no text"))?;
+        String::from_utf8(name).map_err(|_| io::Error::other("the name of a frame is not text"))?;
     Ok((!name.is_empty()).then_some(Frame { name, content }))
 }
 

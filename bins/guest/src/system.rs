@@ -67,7 +67,7 @@ pub fn open_line(device: &Path) -> anyhow::Result<File> {
         rustix::termios::tcgetattr(&line).context("cannot read the line's settings")?;
     settings.make_raw();
     rustix::termios::tcsetattr(&line, OptionalActions::Now, &settings)
-        .context("cannot create the line raw")?;
+        .context("cannot set the line to raw mode")?;
     Ok(line)
 }
 

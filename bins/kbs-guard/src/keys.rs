@@ -75,7 +75,7 @@ impl Keys {
         Ok(())
     }
 
-    /// Whoever can write to the directory acts as the admin.
+    /// Anyone who can write to the directory acts as the admin.
     async fn bind(&self, id: MachineId, public: PublicKey) -> anyhow::Result<()> {
         let machines: &dyn MachineRegistry = &*self.store;
         let machine = Machine::unclaimed(id, RegisteredBy::Admin, self.clock.now());

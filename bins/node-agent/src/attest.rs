@@ -70,7 +70,7 @@ impl Attested {
     /// Prints it, and returns the exit code: 3 if it was refused.
     ///
     /// # Errors
-    /// `Io` if nobody takes the output.
+    /// `Io` if the output cannot be written.
     pub fn print(&self, flags: &Flags) -> Result<u8, Failure> {
         if let Some(shown) = &self.shown {
             stream::write_line(shown)?;

@@ -1,6 +1,6 @@
 //! `node-agent next-boot`: will this machine unlock after the next boot?
 //!
-//! Servers do not tell the node what they accept. The node knows what it booted and was accepted with, so a
+//! Servers do not tell the node what they accept. The node knows with which boot it was last accepted, so a
 //! boot that leaves the pinned registers unchanged unlocks; for any other boot, you must supply the accepted
 //! values.
 

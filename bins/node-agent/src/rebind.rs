@@ -1,7 +1,7 @@
 //! `node-agent rebind`: moves an already bound disk to other servers.
 //!
-//! The passphrase, the key slots and the data stay the same: only the token that says where the key is gets
-//! replaced. At every moment there is a token that opens the disk.
+//! The passphrase, the key slots and the data stay the same: only the token, which names the servers of the
+//! key, is replaced. At every moment there is a token that opens the disk.
 //!
 //! ```text
 //! old token ─ key from the NEW servers ─► passphrase ─► opens the slot?

@@ -227,7 +227,7 @@ fn an_image_that_has_the_units_refreshes_the_pins_of_all_disks_by_itself() {
     );
 }
 
-/// What the command of a unit says on a node without a bound disk, where it must not fail.
+/// What the command of a unit prints on a node without a bound disk, where it must not fail.
 fn said_without_a_bound_disk(unit: &str) -> String {
     let service = fs::read_to_string(deploy().join("systemd").join(unit)).unwrap();
     let command =

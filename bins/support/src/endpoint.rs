@@ -3,7 +3,8 @@
 use anyhow::{Context as _, anyhow};
 use tec_core::endpoint::{Endpoint, ParseBaseUrlError};
 
-/// Reads `URL` or `URL=CA-FILE`, where the file has the PEM of the CA that the server is trusted by.
+/// Reads `URL` or `URL=CA-FILE`, where the file contains the certificate of the CA that vouches for the
+/// server, PEM.
 ///
 /// # Errors
 /// The text has no valid URL, or the file cannot be read.

@@ -90,7 +90,7 @@ impl EvidenceArgs {
     /// A verifier for each accepted type.
     ///
     /// # Errors
-    /// Evidence of virtual machines is accepted, but no flag says of which.
+    /// Evidence of virtual machines is accepted, but no flag selects any.
     pub fn verifier(&self, clock: &Arc<dyn Clock>) -> anyhow::Result<ByTee> {
         let mut verifier = ByTee::new();
         for sort in &self.evidence {

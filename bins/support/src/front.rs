@@ -60,7 +60,8 @@ pub struct FrontArgs {
     /// Address of the probes (/livez, /readyz) and /metrics, plain HTTP
     #[arg(long)]
     pub metrics_addr: Option<SocketAddr>,
-    /// Requests per second in total; each client network gets a tenth of it. Bursts may be ten seconds' worth
+    /// Requests per second in total; each client network gets a tenth of that. Bursts may be ten seconds'
+    /// worth
     #[arg(long, env = "TEC_RATE", default_value = "1000")]
     pub rate: NonZeroU32,
     /// Networks whose addresses each stand for many clients, such as 10.0.0.0/8, separated by commas: nodes

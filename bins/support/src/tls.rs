@@ -1,7 +1,7 @@
 //! TLS: certificates from files or from a built-in CA, reloaded at run time.
 //!
 //! The built-in CA lives in the state directory (`ca.pem`, `ca.key`). Its leaf is renewed when a third of its
-//! life is left. Files that others renew are read again when they change.
+//! life is left. Files that other programs renew are read again when they change.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -36,7 +36,7 @@ const LEAF_DAYS: i64 = 90;
 const RENEW_DAYS: i64 = 30;
 /// Lifetime of the built-in CA: disks pin it, so it must outlive them.
 const CA_DAYS: i64 = 3650;
-/// Certificates are valid from slightly earlier, for nodes whose clock is behind.
+/// Certificates are backdated by this much, for nodes whose clock is behind.
 const SKEW_SECONDS: i64 = 3600;
 /// Polling interval of files.
 const POLL: Duration = Duration::from_secs(5);
@@ -47,7 +47,7 @@ const EXPIRY: &str = "tec_tls_certificate_not_after_seconds";
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Source {
-    /// Files that others keep up to date.
+    /// Files that other programs keep up to date.
     Files {
         /// Certificate chain, PEM.
         cert: PathBuf,

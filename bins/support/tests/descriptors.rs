@@ -1,5 +1,5 @@
 //! A server in a process that has run out of file descriptors. The limit applies to the whole process, so
-//! this test has its own.
+//! this test runs in a process of its own.
 #![expect(clippy::unwrap_used, reason = "clippy takes helpers of tests for library code")]
 
 use std::fs::File;

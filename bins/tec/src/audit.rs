@@ -39,7 +39,7 @@ pub(crate) struct LineArgs {
     /// Only lines of this action, such as key-released.
     #[arg(long)]
     pub(crate) action: Option<String>,
-    /// Only lines of this time up to now, such as 24h.
+    /// Only lines newer than this, such as 24h.
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
     pub(crate) since: Option<Duration>,
     /// Maximum number of lines.

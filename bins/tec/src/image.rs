@@ -104,7 +104,7 @@ pub(crate) struct ProofArgs {
     /// Public key that may have signed it, PEM; repeatable.
     #[arg(long = "key", value_name = "FILE", requires = "bundle")]
     pub(crate) keys: Vec<PathBuf>,
-    /// Digest of the image that the bundle must be about: sha256:…
+    /// Digest of the image that the bundle must be for: sha256:…
     #[arg(long, value_name = "DIGEST", requires = "bundle")]
     pub(crate) image_digest: Option<ImageReference>,
 }

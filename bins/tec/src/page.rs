@@ -16,11 +16,11 @@ use tec_support::page::{Page, Seen, standing};
 
 use crate::status::{Status, machines};
 
-/// At least what a store keeps of one machine, signed or not.
+/// At least as many attempts as a store keeps for one machine, signed or not.
 const OF_ONE: usize = 64;
 /// How many machines may show all of their attempts.
 const SMALL_FLEET: usize = 200;
-/// How far back attempts of unknown machines are looked for.
+/// How far back to look for attempts of unknown machines.
 const OF_UNKNOWN: usize = 200;
 
 /// What the store knows, for people.

@@ -15,7 +15,7 @@ pub(crate) enum PlatformCommand {
     },
     /// Approve the firmware or Secure Boot policy that a machine showed last.
     ///
-    /// Counts for every machine with the same baseline: approve an update once for each model and
+    /// Applies to every machine with the same baseline: approve an update once for each model and
     /// version. The previous baseline of a machine is accepted until its first boot with the update.
     Approve {
         #[command(flatten)]

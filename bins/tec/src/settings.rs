@@ -204,7 +204,7 @@ mod tests {
     use super::*;
     use crate::cli::Cli;
 
-    /// The arguments of `tec serve` when the command line has these words, in a directory.
+    /// The arguments that the settings in `directory` add to `tec serve` followed by these words.
     fn serve(directory: &Path, words: &[&str]) -> anyhow::Result<Vec<OsString>> {
         let start = ["tec", "--state-dir", directory.to_str().unwrap(), "serve"];
         further_words(&Cli::command().get_matches_from(start.iter().chain(words)))

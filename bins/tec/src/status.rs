@@ -22,7 +22,7 @@ use crate::state::{Endpoints, Running};
 const PAGE: usize = 1000;
 /// How many refusals are shown.
 const REFUSALS: usize = 5;
-/// How far back refusals are looked for, in attempts.
+/// How far back to look for refusals, in attempts.
 const LOOK_BACK: usize = 200;
 
 #[derive(Serialize)]

@@ -33,8 +33,8 @@ const MIGRATION: &str = "kube_migrate/";
 pub(crate) struct Args {
     /// Run only the benchmarks whose name contains this; those of PCR values all start with `pcr`
     filter: Option<String>,
-    /// Report or commit to compare with, instead of running; a second one replaces the last run. A commit
-    /// without a report is measured first
+    /// Report or commit to compare the last run with, instead of running; with a second one, the two are
+    /// compared. A commit without a report is measured first
     #[arg(long, num_args = 1..=2, value_names = ["BEFORE", "AFTER"])]
     compare: Vec<String>,
 }
@@ -151,7 +151,8 @@ impl Bench<'_> {
     fn report_of(&self, what: &str) -> Result<PathBuf> {
         let file = Path::new(what);
         if file.is_file() {
-            return std::path::absolute(file).with_context(|| format!("{what} is no usable path"));
+            return std::path::absolute(file)
+                .with_context(|| format!("{what} is not a usable path"));
         }
         let commit = commit(self.root, what)
             .with_context(|| format!("{what} is neither a report nor a commit"))?;

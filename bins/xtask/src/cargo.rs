@@ -47,7 +47,7 @@ pub(crate) struct Metadata(Value);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Package<'a>(&'a Value);
 
-/// Dependencies of other platforms are never downloaded, so they are left out.
+/// Dependencies for other platforms are never downloaded, so they are left out.
 const PLATFORM: &str = "x86_64-unknown-linux-gnu";
 
 impl Metadata {

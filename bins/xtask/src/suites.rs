@@ -13,7 +13,7 @@ use crate::{lanes, process, programs, term};
 /// Tests that simulate clusters, nodes and platforms: they take longest, and measure whether something
 /// happens in time. They run one after another, in parallel with all others.
 const CLUSTERS: [&str; 3] = ["kubernetes", "pods", "platform"];
-/// So many failed tests run again, alone: more is no matter of timing.
+/// At most this many failed tests run again, alone: more failures than that are not a matter of timing.
 const AGAIN: usize = 3;
 /// These come last among the others, so that both lanes end at about the same time.
 const LAST: [&str; 2] = ["scenarios", "services"];
@@ -57,7 +57,7 @@ struct Suite {
     dir: PathBuf,
 }
 
-/// A test that failed beside others.
+/// A test that failed while others ran.
 #[derive(Debug)]
 struct Failed {
     suite: Suite,
@@ -101,8 +101,8 @@ pub(crate) fn run_all(root: &Path, prepare: Prepare<'_>) -> Result<Count> {
     Ok(all)
 }
 
-/// Runs a failed test a second time, while nothing else runs, and says which of the two it was: a failure, or
-/// a test that holds only on a quiet machine.
+/// Runs a failed test a second time, while nothing else runs, and reports whether it really fails or passes
+/// only on an idle machine.
 fn again(failed: &Failed, prepare: Prepare<'_>, count: &mut Count) -> Result<()> {
     let name = format!("{} {}", failed.suite.name, failed.test);
     let output = process::output(command(&failed.suite, prepare)?.args(["--exact", &failed.test]))?;

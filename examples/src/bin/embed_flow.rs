@@ -3,9 +3,9 @@
 //! ```text
 //! cargo run -p tec-examples --bin embed_flow
 //! ```
-//! One in-memory type stands for every store, a key broker listens on the loopback address, and a software
-//! TPM attests. For production, put your own stores behind the same ports (or take `tec_core::store`), serve
-//! the router with TLS, and let a real TPM attest (`tec_tpm::tpm::TpmAttester`). The calls stay the same.
+//! One in-memory type serves as every store, a key broker listens on the loopback address, and a software TPM
+//! attests. For production, put your own stores behind the same ports (or take `tec_core::store`), serve the
+//! router with TLS, and let a real TPM attest (`tec_tpm::tpm::TpmAttester`). The calls stay the same.
 #![expect(clippy::print_stdout, reason = "an example tells what it does")]
 
 use std::future::IntoFuture as _;

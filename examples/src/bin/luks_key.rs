@@ -3,7 +3,7 @@
 //! ```text
 //! cargo run -p tec-examples --bin luks_key
 //! ```
-//! Nothing secret is printed: secrets have no text form, only their length shows.
+//! Nothing secret is printed: secrets have no text form, only their length is shown.
 #![expect(clippy::print_stdout, reason = "an example tells what it does")]
 
 use anyhow::{Context as _, ensure};

@@ -1,4 +1,4 @@
-//! Trustee configuration: patches an existing KBS configuration, so that nothing insecure stays.
+//! Trustee configuration: patches an existing KBS configuration, so that nothing insecure remains.
 //!
 //! ```text
 //! cargo run -p tec-examples --bin trustee_config

@@ -8,8 +8,8 @@
 //! now          12        0      as much later as the quote came later                 ► follows
 //! now          11        .         .        an older state of the TPM is used         ► fault
 //! ```
-//! One and the same TPM only ever moves forward. If a quote does not, then the state of an emulated
-//! TPM was copied and both copies run, or an older state was restored.
+//! The clock of a TPM only ever moves forward. If a quote shows an earlier reading, the state of an
+//! emulated TPM was copied and both copies run, or an older state was restored.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +24,7 @@ use crate::time::Timestamp;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(clippy::exhaustive_structs, reason = "the structure of the specification, field by field")]
 pub struct TpmClock {
-    /// Milliseconds that the TPM was powered since its owner last cleared it.
+    /// Milliseconds that the TPM has been powered since its owner last cleared it.
     pub clock_ms: u64,
     /// Number of TPM resets (reboots) since then.
     pub reset_count: u32,
@@ -36,7 +36,7 @@ pub struct TpmClock {
 
 /// One boot of a TPM: its counts since it was last reset, restarted or resumed.
 ///
-/// Means something only next to another one of the same key, see [`TpmClock`].
+/// Meaningful only in comparison with another one of the same key, see [`TpmClock`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(clippy::exhaustive_structs, reason = "the counts of the specification")]
 pub struct TpmBoot {
@@ -79,7 +79,7 @@ fn quote_alone() -> Tee {
 #[non_exhaustive]
 pub enum ClockFault {
     /// The TPM was reset fewer times.
-    #[error("its TPM was reset {fewer} times fewer than at {last}")]
+    #[error("its TPM counts {fewer} fewer resets than at {last}")]
     Resets {
         /// How many are missing.
         fewer: u32,
@@ -96,25 +96,27 @@ pub enum ClockFault {
         /// When the last quote arrived.
         last: Timestamp,
     },
-    /// It was restarted fewer times since the same reset.
-    #[error("its TPM was restarted {fewer} times fewer than at {last}, after as many resets")]
+    /// It has been restarted fewer times since the same reset.
+    #[error("its TPM counts {fewer} fewer restarts than at {last}, after as many resets")]
     Restarts {
         /// How many are missing.
         fewer: u32,
         /// When the last quote arrived.
         last: Timestamp,
     },
-    /// It was reset since, but was powered for less time.
-    #[error("its TPM was powered for {less_ms} ms less than at {last}, though it was reset since")]
+    /// It has been reset since, but has been powered for less time.
+    #[error(
+        "its TPM was powered for {less_ms} ms less than at {last}, though it has been reset since"
+    )]
     Powered {
         /// Milliseconds that are missing.
         less_ms: u64,
         /// When the last quote arrived.
         last: Timestamp,
     },
-    /// It was not reset since, but its clock and ours advanced by different amounts.
+    /// It has not been reset since, but its clock and ours advanced by different amounts.
     #[error(
-        "its TPM was not reset since {last}, and its clock went on by {ticked_ms} ms in {passed_s} s"
+        "its TPM has not been reset since {last}, but its clock advanced by {ticked_ms} ms in {passed_s} s"
     )]
     Apart {
         /// Milliseconds of the TPM's clock.

@@ -1,4 +1,5 @@
-//! Attempts that repeat one another, so that a node that attests every few minutes fills no log.
+//! Attempts that repeat one another, so that a node that attests every few minutes does not fill
+//! the log.
 //!
 //! ```text
 //! released ─► attested ─► attested ─► attested ─► refused ─► refused       one boot, six attempts
@@ -16,7 +17,7 @@ use crate::time::Timestamp;
 pub struct Repeats {
     /// When the first of them arrived.
     pub first: Timestamp,
-    /// How many there were, with the last one.
+    /// How many there were, including the last one.
     pub count: u64,
 }
 

@@ -184,8 +184,8 @@ impl Pins {
         live.iter().filter_map(move |image| self.of(image))
     }
 
-    /// The registers that a policy can demand that is written once, whatever images follow: a boot
-    /// of any admitted image matches them. PCR 4, unless the registers are the same for all.
+    /// The registers that a policy written once can demand, whatever images follow: a boot of any
+    /// admitted image matches them. PCR 4, unless the registers are the same for all.
     pub fn of_policies(self) -> PinnedPcrs {
         match self {
             Self::Exactly(pinned) => pinned,

@@ -63,7 +63,7 @@ pub(crate) fn fits(image: &ApprovedImage, quoted: &PcrValues, pinned: PinnedPcrs
 }
 
 /// The image with the fewest differing components, among images given with the registers that they
-/// pin; of equals, the one approved last.
+/// pin; among equals, the one approved last.
 pub(crate) fn nearest<'a>(
     images: impl Iterator<Item = (&'a ApprovedImage, PinnedPcrs)>,
     evidence: &VerifiedEvidence,

@@ -83,7 +83,7 @@ impl Gate {
             Self::EventLog => "event log replays",
             Self::Pcrs => "each PCR against approved images",
             Self::Platform => "firmware and Secure Boot policy",
-            Self::TpmHistory => "TPM goes on where it was",
+            Self::TpmHistory => "TPM continues where it was",
             Self::ReleasePolicy => "release policy",
             Self::Key => "key",
         }

@@ -112,8 +112,8 @@ fn why_ended(image: &ApprovedImage, now: Timestamp) -> Option<String> {
         .map(|end| format!("the approval of {} ended at {end}", image.name))
 }
 
-/// Aligns both lists: their common beginning and end are the same, and in between events are
-/// compared with the expected components position by position.
+/// Aligns both lists: skips their common beginning and end, and compares the events between them
+/// with the expected components position by position.
 fn align(
     logged: &[&LoggedEvent],
     expected: &[ImageEvent],

@@ -149,9 +149,9 @@ pub async fn look(
     Ok(Admission { appraisal, ak, machine, images })
 }
 
-/// Compares the platform with its baseline. Returns it if it is to be recorded once the remaining
-/// gates passed: evidence that is refused for another reason must not become a baseline. A platform
-/// that is refused is kept immediately, so that it can be approved.
+/// Compares the platform with its baseline. Returns it if it is to be recorded once the remaining gates have
+/// passed: evidence that is refused for another reason must not become a baseline. A platform that is refused
+/// is kept immediately, so that it can be approved.
 async fn platform_gate(
     platforms: Option<&dyn PlatformLog>,
     attempt: &mut Attempt,

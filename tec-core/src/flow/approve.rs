@@ -97,7 +97,7 @@ pub enum AkOutcome {
     /// The key was bound to this machine before.
     AlreadyBound,
     /// The key is stored and waits: for what the reason requires or, if the reason grants the
-    /// binding, for whoever binds keys here.
+    /// binding, for the component that binds keys here.
     Waiting(AkReason),
     /// The key was stored before, and still waits or has been bound in the meantime.
     AlreadyWaiting(AkReason),

@@ -21,9 +21,9 @@ pub const MAX_ESCROW: usize = 8 * 1024;
 /// between two steps may have left one that does not.
 ///
 /// # Errors
-/// `Refused` if the machine or its key was revoked or removed since the attestation. Otherwise an
-/// error of a port: `Invalid` for a key that is too large, `Conflict` beyond [`MAX_ESCROWS`], or an
-/// error of the store.
+/// `Refused` if the machine or its key has been revoked or removed since the attestation. Otherwise
+/// an error of a port: `Invalid` for a key that is too large, `Conflict` beyond [`MAX_ESCROWS`], or
+/// an error of the store.
 ///
 /// # Security
 /// The server cannot open it and does not look at it. It is never released to anyone without access

@@ -1,4 +1,4 @@
-//! Approving what became of a machine's platform.
+//! Approval of a change to a machine's platform.
 
 use crate::ak::Fingerprint;
 use crate::id::MachineId;

@@ -62,7 +62,7 @@ pub enum ReleaseError {
 ///
 /// # Errors
 /// `Refused` if the path is not the machine's own, or if the machine, its key or an image that the
-/// boot depends on was revoked since the attestation: revocation takes effect immediately.
+/// boot depends on has been revoked since the attestation: revocation takes effect immediately.
 ///
 /// # Security
 /// The audit line is durable before the key is released; if it cannot be written, no key is

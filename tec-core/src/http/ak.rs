@@ -228,8 +228,8 @@ impl AkService {
     }
 
     /// Refuses a key that another machine has, and returns the id of that machine: a node that lost
-    /// power during its first boot asks again as a new machine, and continues as the machine that
-    /// it is.
+    /// power during its first boot asks again as a new machine, and then continues as the machine
+    /// that already has its key.
     ///
     /// # Security
     /// The id is not secret and grants nothing: keys are released only to a node that signs with
@@ -355,7 +355,7 @@ fn reply(outcome: AkOutcome) -> Result<Response<ReplyBody>, Code> {
     }
 }
 
-/// An admin has to look; with a code if the node could not expect that.
+/// The key waits for an admin; the reply has a code if the node could not expect that.
 fn pending(reason: AkReason) -> Response<ReplyBody> {
     let code = match reason {
         AkReason::NeedsRebind => Code::RegisterRebind,

@@ -87,7 +87,7 @@ impl ClevisPinGenerator {
         self
     }
 
-    /// Uses another block device than `/dev/disk/by-partlabel/root`.
+    /// Uses a block device other than `/dev/disk/by-partlabel/root`.
     #[must_use]
     pub fn on_device(mut self, device: impl Into<String>) -> Self {
         self.device = device.into();

@@ -107,7 +107,7 @@ impl Authority {
     }
 
     /// The epoch at which it last took the authority. Of two anchors, the one with the greater
-    /// value has the truth.
+    /// value has the authoritative data.
     pub fn held(&self) -> Option<Epoch> {
         self.held
     }

@@ -5,7 +5,7 @@
 //!               ├─ weigh ─► for each article: same, bring, known, or a clash
 //!   what is here┘           nothing that is here is overwritten
 //! ```
-//! Pure: anchors read theirs, weigh, and write what is brought.
+//! Pure: anchors read what is here, weigh, and write what is missing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -175,7 +175,7 @@ impl fmt::Display for Article {
 pub enum Verdict {
     /// It is the same here.
     Same,
-    /// It is missing here, and is brought.
+    /// It is missing here, and is added.
     Bring,
     /// There is another one here, which nodes also know.
     Known,
@@ -188,8 +188,8 @@ pub enum Verdict {
 /// Decides what happens to each incoming article. For articles in `stay`, what is here wins.
 ///
 /// # Security
-/// Nothing here is ever overwritten, except for demands that came from the same anchor and were not
-/// changed since.
+/// Nothing here is ever overwritten, except for demands that came from the same anchor and have not
+/// been changed since.
 pub fn weigh(
     comes: &Belongings,
     here: &Belongings,

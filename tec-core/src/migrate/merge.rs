@@ -207,7 +207,7 @@ pub fn merge_image(
     Merged::Write(merged)
 }
 
-/// If either side has an end, it counts.
+/// The earlier of both times; if only one side has one, that one.
 fn earlier<T: Ord + Copy>(a: Option<T>, b: Option<T>) -> Option<T> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.min(b)),

@@ -15,19 +15,18 @@
 //! ```
 //!
 //! # Why there is never more than one authority
-//! An anchor gives up authority at an epoch ([`Authority::yield_to`]), which writes that epoch into
-//! its own record, and the other takes it at that same epoch ([`Authority::take`]), which requires
-//! its own record to be *below* it. Suppose both were active, the later of them at epoch `b`
-//! because the other, active at `a`, gave up at `b`. Then the other took `a > b` afterwards, since
-//! the one had given up at `a`; so the record of the one was at `a` before it took `b`, which `b <
-//! a` rules out.
+//! An anchor gives up the authority at an epoch ([`Authority::yield_to`]), which writes that epoch into its
+//! own record; the other takes it at the same epoch ([`Authority::take`]), which requires its own record to
+//! be *below* that epoch. Suppose two anchors X and Y were both active: X took at `a` the authority that Y
+//! gave up at `a`, and Y took at `b` what X gave up at `b`. X is still active, so it took `a` after giving up
+//! at `b`, and `b < a`. Y is still active, so it took `b` after giving up at `a`, and `a < b`. Both cannot
+//! hold.
 //!
 //! # Invariants
 //! | name | |
 //! |---|---|
 //! | `one_authority` | at most one of two anchors is active |
 //! | `no_key_is_lost` | every disk or recovery key is at a releasing anchor, unless its machine was removed |
-//! | `no_key_is_lost` | a disk key or recovery key is at an anchor that releases it, unless someone removed the machine |
 //! | `no_key_changes` | an existing key is never regenerated and never overwritten |
 //! | `shut_out_stays_out` | a copy never re-admits what was revoked |
 //! | `removed_stays_removed` | what the authority removed does not come back |

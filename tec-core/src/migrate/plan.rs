@@ -48,7 +48,7 @@ impl Records {
         }
     }
 
-    /// The side that had the authority last: its data is the truth.
+    /// The side that had the authority last: its data is authoritative.
     fn newest(&self) -> Side {
         if self.target.is_alone() || self.target.held() <= self.source.held() {
             Side::Source

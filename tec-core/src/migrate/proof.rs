@@ -28,7 +28,7 @@ const PAGE: usize = 256;
 pub struct Proof {
     /// Keyed digest of the keys and measurements.
     pub digest: Sha256Digest,
-    /// How far each part is revoked or ends, one number per part; greater is stricter.
+    /// How far each part is revoked, or when it expires, one number per part; greater is stricter.
     pub states: Vec<i64>,
     /// Keyed digests of the recovery keys, by number. The target may have more of them.
     pub escrows: BTreeMap<u32, Sha256Digest>,

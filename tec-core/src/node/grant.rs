@@ -35,7 +35,8 @@ pub struct Claim {
 const MACHINE: &[u8] = b"tec-member-machine/1\0";
 
 impl Claim {
-    /// Whether the other claim is of the same member: addresses may change, the rest is permanent.
+    /// Whether the other claim belongs to the same member: addresses may change, the rest is
+    /// permanent.
     pub fn is_of_same_member(&self, other: &Self) -> bool {
         let of = |one: &Self| (one.ak, one.role, one.disk);
         of(self) == of(other) && self.name == other.name

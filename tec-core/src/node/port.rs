@@ -33,7 +33,7 @@ pub trait DataKeys: fmt::Debug + Send + Sync {
     ) -> Result<SecretBytes, PortError>;
 
     /// Keeps our credentials for the service from expiring. Returns when to call again; `None` if
-    /// nothing expires. `Denied` or `Invalid` if they cannot be kept.
+    /// nothing expires. `Denied` or `Invalid` if they cannot be renewed.
     async fn renew(&self) -> Result<Option<Duration>, PortError> {
         Ok(None)
     }

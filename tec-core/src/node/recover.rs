@@ -32,7 +32,7 @@ pub enum RecoverEvent {
     KeyRefused,
     /// The disk is mapped, and its state belongs to this cluster.
     Mapped(ClusterId),
-    /// The disk is mapped, and its journal belongs to another cluster than the secret.
+    /// The disk is mapped, and its journal belongs to a different cluster than the secret.
     Foreign,
     /// State of the TPM's marker.
     Marker(MarkerState),
@@ -96,7 +96,7 @@ pub enum Answer {
 pub enum RecoverOutcome {
     /// Disk and marker are as before the reboot.
     Recovered(ClusterId),
-    /// The marker, or the measurement secret, belongs to another cluster than the disk: nothing may
+    /// The marker, or the measurement secret, belongs to a different cluster than the disk: nothing may
     /// continue.
     OtherCluster,
 }

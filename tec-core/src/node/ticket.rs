@@ -195,8 +195,7 @@ impl Component {
     /// Checks the texts.
     ///
     /// # Errors
-    /// [`TicketError`] if the hash is missing, or the path is not absolute or contains upward
-    /// steps.
+    /// [`TicketError`] if the hash is missing, or the path is not absolute or contains `..`.
     pub fn new(
         url: &str,
         hash: &str,
@@ -230,7 +229,7 @@ pub struct JoinTicket {
     pub kubelet_certificate: String,
     /// `host:port` of the API server.
     pub api_server: String,
-    /// The CA that the API server must prove to have.
+    /// The CA that must vouch for the API server.
     pub ca_pin: CaPin,
     /// Files of a control plane; for workers, only the CA certificate.
     pub files: Vec<(PkiFile, SecretBytes)>,

@@ -127,7 +127,7 @@ fn events(
     found
 }
 
-/// Removes the first that fits.
+/// Removes the first event that `fits`.
 fn take(events: &mut Vec<&PlatformEvent>, fits: impl Fn(&PlatformEvent) -> bool) -> bool {
     let at = events.iter().position(|event| fits(event));
     at.map(|at| events.remove(at)).is_some()

@@ -1,13 +1,13 @@
 //! What a machine is below the operating system: its firmware, its option ROMs and its Secure Boot
 //! policy, and what may change between two boots without an approval.
 //!
-//! *What it is*: types and a pure comparison. *What it is not*: a judgement of firmware. The first
-//! accepted boot of a machine is its baseline, as its first attestation key is its key.
+//! *What it is*: types and a pure comparison. *What it is not*: a judgment of firmware. The first accepted
+//! boot of a machine is its baseline, as its first attestation key is its key.
 //!
 //! | register | what it holds | rule |
 //! |---|---|---|
 //! | 0 | code of the firmware | enforced: whoever changes it controls everything that is measured later |
-//! | 2 | option ROMs | enforced: they run before the operating system, with its rights |
+//! | 2 | option ROMs | enforced: they run before the operating system, with its privileges |
 //! | 7 | Secure Boot policy | enforced, except for what [`judge`] explains |
 //! | 1, 3, 5, 6 | configuration, partition table, vendor events | recorded: boot order and grown partitions change in normal use |
 //!
@@ -36,7 +36,7 @@ const RECORDED: [u8; 5] = [1, 3, 5, 6, 7];
 /// Events of one register that are kept. Real registers have less than half; one with more counts
 /// as unexplained.
 const MAX_EVENTS: usize = 256;
-/// Entries of one variable that are kept; revocation lists have some hundred.
+/// Entries of one variable that are kept; revocation lists have a few hundred.
 const MAX_ENTRIES: usize = 4096;
 
 /// One event of a register. Type and detail are what the log claims, and prove nothing.

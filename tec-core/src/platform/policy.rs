@@ -33,7 +33,7 @@ pub(super) fn judge_policy(baseline: &Platform, seen: &Platform) -> Option<Polic
     Some(judgement)
 }
 
-/// Whether the variable only got more entries.
+/// Whether the variable only gained entries.
 pub(super) fn grew(old: &PolicyEvent, new: &PolicyEvent) -> bool {
     match (&old.proven, &new.proven) {
         (

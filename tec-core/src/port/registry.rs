@@ -1,10 +1,9 @@
 //! Registries of machines, attestation keys and images, and the store of secrets.
 //!
 //! # Audit lines
-//! A change that lets someone in or shuts someone out takes its `line` along: either both the
-//! change and the line are written or neither, and a call that changes nothing writes no line,
-//! except that a repeated revocation is written again. *Conformance suite*:
-//! [`testing::audited_changes`](crate::testing::audited_changes).
+//! A change that lets someone in or shuts someone out carries its `line`: either both the change and the line
+//! are written or neither, and a call that changes nothing writes no line, except that a repeated revocation
+//! is written again. *Conformance suite*: [`testing::audited_changes`](crate::testing::audited_changes).
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! States in which continuing would destroy something: someone has to look.
+//! States in which continuing would destroy something: an admin must intervene.
 
 use crate::code::Code;
 
@@ -19,7 +19,7 @@ pub enum Fatal {
     /// The wrapped key does not open.
     #[error("the wrapped key of the vault does not open with the key of the Secret")]
     DecryptFailed,
-    /// The vault does not take the key.
+    /// The vault does not accept the key.
     #[error("the vault refuses the unseal key that was stored for it")]
     UnsealRefused,
     /// Only the first pod may initialize a vault.

@@ -41,7 +41,7 @@ pub enum StoreError {
     /// The database is damaged, or is not a store.
     #[error("the store is damaged: {what}")]
     Corrupt {
-        /// Where, or how it shows.
+        /// Where the damage is, or how it was detected.
         what: String,
         /// Why, if a library reports more.
         #[source]
@@ -58,7 +58,7 @@ pub enum StoreError {
     /// Secrets cannot be unsealed.
     #[error("the seal key does not match: {what}")]
     Seal {
-        /// How it shows.
+        /// How this was detected.
         what: String,
     },
     /// There is no space left to write.

@@ -85,7 +85,7 @@ fn admit(
     Ok(outcome)
 }
 
-/// Stores a part under the digest of its content, and returns that.
+/// Stores a part under the digest of its content, and returns the digest.
 fn put(db: &Connection, part: &impl Serialize) -> Result<String, StoreError> {
     let body = serde_json::to_string(part).map_err(undecodable)?;
     let id = Sha256Digest::of(&body).to_string();
@@ -101,8 +101,8 @@ fn part<T: DeserializeOwned>(db: &Connection, id: &str) -> Result<T, StoreError>
     serde_json::from_str(&body).map_err(undecodable)
 }
 
-/// Removes those of the parts that nothing refers to any more, and the approvals of baselines that
-/// no key has.
+/// Removes those of `parts` that nothing refers to any more, and the approvals of baselines that no
+/// key has.
 fn sweep(db: &Connection, parts: &[String]) -> Result<(), StoreError> {
     let mut parts = parts.to_vec();
     for id in parts.clone() {

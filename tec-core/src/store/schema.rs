@@ -169,7 +169,7 @@ CREATE TABLE machine_name (
 ";
 
 /// Added by version 7: the platform of each attestation key. `platform_part` holds each content
-/// once, under its digest: machines of one model share their firmware. Like the clocks not tied to
+/// once, under its digest: machines of one model share their firmware. Like the clocks, it is not tied to
 /// `ak`.
 const PLATFORM_TABLES: &str = "
 CREATE TABLE platform_part (

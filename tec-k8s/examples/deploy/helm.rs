@@ -57,7 +57,7 @@ fn definitions() -> Result<Files> {
     files.insert(format!("templates/{GUARD}"), guard);
     for mut crd in crds() {
         keep(&mut crd.metadata);
-        let name = crd.metadata.name.clone().context("a CRD without name")?;
+        let name = crd.metadata.name.clone().context("a CRD without a name")?;
         let text = yaml::document(&crd)?;
         ensure!(!text.contains("{{"), "{name} would be read as a template");
         files.insert(format!("templates/{name}.yaml"), text);

@@ -10,14 +10,14 @@ use tec_k8s::render::{
 
 use crate::{Files, yaml};
 
-/// The file with what protects the definitions.
+/// The file with the policy that protects the definitions.
 pub(crate) const GUARD: &str = "guard.yaml";
 
 pub(crate) fn files() -> Result<Files> {
     let mut files = Files::new();
     let mut names = Vec::new();
     for crd in crds() {
-        let name = crd.metadata.name.clone().context("a CRD without name")?;
+        let name = crd.metadata.name.clone().context("a CRD without a name")?;
         let name = format!("{name}.yaml");
         files.insert(format!("crds/{name}"), yaml::document(&crd)?);
         names.push(name);

@@ -27,7 +27,7 @@ pub(crate) fn files() -> Result<Files> {
         ("bundle.Containerfile".to_owned(), containerfile()),
     ]);
     for crd in crds() {
-        let name = crd.metadata.name.clone().context("a CRD without name")?;
+        let name = crd.metadata.name.clone().context("a CRD without a name")?;
         files.insert(format!("manifests/{name}.yaml"), yaml::document(&crd)?);
     }
     // The manager applies only kinds that it knows; it does not know NetworkPolicy everywhere.
@@ -108,7 +108,7 @@ fn modes() -> Value {
 
 fn install(installation: &Installation, objects: &[Object]) -> Result<Value> {
     let deployment = kustomize::deployment(installation)?;
-    let spec = deployment.get("spec").context("a Deployment without spec")?;
+    let spec = deployment.get("spec").context("a Deployment without a spec")?;
     let labels = deployment.pointer("/metadata/labels");
     let rules: BTreeMap<&str, _> = objects
         .iter()

@@ -166,7 +166,7 @@ fn the_service_of_every_instance_is_asked() {
     });
 }
 
-/// None of these is an answer, each may be asked for again, and then there is one.
+/// None of these is an answer; after each, the request may be repeated, and then succeeds.
 async fn faults(service: &Service, source: &AzureMetadata) {
     let bad = [
         Act::Status(400),

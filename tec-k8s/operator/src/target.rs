@@ -140,7 +140,7 @@ impl Reach {
     }
 
     /// A target that is confirmed by every Secret that the cluster object names with it. Someone who may edit
-    /// the cluster object, but write no Secret, can send disk keys nowhere.
+    /// the cluster object but not write Secrets cannot send disk keys anywhere.
     async fn vouched(
         &self,
         target: &PublishTarget,
@@ -290,7 +290,7 @@ impl Reach {
         };
         let (bytes, _) = self.entry(name, CA).await?;
         String::from_utf8(bytes.expose("certificates are public").to_vec()).map_err(|error| {
-            let why = format!("{CA} of the Secret {name} is no text");
+            let why = format!("{CA} of the Secret {name} is not text");
             PortError::new(PortErrorKind::Invalid, why).because(error)
         })
     }

@@ -92,7 +92,7 @@ impl FedTrust {
         })
     }
 
-    /// Reaches the cluster's own Trustee there, instead of at its Service.
+    /// Reaches the cluster's own Trustee at `url`, instead of at its Service.
     #[must_use]
     pub fn with_own_url(mut self, url: Option<BaseUrl>) -> Self {
         self.reach.own_url = url;

@@ -33,8 +33,8 @@ pub(crate) struct Volumes {
     client: Client,
     namespace: String,
     owner: OwnerReference,
-    /// Secrets that hold what they should. The controllers of machines and keys create them, never this; each
-    /// is read once.
+    /// Secrets that hold what they should. The controllers of machines and keys create them, this module
+    /// never does; each is read once.
     secrets: Mutex<BTreeMap<String, Digests>>,
 }
 

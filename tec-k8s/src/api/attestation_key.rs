@@ -136,7 +136,7 @@ impl AttestationKey {
     }
 
     /// The key as a domain object. `machine` is the machine that it was submitted for, if that exists: the
-    /// key is bound exactly if that machine names this object and the key that it holds.
+    /// key is bound if and only if that machine names this object and the key that it holds.
     pub fn to_core(&self, machine: Option<&Machine>) -> Result<AkRecord, ConvertError> {
         let submitted_at = stamped_at(self, SUBMITTED_AT)?;
         let (public, id) = (self.public()?, self.machine_id()?);

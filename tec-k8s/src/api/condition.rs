@@ -35,7 +35,7 @@ pub enum ConditionKind {
     Upgrade,
     /// Cluster: the operator changes nothing in its namespace.
     Paused,
-    /// Any kind: everything that it should lead to is done.
+    /// Any kind: everything that follows from it is done.
     Ready,
 }
 
@@ -118,7 +118,7 @@ pub enum Reason {
     Waiting,
     /// The key may not be bound to its machine.
     Rejected,
-    /// The key was edited since it was bound.
+    /// The key has been edited since it was bound.
     KeyChanged,
     /// Every Deployment rolled out.
     UpgradeComplete,
@@ -168,7 +168,7 @@ pub enum Reason {
     AttestationSucceeded,
     /// The machine did not prove what it booted.
     AttestationFailed,
-    /// The machine was denied its request.
+    /// The machine's request was denied.
     ResourcePolicyDenied,
 }
 

@@ -68,7 +68,7 @@ pub struct MachineSpec {
     pub revoked_at: Option<String>,
 
     /// Name of the node that runs on the machine, as admins know it. It is for display and for finding the
-    /// machine in commands; nothing is decided on it.
+    /// machine in commands; no decision depends on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(min = 1, max = 253))]
     pub node_name: Option<String>,
@@ -298,12 +298,12 @@ impl Machine {
         object
     }
 
-    /// Which of several objects with the same id counts, least first: one that a key was bound to, then the
-    /// one that is named after the id, then the oldest.
+    /// Decides which of several objects with the same id counts, the least one first: one that a key was
+    /// bound to, then the one that is named after the id, then the oldest.
     ///
     /// # Security
-    /// An account that may create objects, as the registration server may, must not get ahead of a machine
-    /// whose disk key exists.
+    /// An account that may create objects, as the registration server may, must not be able to displace a
+    /// machine whose disk key exists.
     pub fn precedence(&self) -> impl Ord + use<> {
         let name = self.name_any();
         let is_canonical = name.strip_prefix("machine-") == Some(self.spec.id.as_str());
@@ -367,7 +367,7 @@ impl Machine {
         }
     }
 
-    /// The key that it is bound to. This object does not tell whether the object with that name still holds
+    /// The key that it is bound to. This object does not show whether the object with that name still holds
     /// this key and was not revoked.
     pub fn bound_key(&self) -> Option<&BoundKey> {
         self.status.as_ref()?.attestation_key.as_ref()

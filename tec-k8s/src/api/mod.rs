@@ -73,7 +73,7 @@ pub const FIELD_MANAGER: &str = "trusted-cluster-operator";
 pub const PAUSED: &str = "trusted-execution-clusters.io/paused";
 
 /// Label of a Kubernetes Node that holds the id of the machine on which it runs. It is only for display, and
-/// nothing is decided on it, since a kubelet may label its own Node as it likes.
+/// no decision depends on it, since a kubelet may label its own Node as it likes.
 pub const MACHINE_LABEL: &str = "trusted-execution-clusters.io/machine";
 
 /// Annotation of a cluster object: the SHA-256 digest of the CA to replace. Once the CA has been replaced,

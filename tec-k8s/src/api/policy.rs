@@ -18,7 +18,7 @@ fn count_schema(_: &mut SchemaGenerator) -> Schema {
 )]
 #[non_exhaustive]
 pub enum RegistrationMode {
-    /// Every node that reaches the registration server: strangers fill the cluster up to the limits, each
+    /// Every node that reaches the registration server: strangers can fill the cluster up to the limits, each
     /// with a machine and a disk key. It must be chosen explicitly, and causes a warning.
     Open,
     /// Nodes that present the token.
@@ -50,7 +50,7 @@ pub struct RegistrationSpec {
     #[schemars(with = "String")]
     pub token_secret: Option<String>,
 
-    /// Most machines that may wait without an attestation key (default 1000).
+    /// Maximum number of machines that may wait without an attestation key (default 1000).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "count_schema")]
     pub max_unclaimed: Option<u32>,
@@ -109,7 +109,7 @@ pub struct ApprovalSpec {
     pub policy: ApprovalPolicy,
 
     /// SHA-256 fingerprints, in hexadecimal, of the endorsement keys that are trusted with the policy
-    /// EndorsementKey; all of them if the list is empty.
+    /// EndorsementKey; any endorsement key if the list is empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allowed_endorsement_keys: Vec<String>,
 
@@ -120,13 +120,13 @@ pub struct ApprovalSpec {
     #[schemars(with = "String")]
     pub endorsement_roots_config_map: Option<String>,
 
-    /// Most machines that first use may admit; further keys wait for an admin (default 10000).
+    /// Maximum number of machines that first use may admit; further keys wait for an admin (default 10000).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "count_schema")]
     pub max_claimed: Option<u32>,
 
-    /// Most of them from one network, as seen by the attestation key server: one IPv4 address, or 64 bits of
-    /// an IPv6 address (default 1000).
+    /// Maximum number of machines that first use may admit from one network, as seen by the attestation key
+    /// server: one IPv4 address, or 64 bits of an IPv6 address (default 1000).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "count_schema")]
     pub max_claimed_per_source: Option<u32>,

@@ -83,7 +83,9 @@ pub enum AdditionalTrusteeError {
         address: String,
     },
     /// The address occurs twice, or is publicTrusteeAddr.
-    #[error("spec.additionalTrustees: {address:?} is listed twice, or is spec.publicTrusteeAddr")]
+    #[error(
+        "spec.additionalTrustees: {address:?} is listed twice, or equals spec.publicTrusteeAddr"
+    )]
     Duplicate {
         /// Address of the entry.
         address: String,

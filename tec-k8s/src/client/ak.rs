@@ -79,8 +79,7 @@ impl KubeRegistry {
         }
     }
 
-    /// Names of the keys that wait for a machine, or that it is bound to: for a limit on strangers they are
-    /// the same.
+    /// Names of the keys that wait for a machine, or that it is bound to: a limit on strangers counts both.
     async fn waiting(
         &self,
         machine: &api::Machine,

@@ -13,7 +13,7 @@ struct Refusal {
     message: String,
 }
 
-/// The port error for a client error; `operation` is what was tried, with the culprit.
+/// The port error for a client error; `operation` is what was tried, with the object concerned.
 pub fn port_error(operation: impl Into<String>, error: Error) -> PortError {
     let port_error = PortError::new(kind(&error), operation);
     match error {

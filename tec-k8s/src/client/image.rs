@@ -75,7 +75,7 @@ pub(crate) fn image_of(object: &api::ApprovedImage) -> Option<ApprovedImage> {
 
 #[async_trait]
 impl ImageRegistry for KubeRegistry {
-    /// An image counts once its measurements are stored, which is after its object is.
+    /// An image counts once its measurements are stored, which happens after its object is created.
     async fn put(&self, image: &ApprovedImage) -> Result<(), PortError> {
         let operation = || format!("store image {}", image.name);
         self.permit(Deed::Admit, operation).await?;

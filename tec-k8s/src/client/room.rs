@@ -179,7 +179,7 @@ mod tests {
     }
 
     impl Hall {
-        /// Whether one more came in, out of `most`.
+        /// Whether one more was admitted, of at most `most`.
         async fn enter(&self, name: u64, most: u64, second: i64) -> bool {
             let list = async {
                 self.counts.fetch_add(1, Ordering::Relaxed);

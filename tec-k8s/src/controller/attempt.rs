@@ -1,7 +1,7 @@
 //! The guard's reports of attestation attempts, as a condition of the machine.
 //!
-//! The guard may write only Events, so that an attacker who takes it over can bind no key. Nothing is decided
-//! on what it reports.
+//! The guard may write only Events, so that an attacker who takes it over can bind no key. No decision
+//! depends on what it reports.
 
 use k8s_openapi::api::events::v1::Event;
 use kube::runtime::watcher;
@@ -70,8 +70,8 @@ fn is_boot(event: &Event) -> bool {
     event.metadata.name.as_ref().is_some_and(|name| name.ends_with(RELEASED))
 }
 
-/// Times are reported in seconds. Of two attempts in the same second the refused one counts, which must not
-/// be overlooked.
+/// Times are reported in seconds. Of two attempts in the same second, the refused one counts, since it must
+/// not be overlooked.
 fn rank((at, last): &(Timestamp, LastAttestation)) -> (Timestamp, bool) {
     (*at, last.code.is_some())
 }

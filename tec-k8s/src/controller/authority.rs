@@ -46,7 +46,7 @@ const PREVIOUS: &str = "previous.crt";
 const PUBLISHED_AT: &str = "trusted-execution-clusters.io/published-at";
 /// Maximum number of machines that a condition names.
 const NAMED: usize = 20;
-/// Interval between looks while machines report, since nothing else signals their progress.
+/// Interval between checks while machines report, since nothing else signals their progress.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);
 
 /// The CA, as far as certificates are concerned.

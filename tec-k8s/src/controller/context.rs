@@ -112,7 +112,7 @@ pub(super) struct Memory {
     pub(super) read_ahead: BTreeMap<MachineId, ReadKey>,
     /// Whether the list of Trustees is known.
     pub(super) is_configured: bool,
-    /// Whether a publishing round was completed since startup.
+    /// Whether a publishing round has been completed since startup.
     pub(super) had_round: bool,
     /// Machines whose facts are on their way.
     pub(super) unpublished: BTreeSet<String>,

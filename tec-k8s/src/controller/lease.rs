@@ -1,7 +1,7 @@
 //! One leader at a time, by a Lease (coordination.k8s.io/v1).
 //!
-//! No clock is compared with another host's: a lease has expired when it was seen unchanged for as long as it
-//! is valid.
+//! No clock is compared with another host's: a lease has expired once it has been seen unchanged for as long
+//! as it is valid.
 
 use std::time::Duration;
 

@@ -77,8 +77,8 @@ pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortErr
     serve(ctx, &machine, &id).await
 }
 
-/// Creates, binds and removes nothing. Trustees keep what they hold, even after a restart, when nothing is
-/// known about it; a machine that is taken out of service still loses its attestation key.
+/// Does not create, bind or remove anything. Trustees keep what they hold, even after a restart, when nothing
+/// is known about it; a machine that is taken out of service still loses its attestation key.
 async fn pause(ctx: &Context, machine: &Machine) -> Result<Next, PortError> {
     if !ctx.may(Deed::Release) {
         forget(ctx, &machine.name_any());

@@ -15,7 +15,8 @@
 //! [`LabelReader`].
 //!
 //! # Order
-//! Nothing is published before every existing machine was reconciled: publishing removes what nobody desires.
+//! Nothing is published before every existing machine has been reconciled: publishing removes whatever is not
+//! desired.
 //!
 //! # Cancel safety
 //! Every await may be the last.

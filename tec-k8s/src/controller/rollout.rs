@@ -106,7 +106,7 @@ async fn found(ctx: &Context, name: &str) -> Result<Option<Deployment>, PortErro
     found.map_err(|error| port_error(format!("look up the Deployment {name}"), error))
 }
 
-/// Makes the fields ours that another operator set when it created the Deployment. Nothing else changes until
+/// Takes over the fields that another operator set when it created the Deployment. Nothing else changes until
 /// it is applied.
 async fn take_over(
     ctx: &Context,
@@ -122,8 +122,8 @@ async fn take_over(
     Ok(())
 }
 
-/// The entries with ours replacing those of whoever made it a child of the cluster object; `None` if we
-/// applied it already, or nobody did.
+/// The entries, with ours in place of those of the operator that made it a child of the cluster object;
+/// `None` if we applied it already, or if no operator made it one.
 fn handed_over(
     live: &Deployment,
     cluster: &TrustedExecutionCluster,

@@ -54,7 +54,7 @@ impl Round {
 /// Trustees, supplied with what they should hold.
 ///
 /// *Contract*: level-triggered. The setters state what is desired, and are cheap; [`round`](Self::round)
-/// publishes it to every Trustee and removes what nobody desires. The controllers state everything before the
+/// publishes it to every Trustee and removes everything else. The controllers state everything before the
 /// first round. *Implemented by* the program, over `tec_trustee::publish`.
 #[async_trait]
 pub trait Trust: fmt::Debug + Send + Sync {

@@ -46,7 +46,7 @@ const RETRIES: i32 = 2;
 /// A Job that takes longer has failed.
 const LONGEST_SECONDS: i64 = 3600;
 
-/// `compute-pcrs-<sha1[:10] of the reference>-<the reference, sanitised>`, cut to 63 characters
+/// `compute-pcrs-<sha1[:10] of the reference>-<the reference, sanitized>`, cut to 63 characters
 /// (trusted-cluster-operator).
 pub fn job_name(reference: &str) -> String {
     let digest = sha1::Sha1::digest(reference.as_bytes());

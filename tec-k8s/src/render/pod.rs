@@ -24,15 +24,15 @@ use super::{PodUser, secret_source};
 const USER: i64 = 65532;
 /// Files of Secrets are readable only by owner and group.
 pub(super) const SECRET_MODE: i32 = 0o440;
-/// Where Kubernetes puts the token of the service account, and clients look for it.
+/// Where Kubernetes puts the token of the service account and clients look for it.
 const TOKEN_DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// Lifetime of a token in seconds; the kubelet renews it. The same as the admission plugin ServiceAccount
 /// requests.
 const TOKEN_SECONDS: i64 = 3607;
 /// ConfigMap that Kubernetes keeps in every namespace.
 const CLUSTER_CA: &str = "kube-root-ca.crt";
-/// Name of the volume with a server's certificate. It does not follow the Secret's name, which may contain
-/// what a volume's name may not.
+/// Name of the volume with a server's certificate. It is not derived from the Secret's name, which may
+/// contain characters that a volume's name may not.
 pub(super) const TLS_VOLUME: &str = "tls";
 /// Where that volume is mounted.
 pub(super) const TLS_DIR: &str = "/etc/tls";
@@ -101,8 +101,8 @@ pub(super) fn container_security() -> SecurityContext {
     }
 }
 
-/// Requests, and the memory limit. There is no limit on CPU: it would slow down a storm of boots although the
-/// node idles.
+/// Requests, and the memory limit. There is no CPU limit: it would slow down a boot storm even on an idle
+/// node.
 pub(super) fn resources(cpu: &str, memory: &str, most: &str) -> ResourceRequirements {
     let quantities = |pairs: &[(&str, &str)]| -> BTreeMap<String, Quantity> {
         pairs
@@ -330,8 +330,8 @@ pub(super) fn spread(component: Component) -> Vec<TopologySpreadConstraint> {
     }]
 }
 
-/// Makes the pods restart when the files change that they read once, at startup. Returns the annotations, for
-/// further entries.
+/// Makes the pods restart when files that they read only once, at startup, change. Returns the annotations,
+/// for further entries.
 pub(super) fn annotate_files<'a>(
     template: &'a mut PodTemplateSpec,
     digest: &Sha256Digest,

@@ -103,10 +103,10 @@ pub(super) fn rules(component: Component) -> Vec<PolicyRule> {
     }
 }
 
-/// The built-in key broker reads what it decides from, for each request, and keeps clocks and attempts, and
-/// recovery keys, which it can neither change nor remove. Like the guard, it can bind no key and approve
-/// nothing. Permissions cannot distinguish the Secrets of disk keys from others in the namespace; it may list
-/// none, and create none, which could be tokens of other accounts.
+/// For each request, the built-in key broker reads what its decision depends on. It writes clocks and
+/// attempts, and stores recovery keys, which it can neither change nor remove. Like the guard, it can bind no
+/// key and approve nothing. Permissions cannot distinguish the Secrets of disk keys from others in the
+/// namespace; it may not list Secrets, nor create any, since a new one could be a token of another account.
 fn key_broker_rules() -> Vec<PolicyRule> {
     vec![
         rule(GROUP, &[MACHINES], &["get", "list"]),
@@ -173,9 +173,9 @@ fn named(rule: PolicyRule, name: &str) -> PolicyRule {
     PolicyRule { resource_names: Some(vec![name.to_owned()]), ..rule }
 }
 
-/// ClusterRoles for people, bound to nobody: for each kind one that may change and one that may read, with
-/// the names of existing clusters (trusted-cluster-operator), and aggregated to the Kubernetes roles `admin`
-/// and `view`.
+/// ClusterRoles for people, bound to no one: for each kind, one that may change it and one that may read it,
+/// with the names that existing clusters use (trusted-cluster-operator), aggregated to the Kubernetes roles
+/// `admin` and `view`.
 pub fn user_roles() -> Vec<Object> {
     let kinds = [
         ("trustedexecutioncluster", CLUSTERS),

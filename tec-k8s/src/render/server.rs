@@ -19,7 +19,7 @@ use crate::api::{CHALLENGE_KEY, TlsServer, TrustedExecutionCluster};
 const REPLICAS: i32 = 2;
 
 /// An entry of a Secret or ConfigMap as a file. The kubelet reads it, so the server needs no permission to
-/// read Secrets; disk keys are stored beside them.
+/// read Secrets, among which are the disk keys.
 #[derive(Clone, Copy)]
 pub(super) struct Mounted {
     pub(super) source: Source,

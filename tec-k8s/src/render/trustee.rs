@@ -99,7 +99,8 @@ pub fn mounted_intent() -> TrusteeIntent {
     intent
 }
 
-/// Memory limit of the guard's container, in MiB: what its limits let clients take, plus its own.
+/// Memory limit of the guard's container, in MiB: what its limits let clients take, plus what it needs
+/// itself.
 pub const GUARD_MEMORY_MIB: usize = 256;
 
 /// Configuration, public key of the admin, Deployment, Service for metrics and network policy of Trustee. The
@@ -201,8 +202,8 @@ fn annotate(template: &mut PodTemplateSpec, files: &TrusteeFiles) {
     annotations.extend(pod::default_container("kbs"));
 }
 
-/// The kubelet cannot reach the loopback of a pod, so the guard probes the key broker for it: in a way that
-/// every generation answers, unlike `/healthz`.
+/// The kubelet cannot reach the loopback of a pod, so the guard probes the key broker for it, with a request
+/// that every generation answers, unlike `/healthz`.
 fn key_broker(image: &str) -> Container {
     Container {
         command: Some(vec![

@@ -11,8 +11,8 @@ use tokio::sync::watch;
 use super::watch::follow;
 use crate::api::TrustedExecutionCluster;
 
-/// The cluster object of a namespace. Of several, the oldest counts, as for the operator: a second one
-/// disturbs nothing.
+/// The cluster object of a namespace. Of several, the oldest counts, as for the operator: a second one has no
+/// effect.
 #[derive(Debug)]
 pub struct ClusterView {
     current: watch::Sender<Option<Arc<TrustedExecutionCluster>>>,
@@ -31,7 +31,7 @@ impl ClusterView {
         self.current.subscribe()
     }
 
-    /// Whether all objects were seen once.
+    /// Whether every object has been seen at least once.
     pub fn is_synced(&self) -> bool {
         *self.synced.borrow()
     }

@@ -21,7 +21,7 @@ use crate::client::{KubeRegistry, port_error};
 /// Concurrent requests may exceed it by their number.
 const MAX_KEYS: usize = 4;
 
-/// Machines and keys of a namespace for a server that may only look, and submit keys: known objects are
+/// Machines and keys of a namespace for a server that may only read, and submit keys: known objects are
 /// answered from memory, and submitting costs one request. Everything else is refused.
 #[derive(Debug)]
 pub struct Intake {

@@ -131,7 +131,7 @@ impl Known {
         .await;
     }
 
-    /// Whether all machines and keys were seen once.
+    /// Whether every machine and key has been seen at least once.
     pub fn is_synced(&self) -> bool {
         let state = self.state();
         state.machines.is_synced && state.keys.is_synced

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use tec_core::ak::{AkCandidate, AkDecision, AkMatcher, AkReason, AkRecord};
 use tec_core::machine::Machine;
 
-/// Decides like another matcher, but lets keys wait that it would bind: a server that strangers reach has no
-/// permission to bind, the operator has.
+/// Decides like another matcher, but leaves keys pending that it would bind: a server that strangers can
+/// reach has no permission to bind them; the operator does.
 #[derive(Clone, Debug)]
 pub struct SubmitOnly(Arc<dyn AkMatcher>);
 

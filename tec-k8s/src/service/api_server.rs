@@ -46,7 +46,7 @@ pub trait Cluster: fmt::Debug + Send + Sync {
     async fn revocations(&self) -> Result<Revocations, PortError>;
     /// A pod, if there is one with this name.
     async fn pod(&self, namespace: &str, name: &str) -> Result<Option<PodObject>, PortError>;
-    /// Reports on a pod of the cluster that a person is needed.
+    /// Reports, with an Event of a pod, that someone must act.
     async fn warn(&self, warning: &Warning) -> Result<(), PortError>;
     /// Whether it answers at all.
     async fn is_up(&self) -> bool;

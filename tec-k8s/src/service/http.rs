@@ -80,7 +80,7 @@ pub enum HttpError {
     #[error("cannot connect to {0:?}")]
     Connect(Target, #[source] std::io::Error),
     /// The connection broke.
-    #[error("cannot communicate to {0:?}")]
+    #[error("cannot communicate with {0:?}")]
     Speak(Target, #[source] hyper::Error),
     /// The answer is too long, or its end is missing.
     #[error("cannot read the answer of {0:?}")]

@@ -21,8 +21,8 @@ use super::Reply;
 const MAX_ANSWER: usize = 4 * 1024 * 1024;
 /// Idle connections that are kept. More than that are open only while there are as many calls.
 const IDLE: usize = 16;
-/// No connection is used for longer: one with a certificate must not outlive it for long, and a server that
-/// closes idle connections does so later (OpenBao after five minutes).
+/// No connection is used for longer: one authenticated by a certificate must not outlive the certificate for
+/// long, and a server that closes idle connections does so later (OpenBao after five minutes).
 const LIFE: Duration = Duration::from_secs(30);
 
 pub(super) type Request = ::http::Request<Full<Bytes>>;

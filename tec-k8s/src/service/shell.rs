@@ -88,7 +88,7 @@ fn failed<E>(error: &PortError, event: E) -> E {
     event
 }
 
-/// A vault that is about to start is normal; one that needs waiting again and again is not.
+/// A vault that is about to start is normal; one that has to be waited for again and again is not.
 async fn wait(time: Duration) {
     let wait_millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     tracing::info!(wait_millis, "the vault is not as it shall be yet");

@@ -100,7 +100,7 @@ const OPERATOR_DOWN: Alert = Alert {
     steps: &[
         "`kubectl tec check` names what is missing.",
         "`kubectl get pods -l app=trusted-cluster-operator` and the log of the last container \
-         (`--previous`) say why it ended.",
+         (`--previous`) say why it exited.",
         "Right after an upgrade, return to the previous version; nothing is lost.",
     ],
 };
@@ -301,7 +301,7 @@ const RECONCILE_FAILS: Alert = Alert {
         30,
     )],
     hold: "30m",
-    summary: "A controller of the operator fails again and again.",
+    summary: "A controller of the operator fails repeatedly.",
     impact: "Some objects are not reconciled; the others are.",
     steps: &[
         "The operator's log names the object and the cause: `kubectl logs \
@@ -353,7 +353,7 @@ const NEXT_CA_WAITS: Alert = Alert {
     steps: &[
         "`kubectl tec check` names the machines that do not trust the next CA (TEC-T409).",
         "Switch each one on and run `node-agent refresh-ca` on it; install the timer `tec-refresh-ca`, \
-         so that it follows by itself.",
+         so that it updates itself in the future.",
         "Retire machines that are gone: `kubectl tec machine retire <machine>`.",
     ],
 };

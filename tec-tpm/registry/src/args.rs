@@ -1,4 +1,4 @@
-//! Registries as they stand on a command line.
+//! Registry options on the command line.
 
 use std::path::PathBuf;
 use std::{fs, io};
@@ -16,24 +16,24 @@ use crate::options::RegistryOptions;
 #[derive(Clone, Debug, Default, Args)]
 #[non_exhaustive]
 pub struct RegistryArgs {
-    /// Pull secret, the file .dockerconfigjson of a mounted Secret; the first that fits counts.
+    /// Pull secret (.dockerconfigjson of a mounted Secret); the first that matches is used.
     #[arg(long, value_name = "FILE")]
     pub pull_secret: Vec<PathBuf>,
-    /// Another place of images, asked first: registry.example/team=mirror.local:5000/copies
+    /// Mirror to try before the registry: registry.example/team=mirror.local:5000/copies
     #[arg(long, value_name = "FROM=TO")]
     pub mirror: Vec<Mirror>,
     /// CA of a private registry or mirror, PEM.
     #[arg(long, value_name = "FILE")]
     pub registry_ca: Vec<PathBuf>,
-    /// Registry or mirror that speaks plain HTTP: anybody on the network path sees pull secrets.
+    /// Registry or mirror that speaks plain HTTP: anyone on the network path sees pull secrets.
     #[arg(long, value_name = "HOST:PORT")]
     pub dangerous_plain_registry: Vec<String>,
-    /// Which image of an index is taken.
+    /// Platform whose image is taken from an index.
     #[arg(long, default_value = "linux/amd64")]
     pub platform: Platform,
 }
 
-/// A file that was named cannot be used.
+/// A given file cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ArgsError {
@@ -78,7 +78,7 @@ impl RegistryArgs {
         })
     }
 
-    /// The same flags for a program that has none of the files; `None` where one is named.
+    /// The same flags for a program that does not have the files; `None` if a flag names a file.
     pub fn without_files(&self) -> Option<Vec<String>> {
         if !self.pull_secret.is_empty() || !self.registry_ca.is_empty() {
             return None;

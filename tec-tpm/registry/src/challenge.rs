@@ -6,7 +6,7 @@
 pub(crate) enum Challenge {
     /// User and password with each call.
     Basic,
-    /// A token that another service gives.
+    /// A token that another service issues.
     Bearer { realm: String, service: Option<String>, scope: Option<String> },
 }
 

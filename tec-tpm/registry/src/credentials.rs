@@ -14,7 +14,7 @@ use crate::mirror::Place;
 /// Credentials of registries, as Secrets of type `kubernetes.io/dockerconfigjson` hold them.
 #[derive(Debug, Default)]
 pub struct Credentials {
-    /// By host and path; the longest that fits counts.
+    /// By host and path; the longest match counts.
     entries: Vec<(String, Login)>,
 }
 
@@ -22,10 +22,10 @@ pub struct Credentials {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CredentialsError {
-    /// It is not the JSON that it should be. What it says is not told.
+    /// It is not the expected JSON. The message does not quote it.
     #[error("the pull secret is not a valid .dockerconfigjson (line {line})")]
     Json {
-        /// Line of the culprit.
+        /// Line of the error.
         line: usize,
     },
     /// An entry has no user and password.
@@ -36,7 +36,7 @@ pub enum CredentialsError {
     },
 }
 
-/// How to show who one is.
+/// How to authenticate.
 pub(crate) struct Login {
     user: String,
     password: SecretBytes,
@@ -68,7 +68,7 @@ impl Credentials {
     /// Reads a `.dockerconfigjson`.
     ///
     /// # Errors
-    /// It is none, or an entry has no user and password.
+    /// It is not a pull secret, or an entry has no user and password.
     pub fn parse(json: &[u8]) -> Result<Self, CredentialsError> {
         let file: File = serde_json::from_slice(json)
             .map_err(|error| CredentialsError::Json { line: error.line() })?;

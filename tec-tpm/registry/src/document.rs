@@ -13,7 +13,7 @@ pub struct Platform {
     architecture: String,
 }
 
-/// What booting is predicted for.
+/// The platform for which boots are predicted.
 impl Default for Platform {
     fn default() -> Self {
         Self { os: "linux".to_owned(), architecture: "amd64".to_owned() }
@@ -86,7 +86,7 @@ pub(crate) enum Document {
 }
 
 impl Document {
-    /// The members decide. One that could be both is refused, since software would disagree what
+    /// The members decide. One that could be both is refused, since software would disagree on what
     /// it is (OCI Image Specification 1.1, manifest.md, "mediaType").
     pub(crate) fn parse(json: &[u8]) -> Result<Self, String> {
         let either: Either = serde_json::from_slice(json).map_err(|error| error.to_string())?;

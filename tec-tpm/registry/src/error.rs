@@ -11,10 +11,10 @@ use tec_tpm::output::OutputError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegistryError {
-    /// The client cannot be made.
+    /// The client cannot be created.
     #[error("cannot set up the registry client")]
     Setup(#[source] Box<dyn Error + Send + Sync>),
-    /// Nobody answers, or the answer breaks off.
+    /// There is no answer, or it is incomplete.
     #[error("cannot reach {url}")]
     Unreachable {
         /// What was requested.
@@ -31,7 +31,7 @@ pub enum RegistryError {
         /// HTTP status.
         status: u16,
     },
-    /// The registry does not let us.
+    /// The registry denies access.
     #[error("{url} is denied with status {status}")]
     Denied {
         /// What was requested.
@@ -45,7 +45,7 @@ pub enum RegistryError {
         /// What was requested.
         url: String,
     },
-    /// The answer is none of the protocol.
+    /// The answer does not follow the protocol.
     #[error("the answer of {url} violates the protocol: {what}")]
     Answer {
         /// What was requested.
@@ -53,7 +53,7 @@ pub enum RegistryError {
         /// What is wrong.
         what: &'static str,
     },
-    /// It is larger than what is read.
+    /// It is larger than the limit.
     #[error("{what} has more than {limit} bytes")]
     TooLarge {
         /// What.
@@ -61,7 +61,7 @@ pub enum RegistryError {
         /// Limit.
         limit: u64,
     },
-    /// It is not what its digest names.
+    /// It does not match its digest.
     #[error("the content of {url} does not match sha256:{digest}")]
     Altered {
         /// Where it came from.
@@ -69,7 +69,7 @@ pub enum RegistryError {
         /// The digest.
         digest: tec_core::digest::Sha256Digest,
     },
-    /// A manifest, an index or a configuration is not of its form.
+    /// A manifest, an index or a configuration is malformed.
     #[error("{what} {digest} is malformed: {detail}")]
     Document {
         /// What it should be.
@@ -86,12 +86,12 @@ pub enum RegistryError {
         reference: String,
         /// The platform.
         platform: String,
-        /// How many fit.
+        /// How many match.
         count: usize,
-        /// Platforms of all.
+        /// Platforms of all images.
         found: Vec<String>,
     },
-    /// The label is not of its form.
+    /// The label is malformed.
     #[error("cannot use the label {name} of {reference}")]
     Label {
         /// The image.
@@ -146,7 +146,7 @@ impl RegistryError {
     }
 }
 
-/// A layer may be unreadable in itself, altered, or not be there.
+/// A layer may be unreadable, altered or missing.
 fn code_of_layers(error: &InputError) -> Code {
     if let Some(error) = cause::<RegistryError>(error) {
         return error.code();
@@ -157,7 +157,7 @@ fn code_of_layers(error: &InputError) -> Code {
     }
 }
 
-/// The cause of this type; errors of reading hide theirs.
+/// The cause of this type; I/O errors hide theirs.
 fn cause<'e, T: Error + 'static>(error: &'e (dyn Error + 'static)) -> Option<&'e T> {
     let mut next = Some(error);
     while let Some(error) = next {

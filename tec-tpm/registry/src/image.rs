@@ -57,10 +57,10 @@ impl RemoteImage {
         Self { reference, manifest, labels }
     }
 
-    /// The PCR values that whoever built the image put into its label, if it has one.
+    /// The PCR values that the builder of the image put into its label, if it has one.
     ///
     /// # Errors
-    /// The label is not of its form, or its events do not fold to its values.
+    /// The label is malformed, or its events do not fold to its values.
     pub fn labeled_pcrs(&self) -> Result<Option<ExpectedPcrs>, RegistryError> {
         let read = self.labels.get(LABEL).map(|text| read_label(text));
         read.transpose().map_err(|source| RegistryError::Label {
@@ -70,9 +70,9 @@ impl RemoteImage {
         })
     }
 
-    /// Opens the files of the image. Layers are read one after the other as they come in; where
-    /// they have a table of contents, only files that are opened are fetched. Images for bootc are
-    /// read from the last layer down, until their boot chain is found.
+    /// Opens the files of the image. Layers are read one after the other as they arrive; where they
+    /// have a table of contents, only files that are opened are fetched. Images for bootc are read
+    /// from the last layer down, until their boot chain is found.
     ///
     /// It blocks, and so do reads of the files; `runtime` drives the connections.
     ///

@@ -1,4 +1,4 @@
-//! Images of registries (OCI Distribution Specification 1.1), and of them only what is needed.
+//! Images in registries (OCI Distribution Specification 1.1), and only what is needed of them.
 //!
 //! *What it is*: a reader. The label with PCR values is read without pulling a layer; the boot files
 //! of an image come out of its layers through [`BootSource::open_parts`], which fetches single files
@@ -12,8 +12,8 @@
 //! reference@sha256:… ─► manifest, or index ─► manifest of the platform ─► config ─► label
 //!                                                     └─► layers, by range ─► boot files
 //! ```
-//! It is a client of our own, since the crates that there are read answers of any size into memory,
-//! and know no mirrors.
+//! It is our own client, since existing crates read answers of any size into memory and do not support
+//! mirrors.
 //!
 //! [`BootSource::open_parts`]: tec_tpm::compute::input::BootSource::open_parts
 

@@ -1,4 +1,4 @@
-//! Mirrors: other places of the same images.
+//! Mirrors: other locations of the same images.
 
 use std::fmt;
 use std::str::FromStr;
@@ -40,7 +40,7 @@ impl FromStr for Mirror {
     }
 }
 
-/// As it is read.
+/// In the form in which it is parsed.
 impl fmt::Display for Mirror {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}={}", self.from, self.host)?;
@@ -51,7 +51,7 @@ impl fmt::Display for Mirror {
     }
 }
 
-/// Where an image may be had.
+/// Where an image may be found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) host: String,

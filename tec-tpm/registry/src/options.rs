@@ -1,4 +1,4 @@
-//! How registries are talked to.
+//! How registries are accessed.
 
 use std::collections::BTreeSet;
 
@@ -6,18 +6,18 @@ use crate::credentials::Credentials;
 use crate::document::Platform;
 use crate::mirror::Mirror;
 
-/// How registries are talked to.
+/// How registries are accessed.
 #[derive(Debug, Default)]
 #[expect(clippy::exhaustive_structs, reason = "built field by field by programs")]
 pub struct RegistryOptions {
     /// Pull secrets.
     pub credentials: Credentials,
-    /// Other places of images, which are asked first.
+    /// Mirrors, which are tried first.
     pub mirrors: Vec<Mirror>,
     /// CAs in addition to those of the platform, DER.
     pub roots: Vec<Vec<u8>>,
-    /// Hosts, with their ports, that are talked to without TLS.
+    /// Hosts, with their ports, that are accessed without TLS.
     pub dangerous_plain_http: BTreeSet<String>,
-    /// Which image of an index is taken.
+    /// Platform whose image is taken from an index.
     pub platform: Platform,
 }

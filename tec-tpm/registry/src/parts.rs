@@ -1,4 +1,4 @@
-//! Layers as they come in.
+//! Layers as they arrive.
 
 use std::io;
 use std::io::Read;
@@ -73,8 +73,8 @@ impl ImageParts for RemoteParts {
 /// Maximum number of interrupted connections in one layer.
 const MAX_RESUMED: u32 = 8;
 
-/// A blob as it comes in. A connection that breaks off is taken up where it was: the digest is
-/// compared over all of it anyway.
+/// A blob as it arrives. After an interruption it continues where it stopped: the digest covers all
+/// of it anyway.
 struct Reader {
     parts: RemoteParts,
     digest: String,

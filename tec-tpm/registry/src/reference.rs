@@ -21,13 +21,13 @@ pub enum ReferenceError {
     /// It has no digest.
     #[error("{reference:?} has no digest: it must end in @sha256: and 64 lower-case digits")]
     NoDigest {
-        /// The text, cut off.
+        /// The text, truncated.
         reference: String,
     },
-    /// What stands before the digest is none.
+    /// What precedes the digest is not the name of an image.
     #[error("{reference:?} names no registry and repository")]
     Name {
-        /// The text, cut off.
+        /// The text, truncated.
         reference: String,
     },
 }
@@ -82,7 +82,8 @@ pub(crate) fn is_host(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(is_fine)
 }
 
-/// Distribution Specification 1.1, "Pulling manifests": lower-case words, with separators between.
+/// Distribution Specification 1.1, "Pulling manifests": lower-case words, with separators between
+/// them.
 pub(crate) fn is_repository(text: &str) -> bool {
     let is_fine = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     text.split('/').all(|part| {

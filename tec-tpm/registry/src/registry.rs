@@ -1,4 +1,4 @@
-//! Finding images: all places of an image, as often as it is worth.
+//! Finds images: tries all places of an image, as often as it is worthwhile.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,9 +26,9 @@ pub struct Registry {
 /// Largest manifest or index: what registries take (Distribution Specification 1.1, "Pushing
 /// Manifests").
 pub(crate) const MAX_MANIFEST: u64 = 4 << 20;
-/// Largest configuration; histories and labels have some KiB.
+/// Largest configuration; histories and labels take a few KiB.
 pub(crate) const MAX_CONFIG: u64 = 8 << 20;
-/// Largest image, packed; those of operating systems have some GiB.
+/// Largest image, packed; those of operating systems have a few GiB.
 pub(crate) const MAX_IMAGE: u64 = 64 << 30;
 /// Rounds over all places, and the longest wait after the first one.
 const ROUNDS: u32 = 4;
@@ -96,7 +96,7 @@ impl Registry {
         }
     }
 
-    /// A small document with this digest. One that is altered at one place may be whole at
+    /// A small document with this digest. One that is altered at one place may be intact at
     /// another.
     pub(crate) async fn document(
         &self,
@@ -145,7 +145,7 @@ impl Registry {
         read(response, url.split('?').next().unwrap_or_default(), limit).await
     }
 
-    /// A blob from the beginning of the range on. Whoever reads it compares the digest.
+    /// A blob from the beginning of the range on. The reader compares the digest.
     pub(crate) async fn blob(
         &self,
         reference: &ImageReference,
@@ -172,7 +172,7 @@ impl Registry {
         }
     }
 
-    /// Between a half and the whole of an exponentially growing time.
+    /// Between half and all of an exponentially growing delay.
     fn wait(&self, round: u32) -> Duration {
         let mut random = [0; 2];
         self.entropy.fill(&mut random);
@@ -187,16 +187,16 @@ impl Registry {
 struct Attempts<'a> {
     registry: &'a Registry,
     places: Vec<Place>,
-    /// Of the next place.
+    /// Index of the next place.
     index: usize,
-    /// Rounds that ended.
+    /// Completed rounds.
     round: u32,
     last: Option<RegistryError>,
     is_worth_it: bool,
 }
 
 impl Attempts<'_> {
-    /// The place to ask next.
+    /// The place to try next.
     async fn next(&mut self) -> Result<Place, RegistryError> {
         if self.index == self.places.len() {
             self.round += 1;
@@ -224,8 +224,8 @@ pub(crate) fn malformed(what: &'static str, digest: &str, detail: String) -> Reg
     RegistryError::Document { what, digest: digest.chars().take(256).collect(), detail }
 }
 
-/// Documents are named by SHA-256, whatever layers are.
+/// Documents are named by SHA-256, whatever digests layers have.
 pub(crate) fn parsed(what: &'static str, digest: &str) -> Result<Sha256Digest, RegistryError> {
     let hex = digest.strip_prefix("sha256:").and_then(|hex| hex.parse().ok());
-    hex.ok_or_else(|| malformed(what, digest, "it is no SHA-256 digest".to_owned()))
+    hex.ok_or_else(|| malformed(what, digest, "it is not a SHA-256 digest".to_owned()))
 }

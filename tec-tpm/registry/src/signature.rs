@@ -25,15 +25,15 @@ use crate::transport::Ask;
 
 /// Annotation of a layer: the signature of its bytes, ASN.1 DER in Base64.
 const SIGNATURE: &str = "dev.cosignproject.cosign/signature";
-/// What the claim says that it is.
+/// What the claim says it is.
 const KIND: &str = "cosign container image signature";
-/// Maximum size of a claim in bytes; those of cosign have some hundred.
+/// Maximum size of a claim in bytes; those of cosign have a few hundred.
 const MAX_CLAIM: u64 = 64 << 10;
 /// Maximum number of signatures of an image that are tried.
 const MAX_SIGNATURES: usize = 32;
 
-/// Public key of somebody who signs images: ECDSA on P-256, the only kind that `cosign
-/// generate-key-pair` makes.
+/// Public key of an image signer: ECDSA on P-256, the only kind that `cosign generate-key-pair`
+/// generates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SignerKey(VerifyingKey);
 
@@ -134,8 +134,8 @@ fn decoded(text: &str) -> Option<Signature> {
     Signature::from_der(&STANDARD.decode(text.trim()).ok()?).ok()
 }
 
-/// Whether the claim is about this digest. Where the image lay when it was signed does not matter,
-/// as it may have been copied.
+/// Whether the claim is about this digest. Where the image was stored when it was signed does not
+/// matter, as it may have been copied.
 fn names(claim: &[u8], digest: Sha256Digest) -> bool {
     let claim: Result<Claim, _> = serde_json::from_slice(claim);
     claim.is_ok_and(|Claim { critical }| {

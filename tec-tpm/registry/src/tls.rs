@@ -1,4 +1,4 @@
-//! TLS towards registries.
+//! TLS to registries.
 
 use rustls::ClientConfig;
 use rustls::pki_types::CertificateDer;
@@ -6,7 +6,7 @@ use rustls_platform_verifier::Verifier;
 
 use crate::error::RegistryError;
 
-/// Trusts the platform's roots, and the CAs that were given beside them.
+/// Trusts the platform's roots, and the additional CAs.
 pub(crate) fn config(extra: &[Vec<u8>]) -> Result<ClientConfig, RegistryError> {
     let setup = |error: rustls::Error| RegistryError::Setup(Box::new(error));
     let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());

@@ -1,4 +1,4 @@
-//! Single calls: who asks, where redirects lead, and what answers mean.
+//! Single calls: authentication, redirects, and what answers mean.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -17,15 +17,15 @@ use crate::mirror::Place;
 use crate::options::RegistryOptions;
 use crate::tls;
 
-/// A registry must take a connection by then.
+/// A registry must accept a connection by then.
 const CONNECT: Duration = Duration::from_secs(10);
 /// Time by which its next bytes must arrive.
 const READ: Duration = Duration::from_secs(30);
-/// Blobs are often redirected to a store of objects, once.
+/// Blobs are often redirected to an object store, once.
 const MAX_REDIRECTS: usize = 5;
-/// Largest answer with a token; tokens have some KiB.
+/// Largest answer with a token; tokens have a few KiB.
 const MAX_TOKEN: u64 = 64 << 10;
-/// What the API of Docker's registry is called.
+/// Docker's registry, and the host of its API.
 const HUB: (&str, &str) = ("docker.io", "registry-1.docker.io");
 /// Everything that can be a manifest or an index.
 const MANIFESTS: &str = "application/vnd.oci.image.index.v1+json, \
@@ -166,7 +166,8 @@ impl Transport {
         place: &Place,
     ) -> Result<Zeroizing<String>, RegistryError> {
         let wrong = |what| RegistryError::Answer { url: realm.to_owned(), what };
-        let mut url: reqwest::Url = realm.parse().map_err(|_| wrong("the realm is no address"))?;
+        let mut url: reqwest::Url =
+            realm.parse().map_err(|_| wrong("the realm is not an address"))?;
         // Only who may be asked in plain text for images may be told passwords so.
         if url.scheme() != "https" && !self.plain.contains(&place.host) {
             return Err(wrong("the realm is not https"));
@@ -199,8 +200,8 @@ impl Transport {
     }
 }
 
-/// Redirects are followed, but never from TLS to plain text. The HTTP client leaves credentials out
-/// towards another host.
+/// Redirects are followed, but never from TLS to plain text. The HTTP client sends no credentials
+/// to another host.
 fn follow(attempt: redirect::Attempt<'_>) -> redirect::Action {
     let from_tls = attempt.previous().last().is_some_and(|url| url.scheme() == "https");
     if attempt.previous().len() > MAX_REDIRECTS {

@@ -380,7 +380,7 @@ impl<'a, V: Fold> Walk<'a, V> {
         Err(Some(Reason::NotMeasured))
     }
 
-    /// A part that several groups decide together, in another mix than the template's: used if all
+    /// A part that several groups decide together, in a mix other than the template's: used if all
     /// images that share a part of the mix agree on it.
     fn together(
         &self,

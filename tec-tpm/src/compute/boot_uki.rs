@@ -116,7 +116,7 @@ impl Boot<'_> {
             StubOptions::None => String::new(),
             StubOptions::Text { line, .. } => profile.handed_line(&line)?,
             StubOptions::Garbled => {
-                return Err(Unpredictable::CommandLine { reason: "of the boot entry is no text" });
+                return Err(Unpredictable::CommandLine { reason: "of the boot entry is not text" });
             }
         };
         let own = uki.file.section(".cmdline");
@@ -141,7 +141,8 @@ impl Boot<'_> {
             }
             _ => Err(PredictError::UnknownLoader {
                 file: uki.path.clone(),
-                what: "a unified kernel image whose section .linux is no EFI program".to_owned(),
+                what: "a unified kernel image whose section .linux is not an EFI program"
+                    .to_owned(),
             }),
         }
     }

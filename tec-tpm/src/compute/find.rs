@@ -1,4 +1,4 @@
-//! Where the boot files of an image lie.
+//! Finds the boot files of an image.
 //!
 //! Layouts, tried in this order; the first one that has a shim or a GRUB counts:
 //! `usr/lib/efi/**/EFI/*/{shimx64,grubx64}.efi`, the same below `usr/lib/bootupd/updates`, the
@@ -40,7 +40,7 @@ pub struct BootFiles {
     pub shim: String,
     /// GRUB.
     pub grub: String,
-    /// All kernels; which one boots is not said.
+    /// All kernels; which one boots is not known.
     pub kernels: Vec<String>,
 }
 
@@ -63,10 +63,10 @@ pub enum FindError {
         /// What is missing.
         component: BootComponent,
     },
-    /// Several files could be meant.
+    /// Several files match.
     #[error("several files could be the {component}: {}", candidates.join(", "))]
     Ambiguous {
-        /// What is meant.
+        /// The component.
         component: BootComponent,
         /// The files.
         candidates: Vec<String>,
@@ -83,7 +83,7 @@ pub fn find_boot_files(image: &dyn BootImage) -> Result<BootFiles, FindError> {
     Ok(BootFiles { shim, grub, kernels: find_kernels(image)? })
 }
 
-/// The one kernel that can be meant.
+/// The only kernel that matches.
 pub(super) fn only_kernel(image: &dyn BootImage) -> Result<String, FindError> {
     only(BootComponent::Kernel, find_kernels(image)?)
 }
@@ -102,7 +102,7 @@ pub(super) fn stages(image: &dyn BootImage) -> Result<(String, Option<String>), 
     Ok((only(BootComponent::Shim, loaders.shims)?, second))
 }
 
-/// A path that is spelled otherwise in capital and small letters, as a FAT file system allows.
+/// A path that differs only in case, as a FAT file system allows.
 pub(super) fn spelled(image: &dyn BootImage, path: &str) -> Result<Option<String>, FindError> {
     let folder = path.split('/').next().filter(|first| *first != path);
     let mut files = list(image, folder.unwrap_or_default())?;
@@ -115,11 +115,11 @@ pub(super) fn spelled(image: &dyn BootImage, path: &str) -> Result<Option<String
     Ok(found.map(|position| files.swap_remove(position)))
 }
 
-/// Where an EFI system partition lies in an image.
+/// Where an EFI system partition is in an image.
 pub(super) const PARTITIONS: [&str; 3] = ["", "efi/", "boot/efi/"];
 /// What shim starts by default.
 pub(super) const GRUB: &str = "grubx64.efi";
-/// The program beside shim that makes boot entries (shim, README.fallback).
+/// The program beside shim that creates boot entries (shim, README.fallback).
 pub(super) const FALLBACK: &str = "fbx64.efi";
 
 /// Whether a folder is the one that firmware starts from without a boot entry.
@@ -194,7 +194,7 @@ fn package_loaders(image: &dyn BootImage) -> Result<Loaders, FindError> {
 
 /// Folders of an EFI system partition that hold a shim and a GRUB next to it; the file system
 /// ignores case. A folder with only one of the two counts only if there is no complete one; the
-/// folder of removable media, where its shim makes boot entries, only if there is no other.
+/// folder of removable media, where its shim creates boot entries, only if there is no other.
 fn partition_loaders(files: &[String]) -> Loaders {
     let mut complete = Loaders::default();
     let mut partial = Loaders::default();

@@ -27,7 +27,7 @@ pub enum GrubProfile {
 /// Vendors whose 2.12 has been observed with Secure Boot on: Debian, and Fedora.
 const OBSERVED_2_12: [&str; 3] = ["grub.debian", "grub.fedora", "grub.rh"];
 
-/// Whether a text handed to the kernel ends with a NUL.
+/// Whether a text passed to the kernel ends with a NUL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Terminator {
     Present,

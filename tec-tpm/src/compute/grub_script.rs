@@ -1,9 +1,9 @@
 //! The part of GRUB's script language whose measurements are known: plain commands, one per line.
-//! Anything else is said to be so, never guessed.
+//! Anything else is reported as not known, never guessed.
 
 use super::unpredictable::Unpredictable;
 
-/// A command as GRUB measures it: words with one blank between them.
+/// A command as GRUB measures it: words with a single space between them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Command {
     pub(super) line: usize,

@@ -8,7 +8,7 @@ use tec_core::digest::Sha256Digest;
 
 use crate::event_log::Bank;
 
-/// Which banks are computed. SHA-256 always is one of them.
+/// Which banks are computed. SHA-256 is always one of them.
 ///
 /// # Security
 /// SHA-1 is there to compare with logs; values of that bank must not be approved.

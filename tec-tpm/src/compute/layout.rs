@@ -29,15 +29,15 @@ pub enum PeError {
     /// A magic number is missing.
     #[error("not a PE file: no {magic} at offset {offset}")]
     Magic {
-        /// Where it should stand.
+        /// Where it should be.
         offset: u64,
-        /// What should stand there.
+        /// What should be there.
         magic: &'static str,
     },
     /// A header field contradicts another one or a limit.
     #[error("offset {offset}: {field} is {value}, which is invalid")]
     Header {
-        /// Where the field stands.
+        /// Where the field is.
         offset: u64,
         /// The field.
         field: &'static str,
@@ -73,7 +73,7 @@ pub enum PeError {
     /// The certificate table is not the last part of the file, or exceeds the limit.
     #[error("certificate table of {size} bytes at offset {offset} {reason}")]
     CertificateTable {
-        /// Where it is said to begin.
+        /// Where it begins according to the headers.
         offset: u64,
         /// Its size.
         size: u64,
@@ -214,7 +214,7 @@ fn string_table(file: &Fields<'_>, coff: u64) -> Result<Option<u64>, PeError> {
     Ok((symbols > 0).then_some(symbols + count * 18))
 }
 
-/// What counts of the optional header (PE format, "Optional Header").
+/// The parts of the optional header that matter (PE format, "Optional Header").
 struct Optional {
     checksum: Range<u64>,
     certificate_entry: Range<u64>,
@@ -259,7 +259,7 @@ impl Optional {
         })
     }
 
-    /// The table must be the last part of the file; that it reaches the end is seen on reading.
+    /// The table must be the last part of the file; that it reaches the end is checked on reading.
     fn certificates(&self, sections_end: u64) -> Result<Option<Range<u64>>, PeError> {
         let (offset, size) = (self.certificate_offset, self.certificate_size);
         let refuse = |reason| Err(PeError::CertificateTable { offset, size, reason });

@@ -1,4 +1,4 @@
-//! What a boot entry hands to the program that it starts (UEFI 2.10, 3.1.3: `EFI_LOAD_OPTION`).
+//! What a boot entry passes to the program that it starts (UEFI 2.10, 3.1.3: `EFI_LOAD_OPTION`).
 
 use super::platform::PlatformState;
 use crate::guid::Guid;
@@ -91,7 +91,7 @@ fn text(data: &[u8]) -> Option<String> {
     String::from_utf16(&units).ok()
 }
 
-/// Whether shim reads them as the name of what it is to start (shim, load-options.c,
+/// Whether shim reads them as the name of the program to start (shim, load-options.c,
 /// `parse_load_options`).
 pub(super) fn count_for_shim(options: &[u8]) -> bool {
     options.len().is_multiple_of(2) && options.get(..2).is_some_and(|first| first != [0, 0])
@@ -100,7 +100,7 @@ pub(super) fn count_for_shim(options: &[u8]) -> bool {
 /// What systemd-stub makes of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum StubOptions {
-    /// There are none, or they are no text.
+    /// There are none, or they are not text.
     None,
     /// A number of a profile, 0 if not given, and what follows it.
     Text { profile: u32, line: String },
@@ -133,7 +133,7 @@ pub(super) fn for_stub_252(options: Option<&[u8]>) -> StubOptions {
     }
 }
 
-/// `@`, a number, and one blank or the end.
+/// `@`, a number, and one space or the end.
 fn profile_and_rest(line: &str) -> Option<(u32, &str)> {
     let rest = line.strip_prefix('@')?;
     let digits = rest.bytes().take_while(u8::is_ascii_digit).count();

@@ -123,9 +123,9 @@ pub struct Measurement {
     pub pcr: PcrIndex,
     /// Event type in the log.
     pub kind: EventKind,
-    /// Digest that it extends the SHA-256 bank by.
+    /// Digest that it extends the SHA-256 bank with.
     pub digest: Sha256Digest,
-    /// Digests that it extends the computed banks by, SHA-256 among them.
+    /// Digests that it extends the computed banks with, SHA-256 among them.
     pub digests: BankDigests,
     /// File that the digest was computed from.
     pub file: Option<String>,
@@ -134,7 +134,7 @@ pub struct Measurement {
 }
 
 impl Measurement {
-    /// A measurement of `component`, from nothing that has a file.
+    /// A measurement of `component` that comes from no file.
     pub fn new(component: Component, pcr: PcrIndex, kind: EventKind, digests: BankDigests) -> Self {
         Self { component, pcr, kind, digest: digests.sha256(), digests, file: None, subject: None }
     }

@@ -1,4 +1,4 @@
-//! An image whose files lie in memory.
+//! An image whose files are in memory.
 
 use std::collections::BTreeMap;
 use std::io::{Cursor, Read};
@@ -7,7 +7,7 @@ use std::{fmt, io};
 
 use tec_core::reference::{BootImage, ImageFile};
 
-/// An image whose files lie in memory: for tests, and for what was unpacked from a registry.
+/// An image whose files are in memory: for tests, and for what was unpacked from a registry.
 #[derive(Clone, Default)]
 pub struct MemoryImage {
     files: BTreeMap<String, Arc<[u8]>>,

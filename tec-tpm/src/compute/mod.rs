@@ -11,8 +11,8 @@
 //! image and machine is [`Register::Unpredictable`], with the reason. What was taken from the log of
 //! an earlier boot is [`Register::Recorded`], not predicted.
 //!
-//! Images are directories ([`DirectoryImage`]) or lie in memory ([`MemoryImage`]); the feature
-//! `images` adds disks, archives and OCI image layouts (`input::BootSource`).
+//! Images are directories ([`DirectoryImage`]) or are in memory ([`MemoryImage`]); the feature `images` adds
+//! disks, archives and OCI image layouts (`input::BootSource`).
 //!
 //! ```text
 //! BootImage ─ find ─► files ─ PeFile::read_as ─► digests in all banks, sections, signatures

@@ -1,4 +1,4 @@
-//! What a PE file is asked for and what reading it once, front to back, yields.
+//! What to read from a PE file, and what reading it once, front to back, yields.
 
 mod walk;
 
@@ -12,8 +12,8 @@ use super::layout::PeError;
 use super::signature;
 use super::signature::{SignatureError, SignaturePresence, SignedDigest};
 
-/// Size of the pieces that are read: large against the cost of a call, and small enough that the
-/// allocator hands the same warm memory out again.
+/// Size of the pieces that are read: large compared with the cost of a call, and small enough that
+/// the allocator reuses the same warm memory.
 const PIECE: usize = 64 << 10;
 
 /// What reading a PE file yields.
@@ -33,7 +33,7 @@ pub struct PeFile {
     pub(super) start: Vec<u8>,
 }
 
-/// What is wanted of a PE file. All of it is computed in one pass over the bytes.
+/// What to read from a PE file. All of it is computed in one pass over the bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PeRequest {
     pub(super) banks: Banks,
@@ -185,8 +185,8 @@ impl PeFile {
     /// Compares the embedded signatures with the content.
     ///
     /// # Errors
-    /// [`SignatureError::Mismatch`] if any signature signs another SHA-256 digest than the
-    /// computed one; [`SignatureError::Unsigned`] if there must be one and there is none.
+    /// [`SignatureError::Mismatch`] if any signature signs a SHA-256 digest other than the computed
+    /// one; [`SignatureError::Unsigned`] if there must be one and there is none.
     ///
     /// # Security
     /// Says nothing about who signed: no signature is verified here.

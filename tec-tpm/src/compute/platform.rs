@@ -26,9 +26,9 @@ pub enum SecureBoot {
 
 /// Firmware variables, and what else of a machine decides what its next boot measures.
 ///
-/// *What it is not*: the image. The same image gives other values of PCR 7 and 14 on a machine
-/// with other keys. What a host hands to a virtual machine by SMBIOS (a command line for
-/// systemd-stub) is not part of it and taken to be absent.
+/// *What it is not*: the image. The same image gives other values of PCR 7 and 14 on a machine with other
+/// keys. What a host passes to a virtual machine by SMBIOS (a command line for systemd-stub) is not part of
+/// it and assumed to be absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlatformState {
     variables: BTreeMap<(Guid, String), Variable>,
@@ -36,7 +36,7 @@ pub struct PlatformState {
     unknown: Unknown,
 }
 
-/// What was not given. Nothing, if variables were: one that is not there then is not set.
+/// What was not given. If variables were, everything was: one that is absent is not set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Unknown {
     keys: bool,
@@ -128,8 +128,8 @@ impl PlatformState {
         Self::default()
     }
 
-    /// A machine whose variables are not known, only whether it verifies what it starts, which
-    /// shim is then taken to do, too.
+    /// A machine whose variables are not known, only whether it verifies what it starts; shim is then assumed
+    /// to do the same.
     ///
     /// Registers that hold keys and lists of the machine are unpredictable on it, and what is
     /// started must be signed, if Secure Boot is on.
@@ -138,17 +138,17 @@ impl PlatformState {
         Self { unknown, ..Self::new() }.with_secure_boot(secure_boot)
     }
 
-    /// Says that the lists of machine owner keys are those that were added as variables, and
-    /// empty where none was.
+    /// Says that the lists of machine owner keys are those that were added as variables, and empty where none
+    /// were.
     #[must_use]
     pub fn with_known_mok_lists(mut self) -> Self {
         self.unknown.mok_lists = false;
         self
     }
 
-    /// Takes shim's lists from the files `MokListRT`, `MokListXRT`, `MokListTrustedRT` and
-    /// `SbatLevelRT` below `folder`, without attributes, as Linux shows them in
-    /// `/sys/firmware/efi/mok-variables`. `MokListRT`, which every shim makes, must be there.
+    /// Takes shim's lists from the files `MokListRT`, `MokListXRT`, `MokListTrustedRT` and `SbatLevelRT`
+    /// below `folder`, without attributes, as Linux shows them in `/sys/firmware/efi/mok-variables`.
+    /// `MokListRT`, which every shim creates, must be there.
     ///
     /// # Errors
     /// [`PlatformError`] naming the file.
@@ -214,8 +214,8 @@ impl PlatformState {
     /// Reads the files below `folder` as Linux shows them in efivarfs: `NAME-GUID`, with 4 bytes
     /// of attributes before the data.
     ///
-    /// A running system shows shim's lists only as mirrors (`MokListRT`, `SbatLevelRT`); they are
-    /// understood as what they mirror.
+    /// A running system shows shim's lists only as mirrors (`MokListRT`, `SbatLevelRT`); they are treated as
+    /// what they mirror.
     ///
     /// # Errors
     /// [`PlatformError`] naming the file.

@@ -14,9 +14,10 @@ use super::stub::StubProfile;
 
 /// Predicts PCRs 4, 7, 8, 9, 11, 12 and 14 of the next boot of an image on a machine.
 ///
-/// Chains: shim → GRUB → kernel, shim → unified kernel image, firmware → unified kernel image, and
-/// the last through systemd-boot, where it has nothing to choose. The first boot entry of the
-/// machine whose file the image has says what starts, else its usual place. Which shim, GRUB and stub these are is read from the files; the `with_` methods override that.
+/// Chains: shim → GRUB → kernel, shim → unified kernel image, firmware → unified kernel image, and the last
+/// through systemd-boot, if it has nothing to choose. What starts is the file of the machine's first boot
+/// entry whose file the image has, otherwise the file in the usual place. Which shim, GRUB and stub these are
+/// is read from the files; the `with_` methods override that.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BootPredictor {
     pub(super) banks: Banks,
@@ -29,7 +30,7 @@ pub struct BootPredictor {
     pub(super) registers: Option<PcrSet>,
 }
 
-/// What is asked of signatures.
+/// What is required of signatures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Signatures {
     /// They must match their files, and be from a signer that the machine allows.
@@ -127,7 +128,7 @@ impl BootPredictor {
         self.registers.is_none_or(|registers| registers.contains(pcr))
     }
 
-    /// Binds the predictor to a machine, so that it can stand where images alone are computed.
+    /// Binds the predictor to a machine, so that it can be used where images alone are computed.
     pub fn on(self, platform: PlatformState) -> MachinePredictor {
         MachinePredictor { predictor: self, platform }
     }

@@ -61,7 +61,7 @@ pub enum PredictError {
         #[source]
         source: AuthorityError,
     },
-    /// What this shim measures is not known, or it would not go on.
+    /// What this shim measures is not known, or it would not continue.
     #[error("the measurements of {file} are not known")]
     Shim {
         /// Path in the image.
@@ -79,7 +79,7 @@ pub enum PredictError {
         #[source]
         source: GrubError,
     },
-    /// What this stub measures is not known, or it would not go on.
+    /// What this stub measures is not known, or it would not continue.
     #[error("the measurements of {file} are not known")]
     Stub {
         /// Path in the image.
@@ -93,7 +93,7 @@ pub enum PredictError {
     UnknownLoader {
         /// Path in the image.
         file: String,
-        /// What it says that it is.
+        /// What it says it is.
         what: String,
     },
     /// shim starts a file that the image does not have.
@@ -102,13 +102,13 @@ pub enum PredictError {
         /// Path of shim.
         file: String,
     },
-    /// shim starts a program that makes boot entries and restarts the machine.
-    #[error("shim would start {file}, which makes boot entries and restarts the machine")]
+    /// shim starts a program that creates boot entries and restarts the machine.
+    #[error("shim would start {file}, which creates boot entries and restarts the machine")]
     Fallback {
         /// Path of that program.
         file: String,
     },
-    /// The boot entry hands options to shim, which may make it start something else.
+    /// The boot entry passes options to shim, which may make it start something else.
     #[error("a boot entry passes options to {file}, which may make it start another file")]
     LoadOptions {
         /// Path of shim.

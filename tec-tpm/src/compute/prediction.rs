@@ -28,8 +28,8 @@ pub struct Prediction {
 pub enum Register<'p> {
     /// Its values in all banks that were computed.
     Predicted(BankDigests),
-    /// Its value in an earlier boot of the machine, in the SHA-256 bank. Nothing says that the next
-    /// boot leaves the same.
+    /// Its value in an earlier boot of the machine, in the SHA-256 bank. Nothing guarantees that
+    /// the next boot leaves the same.
     Recorded(BankDigests),
     /// It does not follow from image and machine.
     Unpredictable(&'p Unpredictable),
@@ -44,7 +44,7 @@ impl Prediction {
         Self { measurements, unpredictable, recorded: PcrSet::default(), banks }
     }
 
-    /// All measurements in the order of the boot; those of unpredictable registers are not all.
+    /// All measurements in the order of the boot; those of unpredictable registers are incomplete.
     pub fn measurements(&self) -> &[Measurement] {
         &self.measurements
     }
@@ -86,12 +86,12 @@ impl Prediction {
         self.unpredictable.iter().map(|(pcr, reason)| (*pcr, reason))
     }
 
-    /// Takes registers that the firmware makes (0 to 3, 5 and 6) from the log of an earlier boot of
-    /// the machine, in the SHA-256 bank, which is the one that was verified. They become
+    /// Takes registers that the firmware extends (0 to 3, 5 and 6) from the log of an earlier boot
+    /// of the machine, in the SHA-256 bank, which is the one that was verified. They become
     /// [`Register::Recorded`], and each of their events says so by its id, such as `Pcr0Recorded`.
     ///
     /// Only registers that are not predicted are taken. PCR 0 stays unpredictable if the TPM was
-    /// started at another locality than 0, as its value then does not start at zero.
+    /// started at a locality other than 0, as its value then does not start at zero.
     #[must_use]
     pub fn with_recorded(mut self, log: &VerifiedLog<'_>, registers: PcrSet) -> Self {
         for pcr in registers.iter() {
@@ -123,8 +123,8 @@ impl Prediction {
         ExpectedPcrs::new(measured.pcrs.into_iter().chain(empty).collect())
     }
 
-    /// Whether an empty register says something: PCR 12 of a unified kernel image, into which
-    /// systemd-stub measures what comes from outside of the image, such as a command line.
+    /// Whether an empty register is meaningful: PCR 12 of a unified kernel image, into which
+    /// systemd-stub measures what comes from outside the image, such as a command line.
     pub fn has_to_stay_empty(&self, pcr: PcrIndex) -> bool {
         let is_measured = |register| self.measurements.iter().any(|m| u8::from(m.pcr) == register);
         let is_parameters = u8::from(pcr) == PARAMETERS;

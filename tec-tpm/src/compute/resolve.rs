@@ -11,8 +11,8 @@ pub(super) const MAX_PATH: usize = 4096;
 pub(super) const MAX_DEPTH: usize = 64;
 
 /// Where `path` leads, as if the image were mounted as the root of a machine: absolute links begin
-/// at its root, and `..` does not leave it. `link_of` tells the target of what is a link, and none
-/// for everything else.
+/// at its root, and `..` does not leave it. `link_of` returns the target of a link, and none for
+/// everything else.
 ///
 /// # Errors
 /// [`InvalidInput`](io::ErrorKind::InvalidInput) if `path` itself is not relative and plain, and

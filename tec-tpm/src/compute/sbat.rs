@@ -78,7 +78,7 @@ impl Sbat {
     }
 }
 
-/// The lowest generations that shim lets start: the text of the variable `SbatLevel`.
+/// The lowest generations that shim allows to start: the text of the variable `SbatLevel`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SbatLevel<'l> {
     text: &'l [u8],

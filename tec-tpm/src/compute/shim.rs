@@ -1,4 +1,4 @@
-//! What shim makes of its own sections and of the variables that it keeps.
+//! What shim derives from its own sections and from the variables that it keeps.
 
 use super::pe::PeFile;
 use super::platform::{PlatformState, SecureBoot};

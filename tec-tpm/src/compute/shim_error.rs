@@ -41,7 +41,7 @@ pub enum ShimError {
         /// Variable with the request.
         variable: &'static str,
     },
-    /// The policy asks for images that keep data and code apart, which is not followed.
+    /// The policy requires images that keep data and code apart (NX), which is not supported.
     #[error("variable MokPolicy requires NX in images, which is not supported")]
     NxPolicy,
     /// The mirror of the machine owner keys does not begin with this shim's own.

@@ -10,7 +10,7 @@ const NON_VOLATILE: u32 = 1;
 const BOOT_SERVICES: u32 = 2;
 const RUNTIME: u32 = 4;
 const TIME_BASED: u32 = 0x20;
-/// shim, sbat_var.S and SbatLevel_Variable.txt: the first level, which Secure Boot off resets to.
+/// shim, sbat_var.S and SbatLevel_Variable.txt: the first level, to which shim resets with Secure Boot off.
 const ORIGINAL_LEVEL: &[u8] = b"sbat,1,2021030218\n";
 
 /// An empty list is measured as one entry of zeros.
@@ -41,8 +41,8 @@ pub(super) fn kept_or_mirrored(
     Some(mirrored.to_vec()).filter(|data| !data.is_empty())
 }
 
-/// Whether the variable `MokListTrusted` is absent. On a running system, where only mirrors are
-/// seen, its own one then is there.
+/// Whether the variable `MokListTrusted` is absent. On a running system, where only mirrors are visible, its
+/// mirror is then present.
 pub(super) fn trusts_list(platform: &PlatformState) -> bool {
     let there = |name| platform.get(name, Guid::SHIM).is_some();
     let is_running = there("MokListRT") && !there("MokList");

@@ -19,7 +19,7 @@ pub(super) const X509_SHA512: Guid = Guid::of(0x446d_bf63_2502_4cda_bcfa_2465_d2
 
 /// Type 16, size of the list 4, size of the header 4, size of an entry 4.
 const HEADER: usize = 28;
-/// Maximum number of entries of one variable; real revocation lists have some hundred.
+/// Maximum number of entries of one variable; real revocation lists have a few hundred.
 const MAX_ENTRIES: usize = 1 << 16;
 
 /// A signature list cannot be read. Offsets count bytes from the start of the variable's data.

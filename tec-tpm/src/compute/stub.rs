@@ -1,5 +1,5 @@
-//! What systemd-stub measures: the sections of its unified kernel image, the add-ons beside it,
-//! and what it hands to the kernel.
+//! What systemd-stub measures: the sections of its unified kernel image, the add-ons beside it, and
+//! what it passes to the kernel.
 
 use super::load_options::StubOptions;
 use super::measurement::Component;
@@ -29,16 +29,16 @@ pub enum StubProfile {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StubError {
-    /// The section that says which stub this is lacks or says something else.
+    /// The section that identifies the stub is missing or says something else.
     #[error("there is no .sdmagic section to identify the stub")]
     NoMagic,
-    /// The boot entry chooses a profile that the image has not.
+    /// The boot entry chooses a profile that the image does not have.
     #[error("this boot would be refused: the image has no profile {profile}")]
     NoProfile {
         /// Number of the profile, from 0.
         profile: u32,
     },
-    /// The stub does not know several sections of one name.
+    /// The stub does not support several sections with one name.
     #[error("systemd-stub 252 may use any of several sections with the same name")]
     Repeated,
     /// A version that has not been observed.
@@ -136,7 +136,7 @@ impl StubProfile {
         self < Self::V262
     }
 
-    /// What it makes of what a boot entry hands to it.
+    /// How it interprets what a boot entry passes to it.
     pub(super) fn options(self, handed: Option<&[u8]>) -> StubOptions {
         match self {
             Self::V252 => load_options::for_stub_252(handed),
@@ -144,8 +144,8 @@ impl StubProfile {
         }
     }
 
-    /// A command line that was handed to it, as it uses it; that of 252, too, was observed to end
-    /// without white space.
+    /// A command line that was passed to it, as it uses it; stub 252, too, was observed to drop
+    /// white space at its end.
     pub(super) fn handed_line(self, line: &str) -> Result<String, Unpredictable> {
         self.command_line(line.trim_end_matches(' ').as_bytes())
     }
@@ -168,8 +168,8 @@ impl StubProfile {
         Ok(trimmed.replace(blank, " "))
     }
 
-    /// The archives that it makes of its own sections, in the order of their place in the initial
-    /// file system.
+    /// The archives that it creates from its own sections, in the order of their place in the
+    /// initial file system.
     pub(super) fn archives(self, file: &PeFile) -> impl Iterator<Item = Vec<u8>> {
         let names = [
             (".pcrsig", "tpm2-pcr-signature.json"),
@@ -184,7 +184,7 @@ impl StubProfile {
         })
     }
 
-    /// Whether what it hands to the kernel follows from the image and the files next to it.
+    /// Whether what it passes to the kernel follows from the image and the files next to it.
     pub(super) fn check_kernel(self, file: &PeFile, line: &str) -> Result<(), Unpredictable> {
         if self == Self::V262 {
             return Err(Unpredictable::BootSecret);

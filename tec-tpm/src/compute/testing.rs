@@ -193,7 +193,7 @@ pub fn application(text: &str) -> Vec<u8> {
     PeBuilder::new().section(".text", text.repeat(100)).section(".data", text).signed().build()
 }
 
-/// A file that [`PeBuilder`] made, without its signatures: what a machine allows by its digest.
+/// A file that [`PeBuilder`] built, without its signatures: what a machine allows by its digest.
 pub fn unsigned(mut file: Vec<u8>) -> Vec<u8> {
     let entry = file.get(CERTIFICATE_ENTRY..).and_then(<[u8]>::first_chunk);
     let table = entry.map_or(0, |offset| u32::from_le_bytes(*offset));

@@ -112,7 +112,7 @@ fn sections_out_of_order_and_gaps_are_hashed_as_the_specification_says() {
     assert_eq!(digest(&gap).unwrap(), slow_digest(&gap));
 }
 
-/// Gives one byte, or as many as asked for, in turns.
+/// Returns one byte and as many as requested, alternately.
 struct Dribble<'a>(&'a [u8], usize);
 
 impl Read for Dribble<'_> {

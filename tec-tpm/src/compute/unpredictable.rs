@@ -5,7 +5,7 @@
 #[non_exhaustive]
 pub enum Unpredictable {
     /// Code, settings and devices of the machine.
-    #[error("the firmware measures its own code, settings and devices; take it from a log")]
+    #[error("the firmware measures its own code, settings and devices; take the value from a log")]
     Firmware,
     /// The register was not requested.
     #[error("it was not requested")]
@@ -38,7 +38,7 @@ pub enum Unpredictable {
         /// File that was looked for.
         file: String,
     },
-    /// GRUB 2.06 measures the name of its partition, and the machine's state does not say it.
+    /// GRUB 2.06 measures the name of its partition, and the machine's state does not include it.
     #[error("GRUB measures the name of its partition, which was not given")]
     GrubDevice,
     /// Vendors change what GRUB measures.
@@ -59,7 +59,7 @@ pub enum Unpredictable {
     /// The kernel's command line cannot be determined.
     #[error("the command line {reason}")]
     CommandLine {
-        /// What is the matter with it.
+        /// What is wrong with it.
         reason: &'static str,
     },
     /// A section whose use depends on the machine, or that is not followed.

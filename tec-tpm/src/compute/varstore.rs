@@ -44,7 +44,7 @@ pub enum VariableStoreError {
     /// A magic number is missing.
     #[error("offset {offset}: not a valid {part}")]
     Magic {
-        /// Where it should stand.
+        /// Where it should be.
         offset: usize,
         /// What should begin there.
         part: &'static str,
@@ -110,7 +110,7 @@ fn store(image: &[u8]) -> Result<std::ops::Range<usize>, VariableStoreError> {
     Ok(records.min(end)..end)
 }
 
-/// Reads one record; the answer is where the next one begins.
+/// Reads one record; returns where the next one begins.
 fn record<'i>(
     image: &'i [u8],
     offset: usize,

@@ -1,4 +1,4 @@
-//! In which order firmware and shim look for who allows an image.
+//! The order in which firmware and shim look for what allows an image.
 
 use super::authenticode::Signature;
 use super::authority::{Authority, AuthorityError, Database, Image};
@@ -12,7 +12,7 @@ use super::x509::Certificate;
 use crate::guid::Guid;
 
 /// What firmware finds (EDK II, `DxeImageVerificationHandler`): for one signature after another,
-/// revocations first, then certificates, then digests of `db`; the first find counts. A signature
+/// revocations first, then certificates, then digests of `db`; the first match counts. A signature
 /// that is revoked refuses the image, whatever the others say.
 pub(super) fn by_firmware(
     platform: &PlatformState,
@@ -58,7 +58,7 @@ pub(super) fn by_shim(
 }
 
 /// By digest, else for every signature the first certificate. A signature that is revoked is
-/// passed over, as another one may allow the image.
+/// skipped, as another one may allow the image.
 fn keys_of_shim(
     platform: &PlatformState,
     shim: &Shim,

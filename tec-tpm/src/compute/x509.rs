@@ -1,5 +1,5 @@
-//! Certificates as firmware uses them: as keys with names. Validity and constraints are ignored
-//! there, and so they are here.
+//! Certificates as firmware uses them: as keys with names. Firmware ignores validity and
+//! constraints, and so does this code.
 
 use p256::ecdsa::signature::hazmat::PrehashVerifier as _;
 use rsa::pkcs1v15::Pkcs1v15Sign;
@@ -24,7 +24,7 @@ pub(super) struct Certificate<'d> {
     signature: &'d [u8],
 }
 
-/// A signature is of an algorithm, or under a key, that is not supported here.
+/// A signature uses an algorithm or a key that is not supported here.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("signatures of this kind are not supported here: {what}")]
 #[non_exhaustive]
@@ -80,7 +80,7 @@ impl Hash {
         }
     }
 
-    /// What stands before a digest in a PKCS #1 signature (RFC 8017, 9.2, note 1).
+    /// What precedes a digest in a PKCS #1 signature (RFC 8017, 9.2, note 1).
     fn prefix(self) -> Vec<u8> {
         let sha2 = |total: u8, number: u8, size: u8| {
             let mut prefix = vec![0x30, total, 0x30, 0x0d, 0x06, 0x09];

@@ -13,14 +13,14 @@ pub(super) const HEADER: usize = 10;
 /// Offset of the size.
 const SIZE: usize = 2;
 
-/// What a TPM sent does not hold together.
+/// What a TPM sent is inconsistent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AnswerError {
     /// It ends early, or a field has an impossible value.
     #[error("the answer is malformed")]
     Malformed(#[from] WireError),
-    /// It says another size than it has.
+    /// It states a size other than its own.
     #[error("the answer states a length of {said} bytes, but has {length}")]
     Size {
         /// What it says.
@@ -28,7 +28,7 @@ pub enum AnswerError {
         /// What it has.
         length: usize,
     },
-    /// The tag is none of an answer.
+    /// The tag is not that of an answer.
     #[error("the answer has the unexpected tag {found:#06x}")]
     Tag {
         /// The tag.

@@ -1,4 +1,4 @@
-//! What a TPM says about itself.
+//! What a TPM reports about itself.
 
 use super::channel::{Channel, CommandError, failed};
 use super::command::{Code, Command};
@@ -9,7 +9,7 @@ const CAP_HANDLES: u32 = 1;
 const CAP_PROPERTIES: u32 = 6;
 /// TPM_PT_NV_BUFFER_MAX (Part 2, "TPM_PT"): most bytes that one NV command carries.
 const NV_BUFFER_MAX: u32 = 0x12c;
-/// What every TPM of a PC carries (TCG PC Client Platform TPM Profile, "Capabilities": the buffer
+/// What every TPM of a PC supports (TCG PC Client Platform TPM Profile, "Capabilities": the buffer
 /// is at least this large).
 const NV_BUFFER_LEAST: u16 = 512;
 

@@ -14,7 +14,7 @@ use crate::wire::WireError;
 const ATTEMPTS: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A command brought no answer that can be used.
+/// A command got no usable answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommandError {
@@ -30,7 +30,7 @@ pub enum CommandError {
     /// The received bytes are not an answer to the command.
     #[error("the TPM's answer cannot be read")]
     Answer(#[source] AnswerError),
-    /// An earlier answer did not come; one that comes now might be that one.
+    /// An earlier answer did not arrive; one that arrives now might be that one.
     #[error("the connection to the TPM failed earlier")]
     Broken,
 }
@@ -41,7 +41,7 @@ impl From<WireError> for CommandError {
     }
 }
 
-/// What was to be done, beside what went wrong with it.
+/// The attempted operation, and what went wrong with it.
 pub(super) fn failed(operation: &'static str) -> impl Fn(CommandError) -> TpmError {
     move |error| match error {
         CommandError::Refused { code } if code.is_lockout() => TpmError::Lockout { operation },
@@ -49,7 +49,7 @@ pub(super) fn failed(operation: &'static str) -> impl Fn(CommandError) -> TpmErr
     }
 }
 
-/// The way to a TPM, in step.
+/// The channel to a TPM, with commands and answers in step.
 pub(super) struct Channel {
     transport: Box<dyn Transport>,
     is_broken: bool,

@@ -68,7 +68,7 @@ impl ResponseCode {
         self.0 == LOCKOUT
     }
 
-    /// Whether the TPM asks for the same command once more.
+    /// Whether the TPM asks for the same command again.
     pub(super) fn means_again(self) -> bool {
         AGAIN.contains(&self.0)
     }

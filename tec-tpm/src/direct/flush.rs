@@ -10,7 +10,7 @@ pub(super) fn flush(channel: &mut Channel, handle: u32) -> Result<(), TpmError> 
     channel.run(&command).map(drop).map_err(failed("remove a temporary object"))
 }
 
-/// Removes what an earlier failure left; that failure is what counts.
+/// Removes what an earlier failure left behind; that failure is the one to report.
 pub(super) fn flush_quietly(channel: &mut Channel, handle: u32) {
     let _ = flush(channel, handle);
 }

@@ -1,4 +1,4 @@
-//! Non-volatile storage, where certificates of endorsement keys and reports of paravisors lie.
+//! Non-volatile storage, which holds certificates of endorsement keys and reports of paravisors.
 
 use super::capability::{handle_exists, nv_buffer};
 use super::channel::{Channel, CommandError, failed};
@@ -15,7 +15,7 @@ const MAX_NV_PUBLIC: usize = 78;
 /// SHA-512 digest.
 const MAX_POLICY: usize = 64;
 
-/// What lies at an index; `None` when there is none.
+/// The content of an index; `None` when there is none.
 pub(super) fn read(
     channel: &mut Channel,
     index: u32,

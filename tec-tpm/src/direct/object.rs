@@ -18,7 +18,7 @@ use crate::wire::push_sized;
 /// TPM2B_SENSITIVE_CREATE with neither password nor data (TPM 2.0 Library Part 2,
 /// "TPM2B_SENSITIVE_CREATE").
 const NO_SENSITIVE: [u8; 6] = [0, 4, 0, 0, 0, 0];
-/// TPML_PCR_SELECTION without a selection: the creation data is of no interest.
+/// TPML_PCR_SELECTION without a selection: the creation data is not used.
 const NO_PCRS: [u8; 4] = [0; 4];
 /// Largest TPM2B_PRIVATE: an RSA-4096 key takes less than 700 bytes.
 const MAX_PRIVATE: usize = 2048;
@@ -48,7 +48,7 @@ fn tpm2b(content: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Makes the endorsement key of the template, a transient object, and reads its TPM2B_PUBLIC.
+/// Creates the endorsement key of the template, a transient object, and reads its TPM2B_PUBLIC.
 pub(super) fn create_ek(
     channel: &mut Channel,
     algorithm: EkAlgorithm,
@@ -69,7 +69,7 @@ pub(super) fn create_ek(
     Ok((ek, area.map_err(|error| operation(error.into()))?))
 }
 
-/// Makes the key as a child of the endorsement key, as `tpm2_createak` does, and keeps it.
+/// Creates the key as a child of the endorsement key, like `tpm2_createak`, and stores it.
 pub(super) fn create_ak(
     channel: &mut Channel,
     ek: EkAlgorithm,
@@ -109,7 +109,7 @@ fn create_loaded(
     Ok(loaded.handle())
 }
 
-/// TPM2_EvictControl: keeps a transient object at the handle, or removes the one that lies there.
+/// TPM2_EvictControl: stores a transient object at the handle, or removes the existing one.
 pub(super) fn evict(channel: &mut Channel, object: u32, handle: AkHandle) -> Result<(), TpmError> {
     let command = Command::new(Code::EvictControl)
         .handle_by_password(RH_OWNER)
@@ -118,7 +118,7 @@ pub(super) fn evict(channel: &mut Channel, object: u32, handle: AkHandle) -> Res
     channel.run(&command).map(drop).map_err(failed("keep or remove the attestation key"))
 }
 
-/// Runs `work`, then removes a transient object, whatever came of it.
+/// Runs `work`, then removes a transient object, whatever the result.
 pub(super) fn flushing<T>(
     channel: &mut Channel,
     object: u32,

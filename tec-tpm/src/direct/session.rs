@@ -1,4 +1,4 @@
-//! Policy sessions, which the endorsement key wants.
+//! Policy sessions, which the endorsement key requires.
 
 use super::channel::{Channel, CommandError};
 use super::command::{Code, Command};
@@ -14,7 +14,7 @@ const POLICY: u8 = 1;
 const NONCE: [u8; 16] = [0; 16];
 
 /// Runs a command in a session that satisfies the endorsement key's policy: the password of its
-/// hierarchy. The session ends with the command, whatever comes of it.
+/// hierarchy. The session ends with the command, whatever the result.
 pub(super) fn endorsed<T>(
     channel: &mut Channel,
     work: impl FnOnce(&mut Channel, u32) -> Result<T, CommandError>,

@@ -1,4 +1,4 @@
-//! Public areas of the keys that are made.
+//! Public areas of the keys that are created.
 
 use crate::ak::{AkAlgorithm, REQUIRED};
 use crate::ek::{EkAlgorithm, POLICY_A, TEMPLATE};

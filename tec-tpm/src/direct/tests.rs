@@ -113,7 +113,8 @@ proptest! {
     }
 }
 
-/// A key of the owner with a password, and tries without it until the TPM protects itself.
+/// Creates a key with a password under the owner hierarchy, and tries to use it without the
+/// password until the TPM protects itself.
 fn lock_out(tpm: &Tpm) {
     let channel = &mut tpm.channel();
     let primary = Command::new(Code::CreatePrimary)

@@ -16,7 +16,7 @@ const FORMS: &str = "device:<path>, swtpm:host=<host>,port=<port>";
 /// Where libtss2 looks for `swtpm` by default (tss2-tcti-swtpm(7)).
 const SWTPM_HOST: &str = "localhost";
 const SWTPM_PORT: u16 = 2321;
-/// How long an emulator may compute: an RSA key takes seconds.
+/// How long an emulator may take to answer: an RSA key takes seconds.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// One command, one answer.
@@ -25,8 +25,8 @@ pub(super) trait Transport: fmt::Debug + Send {
     fn transmit(&mut self, command: &[u8]) -> io::Result<Zeroizing<Vec<u8>>>;
 }
 
-/// Opens what a configuration names. What is not understood is refused: another TPM than the one
-/// that was meant would be worse.
+/// Opens what a configuration names. What is not understood is refused: using a TPM other than the
+/// intended one would be worse.
 pub(super) fn open(tcti: &str) -> Result<Box<dyn Transport>, TpmError> {
     let refused = || TpmError::Tcti { tcti: tcti.to_owned(), forms: FORMS };
     let opened: io::Result<Box<dyn Transport>> = match tcti.split_once(':') {

@@ -9,7 +9,7 @@ use x509_cert::der::{Decode as _, Encode as _, Reader as _, SliceReader};
 use x509_cert::ext::pkix::name::GeneralName;
 use x509_cert::ext::pkix::{BasicConstraints, ExtendedKeyUsage, KeyUsage, SubjectAltName};
 
-/// Largest certificate that is looked at; endorsement key certificates take 1 to 2 KiB.
+/// Largest certificate that is examined; endorsement key certificates take 1 to 2 KiB.
 const MAX_CERTIFICATE: usize = 16 * 1024;
 /// tcg-kp-EKCertificate (TCG EK Credential Profile for TPM Family 2.0, version 2.6, section 3.2,
 /// "Extended Key Usage").
@@ -28,7 +28,7 @@ const UNDERSTOOD: [ObjectIdentifier; 5] = [
     ObjectIdentifier::new_unwrap("2.5.29.37"), // extKeyUsage
 ];
 
-/// A certificate was refused by itself, before anything of its chain.
+/// A certificate was refused on its own, before its chain was examined.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CertificateError {
@@ -44,7 +44,7 @@ pub enum CertificateError {
     /// Not version 3.
     #[error("the certificate is not of version 3")]
     Version,
-    /// An extension is critical that is not understood here.
+    /// A critical extension is not supported here.
     #[error("the critical extension {oid} is not supported")]
     CriticalExtension {
         /// Which.
@@ -64,7 +64,7 @@ pub enum CertificateError {
     Key(#[source] ParsePublicKeyError),
 }
 
-/// A certificate and what of it is needed to check it.
+/// A certificate and the parts of it that are needed to check it.
 #[derive(Clone, Debug)]
 pub(crate) struct Parsed {
     certificate: Certificate,
@@ -167,7 +167,7 @@ fn signed_part(der: &[u8]) -> Result<&[u8], x509_cert::der::Error> {
     })
 }
 
-/// A certificate of an endorsement key, well formed by itself. Who signed it is not said.
+/// A certificate of an endorsement key, well formed in itself. Who signed it has not been checked.
 #[derive(Clone, Debug)]
 pub struct EkCertificate {
     parsed: Parsed,
@@ -246,9 +246,9 @@ fn check_usage(parsed: &Parsed, kind: KeyKind) -> Result<(), CertificateError> {
     if fits { Ok(()) } else { Err(CertificateError::KeyUsage) }
 }
 
-/// Section 3.2 of the profile does not demand an extended key usage, and some manufacturers leave it
-/// out; where there is one, it names endorsement keys. It does demand a subject alternative name with
-/// the TPM's manufacturer, without which a certificate of no purpose may be anybody's.
+/// Section 3.2 of the profile does not demand an extended key usage, and some manufacturers leave it out;
+/// where there is one, it names endorsement keys. It does demand a subject alternative name with the TPM's
+/// manufacturer, without which a certificate of no purpose may be anyone's.
 fn check_purpose(parsed: &Parsed) -> Result<(), CertificateError> {
     let tbs = parsed.certificate().tbs_certificate();
     let purposes = tbs.get_extension::<ExtendedKeyUsage>().map_err(CertificateError::Malformed)?;

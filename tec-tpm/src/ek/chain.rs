@@ -45,7 +45,7 @@ pub enum ChainError {
         /// Last second of validity.
         until: Timestamp,
     },
-    /// Nobody of this name is in the trust store.
+    /// No CA of this name is in the trust store.
     #[error("the issuer {issuer:?} is not known")]
     UnknownIssuer {
         /// Name of the issuer.
@@ -75,7 +75,7 @@ pub enum ChainError {
         /// Name of the issuer.
         issuer: String,
     },
-    /// More CAs follow than one of them allows, or than are looked at.
+    /// More CAs follow than one of them allows, or than are examined.
     #[error("the chain is longer than {issuer:?} allows")]
     PathLength {
         /// Name of the CA.
@@ -86,7 +86,7 @@ pub enum ChainError {
     Certificate(#[source] CertificateError),
 }
 
-/// Roots that are trusted and CAs that may stand between.
+/// Trusted roots and intermediate CAs.
 #[derive(Clone, Debug, Default)]
 pub struct TrustStore {
     roots: Vec<Parsed>,
@@ -135,7 +135,7 @@ impl VerifiedEk {
 /// the root too, is valid now, signed by the next, and each issuer is a CA that allows the length.
 ///
 /// # Errors
-/// [`ChainError`]: where several chains were tried, the finding of the one that came furthest.
+/// [`ChainError`]: where several chains were tried, the error of the one that got furthest.
 ///
 /// # Security
 /// Revocation is not checked: that needs a network. Names are compared byte by byte.

@@ -28,7 +28,7 @@ const COORDINATE: usize = 32;
 type HmacSha256 = Hmac<Sha256>;
 type Seed = Zeroizing<[u8; 32]>;
 
-/// A credential could not be made.
+/// A credential could not be created.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CredentialError {
@@ -46,8 +46,8 @@ pub enum CredentialError {
     Derive,
 }
 
-/// Makes a challenge that only the TPM can answer that holds both the endorsement key and an
-/// object of this name.
+/// Creates a challenge that only the TPM that holds both the endorsement key and an object of this
+/// name can answer.
 ///
 /// The endorsement key must have SHA-256 as name algorithm and AES-128-CFB as symmetric algorithm,
 /// as those of the default templates L-1 and L-2 do.
@@ -56,7 +56,7 @@ pub enum CredentialError {
 /// [`CredentialError`] when the endorsement key cannot be used.
 ///
 /// # Security
-/// Who comes back with the secret has proven possession of `ek`, not that `ek` is a TPM's: see
+/// Returning the secret proves possession of `ek`, not that `ek` belongs to a TPM: see
 /// [`verify_ek_certificate`](super::verify_ek_certificate). Use a secret once.
 pub fn make_credential(
     ek: &PublicKey,

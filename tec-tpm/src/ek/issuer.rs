@@ -34,21 +34,21 @@ pub enum IssuerError {
     #[error("the endorsement key certificate is not acceptable")]
     Certificate(#[source] CertificateError),
     /// The certificate is for another key.
-    #[error("the certificate is for another key than the one offered")]
+    #[error("the certificate is for a key other than the one offered")]
     OtherKey,
     /// No trusted root vouches for it.
     #[error("no trusted root vouches for the endorsement key")]
     Chain(#[source] ChainError),
-    /// The challenge could not be made.
-    #[error("the challenge cannot be made")]
+    /// The challenge could not be created.
+    #[error("the challenge cannot be created")]
     Credential(#[source] CredentialError),
 }
 
 /// Issues challenges to endorsement keys.
 ///
-/// By default ([`new`](Self::new)) any endorsement key is challenged; then it is for the `AkMatcher` to
-/// know which ones are wanted. With roots, only keys that a root vouches for; with a list, only those on
-/// it; with both, a key needs one of the two.
+/// By default ([`new`](Self::new)) any endorsement key is challenged; then the `AkMatcher` decides which ones
+/// are accepted. With roots, only keys that a root vouches for; with a list, only those on it; with both, a
+/// key needs one of the two.
 #[derive(Clone, Debug, Default)]
 pub struct CredentialIssuer {
     roots: Option<(TrustStore, Arc<dyn Clock>)>,
@@ -56,7 +56,7 @@ pub struct CredentialIssuer {
 }
 
 impl CredentialIssuer {
-    /// Challenges any endorsement key; a certificate that comes along must be for it.
+    /// Challenges any endorsement key; a certificate that is sent along must be for it.
     pub fn new() -> Self {
         Self::default()
     }
@@ -67,8 +67,7 @@ impl CredentialIssuer {
         Self { roots: Some((store, clock)), listed: None }
     }
 
-    /// Challenges these endorsement keys, too, without a look at their certificates; without roots, no
-    /// others.
+    /// Challenges these endorsement keys, too, without checking their certificates; without roots, no others.
     #[must_use]
     pub fn with_listed(self, eks: impl IntoIterator<Item = Fingerprint>) -> Self {
         Self { listed: Some(eks.into_iter().collect()), ..self }
@@ -94,7 +93,7 @@ impl CredentialIssuer {
         Ok(())
     }
 
-    /// Checks both keys and makes a challenge.
+    /// Checks both keys and creates a challenge.
     ///
     /// # Errors
     /// [`IssuerError`] with the check that failed.

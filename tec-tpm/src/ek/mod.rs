@@ -69,7 +69,7 @@ pub enum EkError {
     #[error("the authorization policy is not that of the default template")]
     Policy,
     /// Key size, scheme or symmetric algorithm are not those of the template.
-    #[error("key type, scheme or symmetric algorithm are not those of the default template")]
+    #[error("the key type, scheme or symmetric algorithm is not that of the default template")]
     Parameters,
 }
 

@@ -82,7 +82,7 @@ impl EventLogBuilder {
         )
     }
 
-    /// A measured EFI variable; `guid` as it lies in memory.
+    /// A measured EFI variable; `guid` in memory byte order.
     pub fn variable(
         &mut self,
         pcr: PcrIndex,

@@ -71,7 +71,7 @@ pub enum Content<'a> {
     },
     /// `TCG_PCClientTaggedEvent`.
     Tagged {
-        /// Its number, defined by whoever measured.
+        /// Its number, defined by the program that measured it.
         id: u32,
         /// Its data.
         #[serde(serialize_with = "hexadecimal")]
@@ -93,7 +93,7 @@ pub enum Content<'a> {
         /// As far as it can be shown.
         text: String,
     },
-    /// Nothing that is prescribed or could be read.
+    /// Data of no prescribed form, or that could not be read.
     Opaque,
 }
 
@@ -103,7 +103,7 @@ pub enum Content<'a> {
 pub struct Partition {
     /// Its type.
     pub kind: Guid,
-    /// Itself.
+    /// Its own GUID.
     pub id: Guid,
     /// Its name.
     pub name: String,

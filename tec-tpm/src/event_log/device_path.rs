@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::text::utf16;
 use crate::guid::Guid;
 
-/// Device path nodes that are looked at; real paths have fewer than ten.
+/// Maximum number of device path nodes that are examined; real paths have fewer than ten.
 const MAX_NODES: usize = 64;
 
 /// The file path nodes of a device path, joined; empty where there are none.

@@ -11,8 +11,8 @@ use super::event::Event;
 use super::parse::EventLog;
 use super::view::{EventView, line};
 
-/// Maximum number of pairs of events that are compared in one register; beyond, what lies between the common
-/// beginning and the common end is reported as replaced.
+/// Maximum number of pairs of events that are compared in one register; beyond that, what lies between the
+/// common beginning and the common end is reported as replaced.
 const MAX_PAIRS: usize = 1 << 22;
 
 /// One line of a comparison.
@@ -186,8 +186,8 @@ impl Common {
 }
 
 impl LogDiff {
-    /// A table for people: per register the values, then the events, those of one log only marked
-    /// with `-` and `+`.
+    /// A table for people: per register the values, then the events, those of only one log marked with `-`
+    /// and `+`.
     pub fn table(&self) -> String {
         if self.is_empty() {
             return format!("the logs do not differ in the {} bank\n", self.bank);

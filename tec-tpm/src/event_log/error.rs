@@ -32,7 +32,7 @@ pub enum EventLogError {
     /// More events than the limit.
     #[error("offset {offset}: more than {limit} events")]
     TooManyEvents {
-        /// Where the first event too many begins.
+        /// Where the first excess event begins.
         offset: usize,
         /// Limit.
         limit: usize,
@@ -40,7 +40,7 @@ pub enum EventLogError {
     /// The header announces no algorithm or too many.
     #[error("offset {offset}: the header announces {count} algorithms; 1 to {limit} are supported")]
     AlgorithmCount {
-        /// Where the count stands.
+        /// Where the count is.
         offset: usize,
         /// What it says.
         count: u32,
@@ -78,7 +78,7 @@ pub enum EventLogError {
     /// An event has more digests than the header has algorithms.
     #[error("offset {offset}: {count} digests; the header announces {announced}")]
     DigestCount {
-        /// Where the count stands.
+        /// Where the count is.
         offset: usize,
         /// What it says.
         count: u32,

@@ -1,7 +1,7 @@
 //! Which bytes an event measured, where the log holds them.
 //!
-//! A digest proves the bytes that have it, wherever they lie. So each place of an event's data is
-//! tried that firmware and boot loaders are known to have hashed; one that fits is proof.
+//! A digest proves the bytes that have it, wherever they lie. So each part of an event's data that firmware
+//! and boot loaders are known to hash is tried; one that matches is proof.
 //!
 //! | type | what is hashed | of the data |
 //! |---|---|---|
@@ -63,7 +63,7 @@ impl<'a> Event<'a> {
         }
     }
 
-    /// Parts of the data that are known to be hashed in the place of the whole.
+    /// Parts of the data that are known to be hashed instead of the whole.
     fn parts(&self) -> impl Iterator<Item = Cow<'a, [u8]>> {
         let text = self.data.strip_suffix(&[0]).unwrap_or(self.data);
         let (part, name) = match (self.kind, self.content()) {

@@ -4,9 +4,9 @@
 //! Firmware Profile 1.06, section 10), in the crypto-agile form and in the older SHA-1 form, and
 //! the fold that turns a log into register values.
 //!
-//! *What it is not*: a judge. A log proves something only about registers whose fold equals a
-//! quoted value; [`VerifiedLog`] is that proof. Of event data only the bytes are proven then whose
-//! digest the event is, [`VerifiedLog::measured`]; the types of events never are.
+//! *What it is not*: a judge. A log proves something only about registers whose fold equals a quoted value;
+//! [`VerifiedLog`] is that proof. Of event data, only the bytes whose digest the event has are then proven
+//! ([`VerifiedLog::measured`]); the types of events never are.
 //!
 //! ```text
 //! bytes ── EventLog::parse ──► EventLog ──┬─ replay(bank) ───────────► Replayed

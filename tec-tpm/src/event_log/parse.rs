@@ -20,7 +20,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Other bounds than the default of 16 MiB and 65 536 events. Real logs have some 50 KiB and
+    /// Bounds other than the default of 16 MiB and 65 536 events. Real logs have some 50 KiB and
     /// 100 events.
     pub const fn new(bytes: usize, events: usize) -> Self {
         Self { bytes, events }

@@ -39,7 +39,7 @@ impl Replayed {
 impl<'a> EventLog<'a> {
     /// Folds the events into the registers of `bank`.
     ///
-    /// Registers start as the PC Client Platform TPM Profile has it ("PCR Initial and Reset
+    /// Registers start as the PC Client Platform TPM Profile specifies ("PCR Initial and Reset
     /// Values"): at zero (PCR 0 at the start-up locality), PCR 17 to 22 at all ones.
     ///
     /// # Errors
@@ -61,7 +61,7 @@ impl<'a> EventLog<'a> {
         })
     }
 
-    /// As [`replay`](Self::replay) for the SHA-256 bank, in the type that quotes come in.
+    /// As [`replay`](Self::replay) for the SHA-256 bank, in the type that quotes use.
     ///
     /// # Errors
     /// [`EventLogError::NoBank`] and [`EventLogError::MissingDigest`].

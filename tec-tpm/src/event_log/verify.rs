@@ -1,4 +1,4 @@
-//! What a log is worth beside quoted values.
+//! What a log proves together with quoted values.
 
 use std::borrow::Cow;
 
@@ -13,9 +13,9 @@ use super::parse::EventLog;
 
 /// Proof that the events of the chosen registers fold to their quoted values.
 ///
-/// Only [`EventLog::verify`] makes one. Proven are digests, registers and order of
-/// [`events`](Self::events), and the bytes that [`measured`](Self::measured) gives. The types of
-/// events and all other data are not.
+/// Only [`EventLog::verify`] creates one. It proves the digests, registers and order of
+/// [`events`](Self::events), and the bytes that [`measured`](Self::measured) returns. It does not
+/// prove the types of events or any other data.
 #[derive(Clone, Debug)]
 pub struct VerifiedLog<'a> {
     log: EventLog<'a>,

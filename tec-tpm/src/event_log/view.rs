@@ -80,7 +80,7 @@ impl EventView {
     }
 }
 
-/// The first bank of those that are trusted that the event has a digest of.
+/// The first trusted bank of which the event has a digest.
 fn strongest(event: &Event<'_>) -> Bank {
     let there = |bank: &Bank| event.digests.get(*bank).is_some();
     let trusted = [Bank::Sha256, Bank::Sha384, Bank::Sha512].into_iter();
@@ -137,7 +137,7 @@ fn values(replayed: &Replayed) -> BTreeMap<PcrIndex, String> {
 }
 
 /// One event on one line: number, register, type, start of the digest, detail. A detail that
-/// nothing proves stands in parentheses; one of data that is proven in part has a star.
+/// nothing proves is in parentheses; one whose data is partly proven has a star.
 pub(super) fn line(event: &EventView) -> String {
     // SHA-256 where there is one, else the first.
     let digest = event

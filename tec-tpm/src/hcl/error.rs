@@ -20,7 +20,7 @@ pub enum HclError {
     /// It does not begin as such reports do.
     #[error("the HCL report does not begin with HCLA")]
     Magic,
-    /// Header or runtime data are of a version that is not known.
+    /// Header or runtime data have an unknown version.
     #[error("version {found} of the HCL report is not supported")]
     Version {
         /// Which.
@@ -32,7 +32,7 @@ pub enum HclError {
         /// Which.
         found: u32,
     },
-    /// The hash is not one of SHA-2.
+    /// The hash is not a SHA-2 hash.
     #[error("the hash type {found} is not supported")]
     HashType {
         /// Which.
@@ -48,22 +48,22 @@ pub enum HclError {
         /// Of the JSON.
         variable: usize,
     },
-    /// The runtime data are not the JSON that they should be.
+    /// The runtime data are not the expected JSON.
     #[error("the runtime data is malformed")]
     Json(#[source] serde_json::Error),
-    /// Not exactly one attestation key is there.
+    /// There is not exactly one attestation key.
     #[error("{found} keys are named HCLAkPub; exactly one is required")]
     KeyCount {
         /// How many.
         found: usize,
     },
-    /// Modulus or exponent of the attestation key are missing or no numbers.
+    /// Modulus or exponent of the attestation key are missing or not numbers.
     #[error("the attestation key's member {member} is missing or invalid")]
     KeyMember {
         /// Which: `kty`, `n` or `e`.
         member: &'static str,
     },
-    /// The attestation key cannot be taken.
+    /// The attestation key cannot be used.
     #[error("the attestation key is not acceptable")]
     Key(#[source] PublicError),
     /// The user data are not up to 64 bytes in hexadecimal.

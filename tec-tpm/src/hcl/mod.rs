@@ -10,7 +10,7 @@
 //! All numbers are little-endian. A guest reads it from NV index 0x01400001.
 //!
 //! *What it is not*: proof. The digest of the JSON must be in the report data of a hardware report
-//! that is genuine ([`HclReport::is_bound_by`]), and whether that is so, [`snp`](crate::snp) says.
+//! that is genuine ([`HclReport::is_bound_by`]), which [`snp`](crate::snp) verifies.
 
 mod error;
 mod runtime;
@@ -24,7 +24,7 @@ use subtle::ConstantTimeEq as _;
 use crate::snp::REPORT_SIZE;
 use crate::wire::WireReader;
 
-/// Largest report that is looked at; the NV index has 2600 bytes.
+/// Largest report that is examined; the NV index has 2600 bytes.
 pub const MAX_HCL_REPORT: usize = 8 * 1024;
 /// First bytes of a report.
 pub(crate) const MAGIC: [u8; 4] = *b"HCLA";
@@ -47,7 +47,7 @@ pub enum HardwareKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HashType {
-    /// Number 1; what is seen in the field.
+    /// Number 1; the one seen in the field.
     Sha256,
     /// Number 2.
     Sha384,
@@ -65,10 +65,10 @@ pub struct HclReport<'a> {
 }
 
 impl<'a> HclReport<'a> {
-    /// Reads the header and the frame of the runtime data. What follows the JSON is not looked at.
+    /// Reads the header and the frame of the runtime data. What follows the JSON is ignored.
     ///
     /// # Errors
-    /// [`HclError`] with the field that is not as in such a report.
+    /// [`HclError`] with the field that is invalid.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, HclError> {
         if bytes.len() > MAX_HCL_REPORT {
             return Err(HclError::TooLarge { length: bytes.len() });

@@ -15,7 +15,7 @@ const MAX_USER_DATA: usize = 64;
 /// An RSA-4096 modulus in base64url takes 683 characters.
 const MAX_NUMBER: usize = 1024;
 
-/// What of the runtime data counts here. Unknown members are ignored.
+/// The parts of the runtime data that matter here. Unknown members are ignored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RuntimeData {

@@ -28,15 +28,15 @@ pub struct ComponentDiff {
 pub struct ExpectedDiff {
     /// The register.
     pub pcr: PcrIndex,
-    /// Its value for the first image, if that says one.
+    /// Its value for the first image, if that states one.
     pub before: Option<Sha256Digest>,
-    /// Its value for the second image, if that says one.
+    /// Its value for the second image, if that states one.
     pub after: Option<Sha256Digest>,
     /// The components that differ; none where only their order does.
     pub components: Vec<ComponentDiff>,
 }
 
-/// Compares what two images measure: the registers that differ, and the components that make the
+/// Compares what two images measure: the registers that differ, and the components that cause the
 /// difference.
 pub fn difference(before: &ExpectedPcrs, after: &ExpectedPcrs) -> Vec<ExpectedDiff> {
     let all = before.pcrs.iter().chain(&after.pcrs);

@@ -1,4 +1,4 @@
-//! The own form: what a fleet can measure, with origins.
+//! Our own form: what a fleet can measure, with origins.
 
 use std::fmt::Write as _;
 
@@ -36,7 +36,7 @@ pub struct RegisterReport {
 pub struct ValueReport {
     /// The value.
     pub value: Sha256Digest,
-    /// The states that make it, for people: `bootloader of 44.2 + kernel of 44.1`.
+    /// The states that produce it, for people: `bootloader of 44.2 + kernel of 44.1`.
     pub made_by: Vec<String>,
     /// The same for programs.
     pub origins: Vec<Provenance>,
@@ -48,7 +48,7 @@ pub struct ValueReport {
 pub struct JointReport {
     /// Register and value, in register order.
     pub values: Vec<(PcrIndex, Sha256Digest)>,
-    /// The states that make them.
+    /// The states that produce them.
     pub made_by: Vec<String>,
 }
 

@@ -7,8 +7,8 @@ use tec_core::pcr::PcrIndex;
 
 use super::{OutputError, to_json};
 
-/// Values that are enforced, as `tec_tpm::atls::Measurements` reads them. PCR 15 is left out: it names the cluster of a
-/// node, and is compared by itself.
+/// Values that are enforced, as `tec_tpm::atls::Measurements` reads them. PCR 15 is left out: it names the
+/// cluster of a node, and is compared separately.
 ///
 /// # Errors
 /// [`OutputError::Json`], which does not happen with such values.

@@ -3,14 +3,14 @@
 //! *What it is*: pure functions between the types of this crate and the JSON and text that other
 //! programs take. Equal input gives equal bytes.
 //!
-//! *What it is not*: a sender, and no judge: what is read back is checked for form and, where events
-//! are given, for folding to its values, nothing else. A bundle is checked for its signature, too.
+//! *What it is not*: a sender or a judge: what is read back is checked only for its form and, where events
+//! are given, for folding to its values. A bundle is checked for its signature, too.
 //!
 //! | form | write | read |
 //! |---|---|---|
 //! | image label `org.coreos.pcrs`, `compute-pcrs` | [`label`], [`register`] | [`read_label`] |
-//! | own form of an image: values in all banks, gaps | [`PredictionReport`] | [`read_label`] |
-//! | own form of a fleet: values with origins, tuples, gaps | [`FleetReport`] | |
+//! | our own form of an image: values in all banks, gaps | [`PredictionReport`] | [`read_label`] |
+//! | our own form of a fleet: values with origins, tuples, gaps | [`FleetReport`] | |
 //! | the next boot of a machine, beside this one | [`NextBoot`] | |
 //! | signed bundle | [`ReferenceBundle::to_json`], [`BundleSigner`] | [`UntrustedBundle`] |
 //! | comparison of two images | [`difference`] | |

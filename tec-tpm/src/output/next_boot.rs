@@ -27,7 +27,7 @@ pub struct CurrentBoot<'b> {
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "a bundle of references, built field by field")]
 pub struct Accepted<'a> {
-    /// Says which states the images make: one of them must have all values.
+    /// Determines the states that the images can be in: one of them must have all values.
     pub states: &'a dyn BootStates,
     /// The images.
     pub live: &'a LiveImages<'a>,
@@ -35,7 +35,7 @@ pub struct Accepted<'a> {
     pub lists: &'a [(String, ReferenceValues)],
 }
 
-/// What the next boot leaves, and what that means.
+/// The values that the next boot leaves, and what they mean.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct NextBoot {
@@ -43,7 +43,7 @@ pub struct NextBoot {
     pub registers: Vec<NextRegister>,
     /// The registers that cannot be predicted, by reason.
     pub unpredictable: Vec<UnpredictableRegisters>,
-    /// Whether the values are accepted; none if it was not said what is.
+    /// Whether the values are accepted; none if the accepted values were not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdict: Option<Verdict>,
 }
@@ -59,7 +59,7 @@ pub struct NextRegister {
     /// Its value now, if that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub now: Option<Sha256Digest>,
-    /// Whether the value was taken from the log, since the firmware alone makes it.
+    /// Whether the value was taken from the log, since the firmware alone produces it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub recorded: bool,
     /// Events of the running boot's log that the next boot does not make.
@@ -86,7 +86,7 @@ pub enum Verdict {
     Refused {
         /// Pinned registers whose value nobody accepts; none if they are not accepted together.
         pcrs: Vec<PcrIndex>,
-        /// Why there may be states of the images that are refused, too.
+        /// Why some states of the images may be refused, too.
         #[serde(skip_serializing_if = "Option::is_none")]
         trouble: Option<String>,
     },
@@ -150,8 +150,8 @@ impl NextBoot {
         Ok(Self { registers: registers.collect(), unpredictable, verdict: None })
     }
 
-    /// Says whether the registers in `pinned` have accepted values. A register that nothing is
-    /// measured into, or that cannot be predicted, is accepted nowhere.
+    /// Says whether the registers in `pinned` have accepted values. A register that nothing is measured into,
+    /// or that cannot be predicted, is never accepted.
     #[must_use]
     pub fn judged(mut self, accepted: Accepted<'_>, pinned: PcrSet) -> Self {
         self.verdict = Some(self.verdict_of(accepted, pinned));
@@ -167,8 +167,8 @@ impl NextBoot {
         }
     }
 
-    /// Says whether the registers in `pinned` stay as they are now: for a node, which is not told what
-    /// its servers accept.
+    /// Says whether the registers in `pinned` stay as they are now: for a node, which does not know what its
+    /// servers accept.
     #[must_use]
     pub fn beside_the_running_boot(mut self, pinned: PcrSet) -> Self {
         let change = |pcr| {

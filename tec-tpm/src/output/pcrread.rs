@@ -21,7 +21,7 @@ pub fn pcrread(values: &BTreeMap<PcrIndex, Sha256Digest>) -> String {
     text
 }
 
-/// Reads the SHA-256 bank from what `tpm2_pcrread` prints; other banks are passed over.
+/// Reads the SHA-256 bank from what `tpm2_pcrread` prints; other banks are skipped.
 ///
 /// # Errors
 /// [`OutputError::Member`] naming the line that is not of this form, [`OutputError::Repeated`].

@@ -1,4 +1,4 @@
-//! The own form of one image: what its boot measures, in all banks, and what cannot be predicted.
+//! Our own form of one image: what its boot measures, in all banks, and what cannot be predicted.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -51,7 +51,7 @@ impl ReferenceValues {
         Self::default()
     }
 
-    /// The values of one image as it comes.
+    /// The values of one unmodified image.
     pub fn of_image(expected: &ExpectedPcrs) -> Self {
         let pcrs = expected.pcrs.iter();
         pcrs.fold(Self::new(), |values, pcr| values.with(pcr.id, pcr.value))

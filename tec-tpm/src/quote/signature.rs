@@ -17,9 +17,10 @@ const MAX_RSA: usize = 512;
 /// Coordinate of P-256 (FIPS 186-5).
 const P256_SCALAR: usize = 32;
 
-/// Verifies what attestation keys signed: [`PureRust`], or what a program has anyway and is faster.
+/// Verifies what attestation keys signed: [`PureRust`], or a faster implementation that a program
+/// already has.
 ///
-/// *Contract*: `key` is of the sort that the name says; everything else is untrusted.
+/// *Contract*: `key` is of the type that the name states; everything else is untrusted.
 pub trait SignatureCheck: fmt::Debug + Send + Sync {
     /// RSASSA-PKCS1-v1_5 over SHA-256 (RFC 8017, section 8.2).
     ///

@@ -8,7 +8,7 @@ use crate::testing::{AttestFields, SelectionFields, SoftTpm};
 
 const NONCE: [u8; 32] = [7; 32];
 
-/// Changes a right quote before it is signed, and says what the verifier thinks of it.
+/// Changes a valid quote before it is signed, and returns the verifier's result.
 fn changed(change: impl Fn(&mut AttestFields)) -> Result<VerifiedQuote, QuoteError> {
     let tpm = SoftTpm::p256(1);
     let mut fields = tpm.attest_fields(&NONCE);

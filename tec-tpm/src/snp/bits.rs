@@ -104,7 +104,7 @@ impl fmt::Debug for GuestPolicy {
     }
 }
 
-/// What is switched on at the platform (SEV-SNP Firmware ABI Specification, "PLATFORM_INFO").
+/// What is enabled on the platform (SEV-SNP Firmware ABI Specification, "PLATFORM_INFO").
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct PlatformInfo(u64);
 

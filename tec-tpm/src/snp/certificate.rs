@@ -21,7 +21,7 @@ const FMC: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.4.1.3704.1.3
 const HARDWARE_ID: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.4.1.3704.1.4");
 const CSP_ID: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.4.1.3704.1.5");
 
-/// A certificate is none that a VCEK or VLEK may have.
+/// A certificate cannot be that of a VCEK or VLEK.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyCertificateError {
@@ -34,7 +34,7 @@ pub enum KeyCertificateError {
     /// The key is not on P-384.
     #[error("the certified key is not on the curve P-384")]
     Key,
-    /// An extension of AMD's is missing, there twice, or malformed.
+    /// An AMD extension is missing, duplicated or malformed.
     #[error("the certificate's extension {extension} is missing or invalid")]
     Extension {
         /// Which.
@@ -42,7 +42,7 @@ pub enum KeyCertificateError {
     },
 }
 
-/// Certificate of a VCEK or VLEK, well formed by itself. Who signed it is not said.
+/// Certificate of a VCEK or VLEK, well formed in itself. Who signed it has not been checked.
 #[derive(Clone, Debug)]
 pub struct KeyCertificate {
     parsed: Parsed,
@@ -57,7 +57,7 @@ impl KeyCertificate {
     /// Parses the DER form.
     ///
     /// # Errors
-    /// [`KeyCertificateError`] with what is not as in such a certificate.
+    /// [`KeyCertificateError`] with what is invalid.
     pub fn from_der(der: &[u8]) -> Result<Self, KeyCertificateError> {
         let parsed = Parsed::from_der(der)
             .map_err(|error| KeyCertificateError::Certificate { reason: chain(&error) })?;
@@ -107,7 +107,7 @@ impl KeyCertificate {
         self.hardware_id.as_deref()
     }
 
-    /// Who the key was given to; a VCEK has none.
+    /// Recipient of the key; a VCEK has none.
     pub fn csp_id(&self) -> Option<&str> {
         self.csp_id.as_deref()
     }

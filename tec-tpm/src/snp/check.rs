@@ -109,7 +109,7 @@ impl Findings {
         self.add_if(!verified, Finding::Signature);
     }
 
-    /// Whether the report agrees with itself.
+    /// Whether the report is consistent.
     pub(super) fn consistency(&mut self, report: &Report) {
         let reserved = report.reserved().iter();
         self.0.extend(reserved.map(|offset| Finding::Reserved { offset: *offset }));

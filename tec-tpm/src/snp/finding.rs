@@ -6,8 +6,8 @@ use tec_core::time::Timestamp;
 
 use super::{KeyCertificateError, Product, ReportError, SigningKey, TcbField, TcbPart};
 
-/// Maximum number of characters of a name from a certificate that a finding repeats: names are
-/// anybody's choice, and findings are kept.
+/// Maximum number of characters of a name from a certificate that a finding repeats: anyone can
+/// choose a name, and findings are stored.
 const MAX_NAME: usize = 128;
 
 /// A name, cut to what a finding repeats.
@@ -15,7 +15,7 @@ pub(super) fn shortened(name: &str) -> String {
     name.chars().take(MAX_NAME).collect()
 }
 
-/// One thing that is wrong with a report, its certificate, or their fitting together.
+/// One thing that is wrong with a report, its certificate, or how they match.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Finding {
@@ -56,7 +56,7 @@ pub enum Finding {
         /// Last second of validity.
         until: Timestamp,
     },
-    /// The certificate names another product than its issuer's.
+    /// The certificate names a product other than its issuer's.
     #[error("the certificate of a key of {issuer} names the product {name:?}")]
     ProductName {
         /// Product of the issuer.
@@ -70,7 +70,7 @@ pub enum Finding {
         /// Product of the certificate's issuer.
         certificate: Product,
     },
-    /// The report names another sort of key than the certificate is for.
+    /// The report names a type of key other than the certificate's.
     #[error("the report is signed by the key {report}, the certificate is for a {certificate}")]
     SigningKey {
         /// What the report says.
@@ -81,7 +81,7 @@ pub enum Finding {
     /// The firmware is configured to sign nothing.
     #[error("the chip's key is masked, so the report is not signed")]
     ChipKeyMasked,
-    /// Another signature algorithm than ECDSA on P-384 with SHA-384.
+    /// A signature algorithm other than ECDSA on P-384 with SHA-384.
     #[error("the signature algorithm {found} is not known")]
     SignatureAlgorithm {
         /// Which.
@@ -90,10 +90,10 @@ pub enum Finding {
     /// The key did not sign this report.
     #[error("the report is not signed by the certified key")]
     Signature,
-    /// The report is of another chip than the certificate.
+    /// The report is from a chip other than the certificate's.
     #[error("the report and the certificate are from different chips")]
     HardwareId,
-    /// The certificate is for another TCB than the reported one.
+    /// The certificate is for a TCB other than the reported one.
     #[error("the certificate is for {part} {certificate}, the report says {report}")]
     CertificateTcb {
         /// Which part.
@@ -117,7 +117,7 @@ pub enum Finding {
         /// Its number.
         upper_value: u8,
     },
-    /// The firmware that runs is older than the one that cannot be gone back from.
+    /// The running firmware is older than the committed one, below which it cannot be rolled back.
     #[error("the firmware is older than the committed one")]
     FirmwareOrder,
     /// A TCB is older than the policy demands.
@@ -138,13 +138,13 @@ pub enum Finding {
         /// Level.
         found: u32,
     },
-    /// The guest's policy allows what must not be.
+    /// The guest's policy allows what must not be allowed.
     #[error("the guest's policy has {what}, which is forbidden")]
     GuestPolicyForbidden {
         /// What.
         what: &'static str,
     },
-    /// The guest's policy lacks what must be.
+    /// The guest's policy lacks what is required.
     #[error("the guest's policy lacks {what}, which is required")]
     GuestPolicyLacks {
         /// What.

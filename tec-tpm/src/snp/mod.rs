@@ -8,8 +8,8 @@
 //! ```
 //!
 //! *What it is not*: it fetches nothing. The key's certificate comes with the evidence, those above
-//! it are compiled in, and revocation lists are not looked at. Whether the report data of a report
-//! are the right ones is for the caller to say: see [`hcl`](crate::hcl) for those of Azure.
+//! it are compiled in, and revocation lists are not checked. Whether the report data of a report
+//! are the right ones is for the caller to check: see [`hcl`](crate::hcl) for those of Azure.
 //!
 //! # Example
 //! ```

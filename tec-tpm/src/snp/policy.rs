@@ -1,11 +1,11 @@
-//! What must hold of a report besides its being genuine.
+//! What a report must satisfy besides being genuine.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{GuestPolicy, Product, Tcb};
 
-/// What an operator demands. Debugging and migration are never allowed, and the report must have
-/// been asked for at the highest privilege level.
+/// What an operator demands. Debugging and migration are never allowed, and the report must have been
+/// requested at the highest privilege level.
 ///
 /// # Security
 /// Without [`measurements`](Self::with_measurements) or [`ID keys`](Self::with_id_keys) any

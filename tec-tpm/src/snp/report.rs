@@ -21,7 +21,7 @@ pub(crate) const SCALAR: usize = 48;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReportError {
-    /// Another size than a report has.
+    /// The size is not that of a report.
     #[error("a report has {REPORT_SIZE} bytes; this one has {found}")]
     Length {
         /// What was given.
@@ -80,11 +80,11 @@ pub struct Report {
     pub vmpl: u32,
     /// 1 is ECDSA on P-384 with SHA-384.
     pub signature_algorithm: u32,
-    /// What is switched on at the platform.
+    /// What is enabled on the platform.
     pub platform: PlatformInfo,
     /// How the report is signed.
     pub key_info: KeyInfo,
-    /// What the guest wants to be bound.
+    /// What the guest wants bound to the report.
     pub report_data: [u8; 64],
     /// Digest of the guest at launch.
     pub measurement: [u8; 48],
@@ -106,13 +106,13 @@ pub struct Report {
     pub current_tcb: Tcb,
     /// What the signing key is derived from.
     pub reported_tcb: Tcb,
-    /// Below which the platform cannot go back.
+    /// Below which the platform cannot be rolled back.
     pub committed_tcb: Tcb,
     /// What ran when the guest was launched.
     pub launch_tcb: Tcb,
     /// Firmware that runs.
     pub current_firmware: FirmwareVersion,
-    /// Firmware below which the platform cannot go back.
+    /// Firmware below which the platform cannot be rolled back.
     pub committed_firmware: FirmwareVersion,
     /// Mitigations at launch, from version 5 on.
     pub launch_mitigations: Option<u64>,
@@ -134,7 +134,7 @@ impl Report {
     /// Reads a report of version 2 to 5.
     ///
     /// # Errors
-    /// Size or version are not those of a report. All else is for the checks to find.
+    /// Size or version are not those of a report. Everything else is left to the checks.
     pub fn parse(bytes: &[u8]) -> Result<Self, ReportError> {
         if bytes.len() != REPORT_SIZE {
             return Err(ReportError::Length { found: bytes.len() });

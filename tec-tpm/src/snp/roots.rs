@@ -17,10 +17,10 @@ use crate::ek::{CertificateError, Parsed};
 
 /// RSASSA-PSS (RFC 4055, section 3.1).
 const RSASSA_PSS: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.10");
-/// Bytes of salt in signatures of AMD's (VCEK Certificate and KDS Interface Specification, "VCEK
+/// Bytes of salt in AMD's signatures (VCEK Certificate and KDS Interface Specification, "VCEK
 /// Certificate").
 pub(crate) const SALT: usize = 48;
-/// Bytes of an RSA-4096 modulus, which all CAs of AMD's have.
+/// Bytes of an RSA-4096 modulus, which all of AMD's CAs have.
 const MODULUS: usize = 4096 / 8;
 
 /// Certificates of one product, in DER.
@@ -35,7 +35,7 @@ pub struct ProductCertificates<'a> {
     pub asvk: &'a [u8],
 }
 
-/// Certificates of a product are not what they should be.
+/// Certificates of a product are invalid.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RootError {
@@ -216,7 +216,7 @@ impl Issuer<'_> {
     }
 }
 
-/// As AMD's key distribution service gives them; `amd/README.md` says where.
+/// As AMD's key distribution service provides them; `amd/README.md` says where.
 const AMD: [(Product, ProductCertificates<'static>); 3] = [
     (
         Product::Milan,

@@ -5,7 +5,7 @@ use std::fmt;
 use super::Product;
 
 /// Security version numbers of the trusted computing base (SEV-SNP Firmware ABI Specification,
-/// "TCB_VERSION"). Greater is newer; each part counts for itself.
+/// "TCB_VERSION"). Greater is newer; each part counts separately.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[expect(clippy::exhaustive_structs, reason = "operators write minimum versions out, part by part")]
 pub struct Tcb {
@@ -75,8 +75,8 @@ impl Tcb {
         TcbPart::ALL.into_iter().filter(move |part| self.part(*part) > other.part(*part))
     }
 
-    /// Splits the eight bytes of a report, and says which reserved byte is not zero. Turin has
-    /// another layout than those before it.
+    /// Splits the eight bytes of a report, and says which reserved byte is not zero. Turin's layout
+    /// differs from those before it.
     pub(super) fn split(bytes: [u8; 8], product: Option<Product>) -> (Self, Option<usize>) {
         let (tcb, reserved) = if product == Some(Product::Turin) {
             let [fmc, bootloader, tee, snp, a, b, c, microcode] = bytes;
@@ -122,7 +122,7 @@ pub enum TcbField {
     Current,
     /// What the platform derives its key from, and shows to guests.
     Reported,
-    /// Below which the platform cannot go back.
+    /// Below which the platform cannot be rolled back.
     Committed,
     /// What ran when the guest was launched.
     Launch,

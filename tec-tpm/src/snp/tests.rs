@@ -1,4 +1,4 @@
-//! A made-up AMD: what is sound passes, and each thing that is not has its own finding.
+//! A made-up AMD: a sound report passes, and each defect has its own finding.
 
 use super::*;
 use crate::testing::{CertificateFields, SoftSnp};

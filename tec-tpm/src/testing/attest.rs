@@ -48,7 +48,7 @@ pub struct AttestFields {
 }
 
 impl AttestFields {
-    /// A right quote over `values`.
+    /// A valid quote over `values`.
     pub fn quote(nonce: &[u8], values: &[Sha256Digest]) -> Self {
         Self {
             magic: GENERATED,

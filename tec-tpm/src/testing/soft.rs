@@ -93,7 +93,7 @@ impl SoftTpm {
         Self::with_key(SoftKey::Rsa(pkcs1v15::SigningKey::new(key)), seed)
     }
 
-    /// With a P-256 attestation key; much quicker to make than an RSA key.
+    /// With a P-256 attestation key; much faster to generate than an RSA key.
     pub fn p256(seed: u64) -> Self {
         let key = ecdsa::SigningKey::generate_from_rng(&mut ChaCha20Rng::seed_from_u64(seed));
         Self::with_key(SoftKey::P256(key), seed)
@@ -184,7 +184,7 @@ impl SoftTpm {
         PcrValues::new(self.state().values)
     }
 
-    /// Power off and on: the registers begin anew, the keys stay, the log is gone.
+    /// Power off and on: the registers are reset, the keys stay, the log is gone.
     pub fn reboot(&self) {
         let mut state = self.state();
         state.values = values_at_reset();

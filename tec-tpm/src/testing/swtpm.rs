@@ -198,7 +198,7 @@ impl Running {
         Err(SwtpmError::Failed { program: "swtpm", log: "it did not come up in time".to_owned() })
     }
 
-    /// As firmware and power supply do it; what does not answer is killed.
+    /// Shuts down as firmware and power supply do; a process that does not answer is killed.
     fn stop(mut self) {
         let ended = self.shut_down().is_ok() && self.ended();
         if !ended {
@@ -302,7 +302,7 @@ fn manufacture(directory: &Path) -> Result<EkCa, SwtpmError> {
     })
 }
 
-/// The three configuration files that swtpm_setup(8) and swtpm_localca(8) want.
+/// The three configuration files that swtpm_setup(8) and swtpm_localca(8) need.
 fn write_setup(directory: &Path, ca: &Path) -> Result<PathBuf, SwtpmError> {
     let localca = directory.join("localca.conf");
     let at = ca.display();

@@ -11,16 +11,16 @@ use crate::public::PublicError;
 use crate::quote::QuoteError;
 use crate::wire::WireError;
 
-/// The TPM could not do it.
+/// A TPM operation failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TpmError {
-    /// The configuration string names no way to a TPM.
+    /// The configuration string names no way to reach a TPM.
     #[error("{tcti:?} is not one of {forms}")]
     Tcti {
         /// What was given.
         tcti: String,
-        /// What is taken.
+        /// What is accepted.
         forms: &'static str,
     },
     /// There is no TPM there, or it is in use.
@@ -35,20 +35,19 @@ pub enum TpmError {
     /// A command failed.
     #[error("cannot {operation}")]
     Command {
-        /// What was to be done.
+        /// The attempted operation.
         operation: &'static str,
         /// Why.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
-    /// The TPM refuses keys that a password protects, for some time, since too many passwords were
-    /// wrong.
+    /// The TPM temporarily refuses password-protected keys, after too many wrong passwords.
     #[error("cannot {operation}: the TPM is in lockout")]
     Lockout {
-        /// What was to be done.
+        /// The attempted operation.
         operation: &'static str,
     },
-    /// Another object lies at the handle.
+    /// Another object is at the handle.
     #[error("the handle {handle} holds an object other than the expected attestation key")]
     HandleOccupied {
         /// Where.
@@ -57,7 +56,7 @@ pub enum TpmError {
         #[source]
         source: Option<AkError>,
     },
-    /// No object lies at the handle.
+    /// No object is at the handle.
     #[error("there is no attestation key at the handle {handle}")]
     NoAk {
         /// Where.
@@ -72,7 +71,7 @@ pub enum TpmError {
         /// First register that is missing.
         index: PcrIndex,
     },
-    /// The TPM's quote does not verify, or registers did not stop to move.
+    /// The TPM's quote does not verify, or registers did not stop changing.
     #[error("the TPM's own quote does not verify")]
     Quote(#[source] QuoteError),
     /// The challenge is not a TPM structure.

@@ -1,4 +1,4 @@
-//! Register values that come in parts, and quotes under which registers move.
+//! Register values that come in parts, and quotes under which registers change.
 
 use tec_core::ak::PublicKey;
 use tec_core::digest::Sha256Digest;
@@ -8,7 +8,7 @@ use super::TpmError;
 use crate::evidence::TpmEvidence;
 use crate::quote::QuoteError;
 
-/// Quotes are made again while registers move under them; at boot they do not for long.
+/// Quotes are repeated while registers change under them; at boot that does not last long.
 const QUOTE_ATTEMPTS: usize = 8;
 
 /// Creates evidence until no register was extended between the quote and the reading of values.

@@ -28,14 +28,14 @@ use crate::snp::{
     GuestPolicy, PlatformInfo, Policy, Report, Roots, UntrustedReport, VerifiedReport,
 };
 
-/// Verifies evidence of the sort `az-snp-vtpm`, in its versions 0, 1 and 2.
+/// Verifies evidence of type `az-snp-vtpm`, in its versions 0, 1 and 2.
 ///
-/// Claims are named as confidential-containers name theirs, all as texts; registers are under
+/// Claims are named as confidential-containers names theirs, all as texts; registers are under
 /// `tpm`. One is added there: `ak_public`, the key that the SNP report vouches for.
 ///
 /// # Security
-/// Genuine hardware says nothing about the software in the guest: without a list of measurements
-/// or ID keys in the [`Policy`] any guest can make up a vTPM. Whose key it is, the appraisal says.
+/// Genuine hardware says nothing about the software in the guest: without a list of measurements or
+/// ID keys in the [`Policy`] any guest can make up a vTPM. The appraisal decides whose key it is.
 #[derive(Clone, Debug)]
 pub struct AzSnpVtpmVerifier {
     clock: Arc<dyn Clock>,
@@ -120,7 +120,7 @@ fn malformed(error: &HclError) -> VerifyError {
 }
 
 /// From version 2 on the hardware report is made for this session, too. The NV index is larger than
-/// the report data, and what follows them is left from before.
+/// the report data, and what follows them is left over from before.
 fn check_user_data(
     runtime: &RuntimeData,
     report_data: &[u8],

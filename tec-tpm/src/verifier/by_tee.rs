@@ -1,4 +1,4 @@
-//! One verifier for several sorts of evidence.
+//! One verifier for several types of evidence.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use tec_core::attest::{Tee, VerifiedEvidence, VerifyError};
 use tec_core::port::{EvidenceRequest, Verifier};
 
-/// Hands evidence to the verifier of its sort, and refuses sorts that have none.
+/// Passes evidence to the verifier of its type, and refuses types that have none.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -27,14 +27,14 @@ impl ByTee {
         Self::default()
     }
 
-    /// Takes evidence of one more sort, or of this sort with another verifier.
+    /// Accepts evidence of one more type, or of this type with another verifier.
     #[must_use]
     pub fn with(mut self, tee: Tee, verifier: Arc<dyn Verifier>) -> Self {
         self.0.insert(tee, verifier);
         self
     }
 
-    /// The sorts that are taken.
+    /// The accepted types.
     pub fn tees(&self) -> impl Iterator<Item = Tee> {
         self.0.keys().copied()
     }

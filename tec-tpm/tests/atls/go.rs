@@ -50,7 +50,7 @@ fn ours() -> Endpoint {
     builder.build().unwrap()
 }
 
-/// Our server answers a client of this sort.
+/// Our server serves a client of this type.
 async fn serve(ours: &Endpoint, sort: &str) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -66,7 +66,7 @@ async fn serve(ours: &Endpoint, sort: &str) {
     assert!(client.0.wait().unwrap().success());
 }
 
-/// Our client asks a server of this sort.
+/// Our client calls a server of this type.
 async fn ask(ours: &Endpoint, sort: &str) {
     let mut server = Ending(peer().arg(sort).stdout(Stdio::piped()).spawn().unwrap());
     let mut address = String::new();

@@ -1,6 +1,7 @@
 //! Attested TLS with peers that are not ours: a program in Go, and a real TPM.
 //!
-//! Go must be installed, and with the feature `tss` `swtpm`, too; `cargo xtask tools` says so.
+//! Go must be installed, and with the feature `tss` also `swtpm`; `cargo xtask tools` reports what
+//! is missing.
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -17,7 +17,7 @@ fn digests(file: &Path) -> BankDigests {
     file.authenticode_digests()
 }
 
-/// What pesign computes. It prints the digest among other words, which differ by version.
+/// What pesign computes. It prints the digest among other text, which differs by version.
 fn pesign(file: &Path, bank: Bank) -> String {
     let arguments = ["-h", "-d", bank.as_str(), "-i", file.to_str().unwrap()];
     let printed = tool::output("pesign", arguments);

@@ -9,8 +9,9 @@
 //! | `tpm2_eventlog` | events in order, replayed registers of all banks |
 //! | systemd-measure | PCR 11 of unified kernel images in all banks |
 //!
-//! Inputs: files and logs that are made here, Debian's boot files where `TEC_IMAGES` or the cache
-//! of `cargo xtask tools` has them, and recorded boots where they lie beside the repository.
+//! Inputs: files and logs that are generated here, Debian's boot files where `TEC_IMAGES` or the
+//! cache of `cargo xtask tools` has them, and recorded boots if they are stored beside the
+//! repository.
 
 #![expect(
     clippy::unwrap_used,

@@ -16,7 +16,7 @@ use crate::layouts::cause;
 const SOON: u64 = 160 << 20;
 const MIB: usize = 1 << 20;
 
-/// A tar stream that says to hold a file of `mebibytes`, all zeros, as its header and as how many
+/// A tar stream that claims to hold a file of `mebibytes`, all zeros: its header, and how many
 /// zeros follow it.
 fn archive(mebibytes: usize) -> (Vec<u8>, usize) {
     let size = mebibytes * MIB;

@@ -191,7 +191,7 @@ pub(crate) const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 pub(crate) const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
 
 impl Layout {
-    /// Adds a part; the answer describes it.
+    /// Adds a part; returns its descriptor.
     pub(crate) fn blob(&mut self, media_type: &str, bytes: &[u8]) -> serde_json::Value {
         let digest = hex::encode(sha2::Sha256::digest(bytes));
         self.files.insert(format!("blobs/sha256/{digest}"), bytes);
@@ -205,7 +205,7 @@ impl Layout {
         self.blob(media_type, json.to_string().as_bytes())
     }
 
-    /// Adds an image of these layers; the answer describes it.
+    /// Adds an image of these layers; returns its descriptor.
     pub(crate) fn image(&mut self, layers: &[(&str, Vec<u8>)]) -> serde_json::Value {
         let layers = layers.iter().map(|(kind, bytes)| self.blob(kind, bytes));
         let layers: Vec<_> = layers.collect();

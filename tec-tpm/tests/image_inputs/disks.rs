@@ -54,7 +54,7 @@ impl Small {
         Self { bytes, table, cluster }
     }
 
-    /// Where the record with this short name stands.
+    /// Where the record with this short name is.
     fn record(&self, name: &[u8; 11]) -> usize {
         self.bytes.windows(11).position(|w| w == name).unwrap()
     }

@@ -11,7 +11,8 @@ use crate::build;
 use crate::build::Item::{File, Folder, HardLink, Link};
 use crate::build::{INDEX, LAYER, Layout, MANIFEST};
 
-/// A directory is as good as an archive. The directory goes; the archive is in a temporary file.
+/// A directory is as good as an archive. The directory is removed; the archive is in a temporary
+/// file.
 fn open_as(source: &BootSource, layout: &MemoryImage) -> Result<OpenImage, InputError> {
     let folder = tempfile::tempdir().map(|folder| {
         build::unpack(layout, folder.path());

@@ -1,6 +1,6 @@
 //! Real boot files: the form of the image does not matter to the whole prediction.
 //!
-//! The fixtures lie beside the repository; where they are absent, the test fails, unless
+//! The fixtures are beside the repository; if they are absent, the test fails, unless
 //! `TEC_WITHOUT_FIXTURES` is set.
 
 use std::fs;

@@ -1,4 +1,4 @@
-//! What one way makes, the other finds.
+//! What one way creates, the other finds.
 
 use tec_tpm::ak::{AkAlgorithm, AkHandle, AkOrigin};
 use tec_tpm::ek::EkAlgorithm;

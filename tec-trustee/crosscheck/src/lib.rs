@@ -1,1 +1,1 @@
-//! tec-trustee compared with other implementations of the same formats: there is nothing but the tests.
+//! tec-trustee compared with other implementations of the same formats: it contains only tests.

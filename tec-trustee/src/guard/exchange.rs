@@ -30,7 +30,7 @@ use crate::wire::{
 
 /// Largest answer to `POST attest`: a token that holds all claims; real ones are about 8 KiB.
 const MAX_TOKEN: usize = 4 * 1024 * 1024;
-/// Largest error body that is looked at.
+/// Largest error body that is examined.
 const MAX_ERROR: usize = 64 * 1024;
 /// Code of a refusal by the broker. It is a header so that the broker's body stays unchanged.
 const CODE: HeaderName = HeaderName::from_static("tec-code");

@@ -218,7 +218,7 @@ mod tests {
         SessionId::parse(&format!("{last:032x}")).unwrap()
     }
 
-    /// Two sessions that began at the second 0.
+    /// Two sessions that began at second 0.
     fn sessions() -> Sessions {
         let sessions = Sessions::new(2, (300, 100), 1 << 20);
         assert!(open(&sessions, 1, 0) && open(&sessions, 2, 0));

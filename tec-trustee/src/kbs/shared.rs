@@ -185,7 +185,7 @@ impl Shared {
         }
     }
 
-    /// Whom a token speaks for, by the blob that was [taken from](take_stamp) its claims.
+    /// Who a token speaks for, by the blob that was [taken from](take_stamp) its claims.
     pub(super) fn redeem(&self, claims: &Value, blob: &str, now: Timestamp) -> Option<Admission> {
         let ticket: Ticket = self.seal.open(Place::Token, &bound_to(claims)?, blob)?;
         let ticket = Some(ticket).filter(|ticket| self.lasts(ticket.opened, now))?;

@@ -118,9 +118,9 @@ pub enum PolicyIntentError {
         /// Its integer key.
         key: i64,
     },
-    /// The attestation service does not show policies which key signed.
+    /// The attestation service does not expose the signing key to policies.
     #[error(
-        "the attestation service of generation {generation} does not show policies which key signed, so they cannot bind a machine to its own disk key"
+        "the attestation service of generation {generation} does not expose the signing key to policies, so they cannot bind a machine to its own disk key"
     )]
     NoKeyClaim {
         /// The generation.

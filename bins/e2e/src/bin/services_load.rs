@@ -1,6 +1,6 @@
 //! `services-load`: runs in pods beside a broker, for tables of kills. `speak` publishes numbered events,
-//! each after the one before is stored; `listen` notes what came. Both leave their counts on a volume that
-//! outlives their pods, and tell of every refusal.
+//! each after the previous one is stored; `listen` counts those that arrive. Both leave their counts on a
+//! volume that outlives their pods, and log every refusal.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -20,7 +20,7 @@ use tonic::{Code, Status};
 /// Concurrent speakers in one pod.
 const SPEAKERS: u32 = 4;
 const AGAIN: Duration = Duration::from_millis(200);
-/// Random at each look (random(4)).
+/// A new random UUID at each read (random(4)).
 const UUID: &str = "/proc/sys/kernel/random/uuid";
 
 #[derive(Debug, Parser)]
@@ -71,9 +71,9 @@ fn uuid() -> anyhow::Result<String> {
     Ok(std::fs::read_to_string(UUID)?.trim().to_owned())
 }
 
-/// Into the container's log, which the table shows where it gives up.
+/// Writes to the container's log, which the table shows when it gives up.
 fn tell(what: &str, refused: &Status) {
-    // Who cannot even tell has no other way.
+    // If even this fails, there is no other way to report it.
     let _ = writeln!(std::io::stderr(), "{what}: {refused}");
 }
 

@@ -68,7 +68,7 @@ impl Guarded {
         let children =
             std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
         let first = children.split_whitespace().next();
-        Ok(first.context("the program was not started yet")?.parse()?)
+        Ok(first.context("the program has not been started yet")?.parse()?)
     }
 
     /// Whether the program is still running.

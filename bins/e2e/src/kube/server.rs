@@ -165,8 +165,8 @@ pub fn program(name: &str) -> anyhow::Result<PathBuf> {
     Ok(program)
 }
 
-/// The same as a static program, for images.
 /// Same, as a static program, for images.
+///
 /// # Errors
 /// It is not built.
 pub fn static_program(name: &str) -> anyhow::Result<PathBuf> {

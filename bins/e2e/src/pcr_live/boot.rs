@@ -124,7 +124,7 @@ fn converse(running: &Running, nonce: &[u8]) -> anyhow::Result<Frames> {
 fn greet(running: &Running) -> anyhow::Result<()> {
     match frame::find_greeting(&mut running.line(BOOT_LIMIT)) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-            bail!("the machine went off before its guest came up")
+            bail!("the machine switched off before its guest came up")
         }
         other => other.with_context(|| {
             let seconds = BOOT_LIMIT.as_secs();

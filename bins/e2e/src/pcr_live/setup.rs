@@ -130,7 +130,7 @@ fn kernel_version(kernel: &[u8]) -> anyhow::Result<Vec<u8>> {
         let is_end = |byte: &u8| *byte == 0 || *byte == b' ';
         text.split(is_end).next().map(<[u8]>::to_vec)
     };
-    version().context("the kernel does not say its version")
+    version().context("the kernel does not state its version")
 }
 
 fn variables(case: Case, files: &BootFiles, directory: &Path) -> anyhow::Result<Vec<u8>> {

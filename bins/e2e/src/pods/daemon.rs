@@ -132,10 +132,10 @@ pub fn until(what: &str, limit: Duration, is_so: impl Fn() -> bool) -> anyhow::R
     Ok(())
 }
 
-/// Looks every half second until nothing is in the way.
+/// Calls `look` every half second until it succeeds.
 ///
 /// # Errors
-/// Something is, all the time; the error has what it was in the end.
+/// It has not succeeded within the limit; the error contains the last failure.
 pub fn watch(
     what: &str,
     limit: Duration,

@@ -74,7 +74,7 @@ impl Platform {
         self.node.load(&services::opensearch()?)
     }
 
-    /// A volume for the claim `data-<name>` of a namespace; where it lies on the machine.
+    /// Creates a volume for the claim `data-<name>` of a namespace; returns its path on the machine.
     ///
     /// # Errors
     /// The API server refuses.

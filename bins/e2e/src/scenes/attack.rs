@@ -30,7 +30,7 @@ impl Stage {
     /// Scene d: one byte of the kernel is changed.
     pub(super) fn changed_kernel(&mut self) -> anyhow::Result<()> {
         self.story.scene('d', "One byte of the kernel is changed");
-        let mut node = self.one.take().context("machine one did not boot yet")?;
+        let mut node = self.one.take().context("machine one has not booted yet")?;
         let kernel = node.machine.chain.kernel()?;
         let good = std::fs::read(&kernel)?;
         self.story.works("flip one byte, reboot", || {

@@ -56,7 +56,7 @@ impl Stage {
     /// Scene c: a reboot; everything is measured again.
     pub(super) fn reboot(&mut self) -> anyhow::Result<()> {
         self.story.scene('c', "Reboot");
-        let mut node = self.one.take().context("machine one did not boot yet")?;
+        let mut node = self.one.take().context("machine one has not booted yet")?;
         self.story.works(
             "the TPM starts again with empty registers, the same files are measured",
             || node.machine.reboot(),

@@ -9,7 +9,7 @@ impl Stage {
     /// Scene k: other firmware is refused until an admin approves it; the old one is refused from then on.
     pub(super) fn other_firmware(&mut self) -> anyhow::Result<()> {
         self.story.scene('k', "A firmware update that nobody approved");
-        let mut node = self.one.take().context("machine one did not boot yet")?;
+        let mut node = self.one.take().context("machine one has not booted yet")?;
         let (mut story, anchor) = (std::mem::take(&mut self.story), &self.anchor);
         let id = node.id.to_string();
         "2.0".clone_into(&mut node.machine.firmware);

@@ -102,7 +102,7 @@ impl Stage {
     }
 
     fn one(&self) -> anyhow::Result<&Node> {
-        self.one.as_ref().context("machine one did not boot yet")
+        self.one.as_ref().context("machine one has not booted yet")
     }
 
     fn approve(&self, name: &str, tree: &str, more: &[&str]) -> anyhow::Result<Approved> {

@@ -26,7 +26,7 @@ impl Stage {
     pub(super) fn update_in_parts(&mut self) -> anyhow::Result<()> {
         self.story.scene('j', "An update in parts: boot loader first, then kernel");
         let mut story = std::mem::take(&mut self.story);
-        let mut one = self.one.take().context("machine one did not boot yet")?;
+        let mut one = self.one.take().context("machine one has not booted yet")?;
         let old = one.machine.chain.clone();
         let chains = story.works(
             "the next image is approved: another shim, another GRUB, another kernel",

@@ -13,8 +13,8 @@ impl Stage {
         let update = story.works("the updated image is approved beside the old one", || {
             self.approve("debian-update", "update", &[])
         })?;
-        let mut one = self.one.take().context("machine one did not boot yet")?;
-        let mut two = self.two.take().context("machine two did not boot yet")?;
+        let mut one = self.one.take().context("machine one has not booted yet")?;
+        let mut two = self.two.take().context("machine two has not booted yet")?;
         story.works("machine one boots the new kernel: the volume opens", || {
             one.machine.chain = update.chain.copied_to(&self.directory.join("one/boot-new"))?;
             one.machine.reboot()?;

@@ -1,4 +1,4 @@
-//! OpenBao with raft storage, on a Unix socket in a directory of its own.
+//! OpenBao with raft storage, on a Unix socket in its own directory.
 
 use std::ffi::OsString;
 use std::fs;
@@ -17,14 +17,14 @@ use tec_support::testing::free_address;
 /// Longer than the ten seconds that a vault gives the API server.
 const DEADLINE: Duration = Duration::from_secs(15);
 
-/// A running vault. Ends with the value, or with the process.
+/// A running vault. Stopped on drop, or with the process.
 #[derive(Debug)]
 pub struct Bao {
     dir: PathBuf,
     node: String,
     api: SocketAddr,
     cluster: SocketAddr,
-    /// Addresses of those whose storage it shares.
+    /// Addresses of the vaults whose storage it shares.
     joins: Vec<SocketAddr>,
     process: Option<Guarded>,
 }
@@ -35,7 +35,7 @@ pub struct Bao {
 pub enum Seal {
     /// A key that is given at each start.
     Shamir,
-    /// Keys that it reads itself: the current one, and the one before if it is being replaced. Each has
+    /// Keys that it reads itself: the current one and, while it is being replaced, the previous one. Each has
     /// a name and a file of 32 bytes.
     Static {
         /// Name and file.
@@ -64,7 +64,7 @@ impl Seal {
 }
 
 impl Bao {
-    /// Writes the configuration below `dir`, which is made.
+    /// Writes the configuration below `dir`, which is created.
     ///
     /// # Errors
     /// Files cannot be written.
@@ -72,7 +72,7 @@ impl Bao {
         Self::node(dir, "bao", &[], seal)
     }
 
-    /// One of several that share their storage: those that it joins are there before it.
+    /// One of several vaults that share their storage; those that it joins must exist already.
     ///
     /// # Errors
     /// Files cannot be written.
@@ -91,7 +91,7 @@ impl Bao {
         Ok(bao)
     }
 
-    /// From its next configuration on it joins these.
+    /// Makes it join these, from its next configuration on.
     pub fn join(&mut self, others: &[&Self]) {
         self.joins = others.iter().map(|other| other.api).collect();
     }
@@ -135,10 +135,10 @@ impl Bao {
         Ok(vec![program, "server".into(), "-config".into(), config.into()])
     }
 
-    /// The same, with what it prints in a log of its own.
+    /// The same, with its output in a separate log.
     ///
     /// # Errors
-    /// The program is missing, or the log cannot be made.
+    /// The program is missing, or the log cannot be created.
     pub fn command_with_log(&self, logs: &Transcript) -> anyhow::Result<Vec<OsString>> {
         let (log, _) = logs.file("bao")?;
         let script = r#"log=$1; shift; exec "$@" >>"$log" 2>&1"#;
@@ -151,7 +151,7 @@ impl Bao {
     /// Starts it, and waits until it answers.
     ///
     /// # Errors
-    /// It does not; the error has its log.
+    /// It does not answer; the error contains its log.
     pub async fn start(&mut self, logs: &Transcript) -> anyhow::Result<()> {
         // A socket that a killed vault left would be taken for a running one.
         let _ = fs::remove_file(self.socket());
@@ -167,7 +167,7 @@ impl Bao {
     /// Waits until its socket accepts connections.
     ///
     /// # Errors
-    /// No one does.
+    /// It accepts none in time.
     pub async fn wait(&self) -> anyhow::Result<()> {
         eventually("a vault that answers", async || {
             Ok(tokio::net::UnixStream::connect(self.socket()).await.is_ok())
@@ -175,12 +175,12 @@ impl Bao {
         .await
     }
 
-    /// Ends it as a power cut does.
+    /// Kills it, like a power failure.
     pub fn kill(&mut self) {
         self.process = None;
     }
 
-    /// As a volume that was lost: call it while the vault does not run.
+    /// Empties its storage, as if the volume were lost. Call it while the vault is not running.
     ///
     /// # Errors
     /// The storage cannot be emptied.
@@ -200,7 +200,7 @@ impl Bao {
         self.dir.join("s")
     }
 
-    /// A way to call it.
+    /// A client for it.
     pub fn vault(&self) -> Vault {
         Vault::new(Http::new(Target::Unix(self.socket()), DEADLINE))
     }

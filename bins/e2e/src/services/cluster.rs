@@ -1,4 +1,4 @@
-//! The Kubernetes side: service accounts, their tokens, and the vault's way to have them reviewed.
+//! The Kubernetes side: service accounts, their tokens, and how the vault has them reviewed.
 
 use std::sync::{Arc, Weak};
 
@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 use tec_core::service::caller::Account;
 use tokio::sync::Mutex;
 
-/// Whom the controller's callers name in their tokens.
+/// Audience of the tokens of the controller's callers.
 pub const AUDIENCE: &str = "tec-services";
-/// The shortest life that the API server gives a token, in seconds (TokenRequest, since 1.22).
+/// The shortest lifetime that the API server gives a token, in seconds (TokenRequest, since 1.22).
 const TOKEN_LIFE: i64 = 600;
 
 /// One control plane for all tests of a program that run at the same time.
@@ -31,8 +31,8 @@ pub struct Cluster {
     pub platform: String,
     /// Namespace of components.
     pub apps: String,
-    /// The vault's way to the API server, with an account that may review tokens. In a pod the vault
-    /// has both from the pod itself.
+    /// The vault's connection to the API server, with an account that may review tokens. In a pod, the pod
+    /// itself provides both.
     pub reviews: Link,
     /// The controller's bearer token for the API server.
     pub controller_token: String,
@@ -40,14 +40,14 @@ pub struct Cluster {
 
 /// What the controller may do in a namespace of components: look at the pods of its callers.
 ///
-/// The manifests give it the same.
+/// The manifests grant it the same.
 pub fn callers_rules() -> Vec<PolicyRule> {
     vec![rules("", &["pods"], &["get"])]
 }
 
 /// What the controller may do in its own namespace, and nothing else.
 ///
-/// The manifests give it the same.
+/// The manifests grant it the same.
 pub fn controller_rules() -> Vec<PolicyRule> {
     vec![
         rules("", &["pods"], &["get"]),
@@ -87,7 +87,7 @@ impl Cluster {
         Self::on(plane).await
     }
 
-    /// The same on a control plane of its own, which the test may freeze.
+    /// The same on a separate control plane, which the test may freeze.
     ///
     /// # Errors
     /// The control plane does not start, or refuses.
@@ -113,7 +113,7 @@ impl Cluster {
     /// An account of the platform's namespace.
     ///
     /// # Errors
-    /// The name is none.
+    /// The name is not valid.
     pub fn account(&self, name: &str) -> anyhow::Result<Account> {
         Ok(Account::new(&self.platform, name)?)
     }

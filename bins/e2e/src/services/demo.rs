@@ -17,12 +17,12 @@ use tec_support::certificate::Certificate;
 use crate::pods::{APPS, PLATFORM, Platform, until};
 use crate::services::opensearch::ask;
 
-/// Nobody waits longer for a platform from nothing, on a node that has the images.
+/// Longest time for a platform to start from nothing, on a node that has the images.
 pub const UP: Duration = Duration::from_secs(90);
 const SOON: Duration = Duration::from_mins(2);
-/// An answer of OpenSearch.
+/// Deadline for an answer of OpenSearch.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// What a broker says when it has come up.
+/// What a broker logs once it is up.
 const LINE: &str = "connected to NATS";
 /// Where a collector writes logs (OpenTelemetry collector, exporter opensearch, its default).
 const INDEX: &str = "/ss4o_logs-default-namespace";
@@ -31,7 +31,7 @@ const SETS: [&str; 4] =
     ["statefulset/vault", "statefulset/nats", "deployment/collector", "statefulset/opensearch"];
 const VALUES: [&str; 2] = ["telemetry.enabled=true", "telemetry.heap=512"];
 
-/// Tells what happens, and when.
+/// Prints what happens, and when.
 struct Story<'a> {
     begin: Instant,
     out: &'a mut dyn Write,
@@ -44,7 +44,8 @@ impl Story<'_> {
     }
 }
 
-/// Plays it; the platform that is left. The calling thread is in its network from then on.
+/// Plays the demo; returns the platform, which keeps running. The calling thread is in its network from then
+/// on.
 ///
 /// # Errors
 /// A part does not come up, or not in time.
@@ -83,7 +84,7 @@ fn component(files: &Path) -> anyhow::Result<PathBuf> {
     Ok(file)
 }
 
-/// What the component of this moment printed first.
+/// The first line that the current component printed.
 fn heard(platform: &Platform) -> anyhow::Result<String> {
     let log = ["--namespace", APPS, "logs", "deployment/hello", "--container=component"];
     let said = || platform.kubectl(&log).unwrap_or_default();
@@ -91,7 +92,7 @@ fn heard(platform: &Platform) -> anyhow::Result<String> {
     said().lines().next().map(str::to_owned).context("the component printed nothing")
 }
 
-/// The password of a user of OpenSearch, as an admin asks for it.
+/// The password of an OpenSearch user, as requested by an admin.
 fn password(platform: &Platform, user: &str) -> anyhow::Result<SecretBytes> {
     let exec = ["--namespace", PLATFORM, "exec", "vault-0", "--container=controller", "--"];
     let shown =

@@ -58,7 +58,7 @@ impl Follower {
         stage.controller(flags.as_flattened()).await
     }
 
-    /// A way to call its vault.
+    /// A client for its vault.
     pub fn vault(&self) -> Vault {
         self.bao.vault()
     }

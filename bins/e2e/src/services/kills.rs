@@ -1,5 +1,5 @@
-//! Tables of kills: each pod of the chart is killed again and again while a component publishes and another
-//! one reads.
+//! Tables of kills: each pod of the chart is killed again and again while one component publishes and another
+//! reads.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -14,7 +14,7 @@ use super::victim::{VICTIMS, Victim};
 use crate::pods::{APPS, PLATFORM, Platform, watch};
 
 const SOON: Duration = Duration::from_mins(4);
-/// What was acknowledged has come by then, or never will.
+/// What was acknowledged has arrived by then, or never will.
 const LATEST: Duration = Duration::from_mins(1);
 /// The chart with three replicas of everything that can have three.
 const VALUES: [&str; 2] = ["vault.replicas=3", "nats.replicas=3"];
@@ -30,7 +30,7 @@ spec:
   resources: {requests: {storage: 1Gi}}
 ---
 ";
-/// Lines of each log that an error has.
+/// How many lines of each log an error contains.
 const LINES: &str = "--tail=15";
 
 /// Kills everything this many times, and prints the table.
@@ -40,7 +40,7 @@ const LINES: &str = "--tail=15";
 pub fn play(times: u32, only: &[String], out: &mut dyn Write) -> anyhow::Result<()> {
     let is_meant = |victim: &Victim| only.iter().any(|name| victim.name.starts_with(name));
     let victims: Vec<_> = VICTIMS.into_iter().filter(is_meant).collect();
-    anyhow::ensure!(!victims.is_empty(), "nothing that is killed begins with {only:?}");
+    anyhow::ensure!(!victims.is_empty(), "no victim's name begins with {only:?}");
     let platform = Platform::begin()?;
     let table = install(&platform, &victims)
         .and_then(|volume| table(&platform, &volume, &victims, times, out));
@@ -150,7 +150,7 @@ fn more_than(volume: &Path, sent: u64) -> anyhow::Result<()> {
     })
 }
 
-/// Once events are stored again after the last kill: which of those that were stored by now never come.
+/// Waits until events are stored again after the last kill; counts those stored by then that never arrive.
 fn settled(volume: &Path) -> anyhow::Result<Count> {
     more_than(volume, count(volume)?.sent)?;
     let sent = tally::acknowledged(volume)?;

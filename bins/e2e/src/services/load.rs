@@ -17,9 +17,9 @@ use tonic::transport::Channel;
 
 use crate::services::platform::Platform;
 
-/// Callers at the same time.
+/// Concurrent callers.
 pub const CALLERS: u64 = 8;
-/// So many that nobody is refused for them.
+/// High enough that no call is refused.
 const RATE: &str = "1000000";
 
 /// A platform, and a component that calls it again and again.
@@ -42,7 +42,7 @@ impl Durations {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(took);
     }
 
-    /// What one of a hundred calls exceeds; nothing if there was no call.
+    /// The 99th percentile; zero if there was no call.
     pub fn p99(&self) -> Duration {
         let mut took = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         took.sort_unstable();
@@ -70,7 +70,7 @@ impl Load {
         })
     }
 
-    /// Logs in at the vault so many times; returns how long all of it took.
+    /// Logs in to the vault this many times; returns the total time.
     ///
     /// # Errors
     /// The vault refuses.
@@ -84,7 +84,7 @@ impl Load {
         storm(times, each, login).await
     }
 
-    /// Calls `BootstrapComponent` so many times; returns how long all of it took.
+    /// Calls `BootstrapComponent` this many times; returns the total time.
     ///
     /// # Errors
     /// The controller refuses.
@@ -104,7 +104,7 @@ impl Load {
     }
 }
 
-/// So many calls, shared by the callers.
+/// This many calls, shared by the callers.
 async fn storm(
     times: u64,
     each: &Durations,

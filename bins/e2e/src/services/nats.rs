@@ -13,10 +13,10 @@ use tec_services::init::run;
 use crate::services::platform::Platform;
 use tec_support::testing::free_address;
 
-/// A running server. Ends with the value, or with the process.
+/// A running server. Stopped on drop, or with the process.
 #[derive(Debug)]
 pub struct Nats {
-    /// Where clients connect, as URL.
+    /// URL that clients connect to.
     pub url: String,
     /// The settings of its initializer.
     pub init: Args,
@@ -24,10 +24,10 @@ pub struct Nats {
 }
 
 impl Nats {
-    /// The init container, the server's own check of the configuration, the server.
+    /// Runs the init container, the server's own check of the configuration, and the server.
     ///
     /// # Errors
-    /// One of them fails; the error has its log.
+    /// One of them fails; the error contains its log.
     pub async fn start(platform: &Platform, program: &str) -> anyhow::Result<Self> {
         Self::start_at(platform, program, free_address()?).await
     }
@@ -35,7 +35,7 @@ impl Nats {
     /// The same at an address that was chosen before.
     ///
     /// # Errors
-    /// One of them fails; the error has its log.
+    /// One of them fails; the error contains its log.
     pub async fn start_at(
         platform: &Platform,
         program: &str,
@@ -47,7 +47,7 @@ impl Nats {
     /// The same, and it stores events.
     ///
     /// # Errors
-    /// One of them fails; the error has its log.
+    /// One of them fails; the error contains its log.
     pub async fn start_storing(platform: &Platform, listen: SocketAddr) -> anyhow::Result<Self> {
         let storage = platform.stage.path("nats-events").display().to_string();
         Self::start_with(platform, "nats-server", listen, &["--storage", &storage]).await
@@ -92,7 +92,7 @@ impl Nats {
         Ok(Self { url: format!("tls://localhost:{port}"), init, process })
     }
 
-    /// What it printed so far.
+    /// Its output so far.
     ///
     /// # Errors
     /// The log cannot be read.

@@ -23,29 +23,29 @@ use tokio::time::Instant;
 use crate::services::stage::Stage;
 use tec_support::testing::free_address;
 
-/// Who runs it if the test is root, whom OpenSearch refuses: nobody.
+/// The user that runs it if the test runs as root, which OpenSearch refuses: nobody.
 const NOBODY: u32 = 65_534;
 /// A start takes half a minute on two cores, and longer if other tests run.
 const START: Duration = Duration::from_mins(4);
 const LOOK: Duration = Duration::from_millis(500);
 const DEADLINE: Duration = Duration::from_secs(30);
-/// What the security plugin says when all ten types are in its index. Needs no login.
+/// Where the security plugin reports whether all ten types are in its index. Needs no login.
 const HEALTH: &str = "/_plugins/_security/health";
 
-/// Where it shall listen, and where its files lie.
+/// Where it listens, and where its files are.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Place {
     /// For clients.
     pub listen: SocketAddr,
-    /// Host and port of clients, with a name of its certificate.
+    /// Host and port for clients, with a name from its certificate.
     pub address: String,
     transport: SocketAddr,
     conf: PathBuf,
     dir: PathBuf,
 }
 
-/// A running node. Ends with the value, or with the process.
+/// A running node. Stopped on drop, or with the process.
 #[derive(Debug)]
 pub struct OpenSearch {
     place: Place,
@@ -82,7 +82,7 @@ impl Place {
     /// Flags of its initializer.
     ///
     /// # Errors
-    /// The account's name is none.
+    /// The account's name is not valid.
     pub fn flags(&self, stage: &Stage) -> anyhow::Result<Vec<String>> {
         let at = |name: &str| self.dir.join(name).display().to_string();
         let host = stage.cluster.account("opensearch")?.host();
@@ -103,7 +103,7 @@ impl OpenSearch {
     /// Starts it with the files that its initializer left, and waits until its security is set up.
     ///
     /// # Errors
-    /// It is missing, or does not come up; the error has its log.
+    /// It is missing, or does not come up; the error contains its log.
     pub async fn start(stage: &Stage, place: Place, authorities: &str) -> anyhow::Result<Self> {
         let program = tool("opensearch/bin/opensearch")?;
         let home = program.ancestors().nth(2).context("its home")?;
@@ -157,12 +157,12 @@ impl OpenSearch {
         }
     }
 
-    /// Host and port of clients.
+    /// Host and port for clients.
     pub fn address(&self) -> &str {
         &self.place.address
     }
 
-    /// A client that trusts these authorities, and shows a certificate if it has one.
+    /// A client that trusts these authorities, and presents a certificate if it has one.
     ///
     /// # Errors
     /// The authorities cannot be used.
@@ -176,7 +176,7 @@ impl OpenSearch {
     }
 }
 
-/// Calls as a user with this password, or as nobody.
+/// Calls as a user with this password, or anonymously.
 ///
 /// # Errors
 /// There is no answer.

@@ -25,14 +25,14 @@ pub struct Platform {
     pub stage: Stage,
     /// The controller.
     pub controller: Arc<Controller>,
-    /// What its last round left.
+    /// The result of its last round.
     pub round: Round,
     /// Where it listens.
     pub address: SocketAddr,
     server: JoinSet<anyhow::Result<()>>,
 }
 
-/// A controller that listens. Ends with the value.
+/// A controller that listens. Stopped on drop.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Served {
@@ -61,7 +61,7 @@ impl Platform {
         Ok(Self { stage, controller, round, address, server })
     }
 
-    /// Lets a controller whose vault is up listen.
+    /// Starts the server of a controller whose vault is up.
     ///
     /// # Errors
     /// There is no port.
@@ -80,7 +80,7 @@ impl Platform {
         Ok(Served { address, server })
     }
 
-    /// From now on the controller keeps vault and accounts by itself, as its program does.
+    /// Makes the controller maintain the vault and the accounts by itself from now on, as its program does.
     ///
     /// # Errors
     /// Signals cannot be watched.

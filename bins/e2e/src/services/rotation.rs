@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::services::nats::Nats;
 use crate::services::platform::Platform;
 
-/// What is under way when the last message was sent has come by then.
+/// Messages in transit when the last one was sent have arrived by then.
 const LAST: Duration = Duration::from_secs(10);
 
 /// How much is published.
@@ -29,21 +29,21 @@ pub struct Load {
     pub lasts: Duration,
 }
 
-/// What came of it.
+/// The outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Outcome {
     /// Messages that were handed over.
     pub sent: u64,
-    /// Of these, how many never came.
+    /// Of these, how many never arrived.
     pub lost: u64,
-    /// How many came more than once.
+    /// How many arrived more than once.
     pub doubled: u64,
-    /// What a server refused.
+    /// How many messages a server refused.
     pub refused: u64,
-    /// New connections in the place of old ones.
+    /// How many new connections replaced old ones.
     pub renewals: u64,
-    /// New certificates that the server took over while it ran.
+    /// How many new certificates the server loaded while it ran.
     pub certificates: u64,
 }
 
@@ -58,10 +58,10 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Lets components publish, and one more listen; the server's certificate is renewed, too.
+/// Makes components publish, and another one listen; the server's certificate is renewed, too.
 ///
 /// # Errors
-/// A component cannot be connected, a message not be handed over, or a certificate not be renewed.
+/// A component cannot be connected, a message cannot be handed over, or a certificate cannot be renewed.
 pub async fn run(platform: &Platform, nats: &Nats, load: Load) -> anyhow::Result<Outcome> {
     let mut keepers: JoinSet<anyhow::Result<()>> = JoinSet::new();
     let init = nats.init.clone();
@@ -124,7 +124,7 @@ pub async fn run(platform: &Platform, nats: &Nats, load: Load) -> anyhow::Result
     })
 }
 
-/// Publishes numbers; says how many.
+/// Publishes numbers; returns how many.
 async fn speak(
     bus: Arc<Bus>,
     subject: String,

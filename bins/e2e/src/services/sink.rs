@@ -1,4 +1,4 @@
-//! Keeps what it is sent, for tests of those who send: OTLP over HTTP in JSON, with mutual TLS.
+//! Keeps what it receives, for tests of senders: OTLP over HTTP in JSON, with mutual TLS.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -25,7 +25,7 @@ const DEADLINE: Duration = Duration::from_secs(10);
 
 type Lines = Arc<Mutex<Vec<String>>>;
 
-/// A running sink. Ends with the value.
+/// A running sink. Stopped on drop.
 #[derive(Debug)]
 pub struct Sink {
     address: String,
@@ -58,7 +58,7 @@ impl Sink {
         Ok(Self { address, lines, _server: server })
     }
 
-    /// Sends a log line as whoever has this certificate, and trusts these authorities.
+    /// Sends a log line as a client that has this certificate and trusts these authorities.
     ///
     /// # Errors
     /// One side refuses the other.
@@ -87,10 +87,10 @@ impl Sink {
         self.with(certificate.client_config(authorities.as_bytes())?)
     }
 
-    /// A client of this configuration.
+    /// A client with this configuration.
     ///
     /// # Errors
-    /// Never; the name is one.
+    /// Never: the name is valid.
     pub fn with(&self, config: ClientConfig) -> anyhow::Result<Http> {
         let target = Target::Tls {
             address: self.address.clone(),
@@ -106,7 +106,7 @@ impl Sink {
         format!("localhost:{port}")
     }
 
-    /// The lines that came.
+    /// The lines received.
     pub fn received(&self) -> Vec<String> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -1,4 +1,4 @@
-//! What outlives a controller: cluster, vault, volume. And controllers, each as new as a process.
+//! What outlives a controller (cluster, vault, volume), and controllers, each as new as a process.
 
 use std::path::PathBuf;
 
@@ -30,7 +30,7 @@ pub struct Stage {
     pub cluster: Cluster,
     /// What everything printed.
     pub logs: Transcript,
-    /// Where everything lies.
+    /// The directory of all files.
     pub dir: TempDir,
 }
 
@@ -53,7 +53,7 @@ impl Stage {
         Ok(stage)
     }
 
-    /// The same, with a vault that does not run yet.
+    /// The same, with a vault that is not running yet.
     ///
     /// # Errors
     /// Files cannot be written.
@@ -71,15 +71,15 @@ impl Stage {
         Ok(stage)
     }
 
-    /// A place below the directory.
+    /// A path below the directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    /// The flags of a controller, as its manifest would have them, with others in their place.
+    /// The flags of a controller, as its manifest has them; those in `more` take precedence.
     ///
     /// # Errors
-    /// The API server gives no token.
+    /// The API server issues no token.
     pub async fn flags(&self, more: &[&str]) -> anyhow::Result<Vec<String>> {
         let cluster = &self.cluster;
         let own = cluster.token(&cluster.account("controller")?).await?;
@@ -166,8 +166,8 @@ impl Stage {
         self.path(&format!("pod-{}", account.name())).join("shared")
     }
 
-    /// Writes what the kubelet would mount for an account: its token, and what the controller published. Returns the
-    /// flags of the way to a controller at `address`.
+    /// Writes what the kubelet would mount for an account: its token, and what the controller published.
+    /// Returns the flags for connecting to a controller at `address`.
     ///
     /// # Errors
     /// The API server refuses, or files cannot be written.

@@ -20,7 +20,8 @@ const ACKNOWLEDGED: &str = "acknowledged";
 const HEARD: &str = "heard-";
 const JSON: &str = ".json";
 
-/// Numbers of one speaker that came. A number of its own is an event's id: each speaker is new.
+/// The numbers of one speaker that arrived. A number alone identifies an event, because each speaker has a
+/// new name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Heard {
     highest: u64,
@@ -29,7 +30,7 @@ pub struct Heard {
 }
 
 impl Heard {
-    /// An event came.
+    /// Records an event that arrived.
     pub fn hear(&mut self, number: u64) {
         if number > self.highest {
             self.missing.extend(self.highest + 1..number);
@@ -39,14 +40,15 @@ impl Heard {
         }
     }
 
-    /// How many of the first ones, up to this number, never came.
+    /// How many events up to this number never arrived.
     fn lost(&self, acknowledged: u64) -> u64 {
         let gaps = self.missing.range(..=acknowledged).count();
         acknowledged.saturating_sub(self.highest) + u64::try_from(gaps).unwrap_or(u64::MAX)
     }
 }
 
-/// Events since the load began: known to be stored, of these never heard, heard more than once.
+/// Events since the load began: how many are known to be stored, how many of these were never heard, and how
+/// many were heard more than once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Count {
@@ -59,7 +61,7 @@ pub struct Count {
 }
 
 impl Count {
-    /// What an acknowledged and a heard state come to.
+    /// Compares what was acknowledged with what was heard.
     fn of(acknowledged: &BTreeMap<String, u64>, heard: &BTreeMap<String, Heard>) -> Self {
         let nothing = Heard::default();
         let lost = |(subject, number): (&String, &u64)| {
@@ -78,18 +80,19 @@ impl Count {
 pub struct Note(File);
 
 impl Note {
-    /// Of a speaker with this subject, which none had before.
+    /// A note for a speaker with this subject, which no speaker had before.
     ///
     /// # Errors
     /// The file cannot be created.
     pub fn create(volume: &Path, subject: &str) -> anyhow::Result<Self> {
         let folder = volume.join(ACKNOWLEDGED);
         fs::create_dir_all(&folder)?;
-        let file = File::create_new(folder.join(subject)).context("note of a speaker")?;
+        let file = File::create_new(folder.join(subject))
+            .context("cannot create the note of a speaker")?;
         Ok(Self(file))
     }
 
-    /// The event with this number is stored.
+    /// Records that the event with this number is stored.
     ///
     /// # Errors
     /// It cannot be written.
@@ -99,7 +102,7 @@ impl Note {
     }
 }
 
-/// Replaces the listener's file, whole.
+/// Replaces the listener's file atomically.
 ///
 /// # Errors
 /// It cannot be written.
@@ -113,7 +116,7 @@ pub fn write_heard(
     Ok(fs::rename(&new, volume.join(format!("{HEARD}{start}{JSON}")))?)
 }
 
-/// By speaker, the number of the last event that it knows to be stored; empty before there is one.
+/// The number of the last event that each speaker knows to be stored; empty before there is one.
 ///
 /// # Errors
 /// A file cannot be read, or has no number.
@@ -136,8 +139,7 @@ pub fn acknowledged(volume: &Path) -> anyhow::Result<BTreeMap<String, u64>> {
 /// What the listener heard of these.
 ///
 /// # Errors
-/// It does not listen yet, or it was started again: then it is unknown what it missed in the
-/// meantime.
+/// It is not listening yet, or it was restarted, so that it is unknown what it missed in the meantime.
 pub fn count(volume: &Path, acknowledged: &BTreeMap<String, u64>) -> anyhow::Result<Count> {
     let files = fs::read_dir(volume)?.collect::<Result<Vec<_>, _>>()?;
     let is_heard = |path: &PathBuf| {

@@ -1,4 +1,4 @@
-//! What a table of kills kills, as a power cut does, and when it is back.
+//! The victims in a table of kills: how each is killed, like in a power failure, and when it is back.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub(super) struct Victim {
     namespace: &'static str,
     /// Label of the pods that must be ready again.
     app: &'static str,
-    /// One pod of them, and one container of it; without, all of them.
+    /// One of these pods, and one of its containers; all of them if absent.
     pod: Option<&'static str>,
     container: Option<&'static str>,
 }
@@ -36,13 +36,13 @@ pub(super) const VICTIMS: [Victim; 10] = [
     Victim::pod("opensearch", "opensearch-0"),
 ];
 
-/// A pod, as its status has it.
+/// A pod, according to its status.
 #[derive(Debug)]
 struct Pod {
     name: String,
     uid: String,
     is_ready: bool,
-    /// Name and id of each container that runs.
+    /// Name and id of each running container.
     running: Vec<(String, String)>,
 }
 
@@ -55,18 +55,18 @@ impl Victim {
         Self { name: app, namespace: PLATFORM, app, pod: None, container: None }
     }
 
-    /// Whether telemetry must be there for it.
+    /// Whether it requires telemetry.
     pub(super) fn is_telemetry(&self) -> bool {
         matches!(self.app, "collector" | "opensearch")
     }
 
-    /// How often of so many times: the kubelet waits twice as long before each start of one and the same
-    /// container.
+    /// How many of the requested kills are carried out: the kubelet doubles its wait before each restart of
+    /// the same container.
     pub(super) fn times(&self, asked: u32) -> u32 {
         if self.container.is_some() { asked.min(4) } else { asked }
     }
 
-    /// Kills it, and waits until as many pods are ready as before, none of them killed.
+    /// Kills it, and waits until as many pods are ready as before, not counting those killed.
     pub(super) fn kill(&self, platform: &Platform) -> anyhow::Result<()> {
         let before = self.pods(platform)?;
         let killed: Vec<_> =

@@ -98,7 +98,7 @@ impl Boot {
             }
             Mark::Refused => Ended::Refused(last_code(&last.text)),
             Mark::Failed => Ended::Failed(last_code(&self.console)),
-            other => bail!("the machine went off after {other}"),
+            other => bail!("the machine switched off after {other}"),
         })
     }
 
@@ -169,7 +169,7 @@ fn listen(running: &mut Running, hands: Hands<'_>) -> anyhow::Result<Vec<Step>> 
 pub(super) fn greet(running: &Running) -> anyhow::Result<()> {
     match frame::find_greeting(&mut running.line(START_LIMIT)) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-            bail!("the machine went off before its system came up")
+            bail!("the machine switched off before its system came up")
         }
         other => other.context("the system did not come up"),
     }

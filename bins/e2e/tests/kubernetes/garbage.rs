@@ -102,7 +102,8 @@ fn schema(kind: &str) -> Value {
     whole["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"].clone()
 }
 
-/// Creates objects with every garbage in every text; returns the names of those accepted by the API server.
+/// Creates objects with each kind of garbage in each text; returns the names of those accepted by the API
+/// server.
 async fn litter(bench: &Bench, kind: &str) -> Vec<String> {
     let (api, schema) = (api(bench, kind), schema(kind));
     let mut taken = Vec::new();

@@ -299,7 +299,7 @@ async fn our_broker_refuses_strangers_as_a_real_trustee_does() {
 async fn an_operator_that_could_bind_no_key_to_its_machine_does_not_start() {
     let bench = Bench::new().await.unwrap();
     let operator = bench.start_program("one", &["--generation", "mounted"]).unwrap();
-    let why = "does not show policies which key signed";
+    let why = "does not expose the signing key to policies";
     let ends = async || Ok(operator.log()?.contains(why) && !operator.is_running());
     let ended = eventually("the operator says why and ends", ends).await;
     assert!(ended.is_ok(), "{}", operator.log().unwrap());

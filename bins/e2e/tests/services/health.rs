@@ -1,4 +1,4 @@
-//! What a controller reports about itself: whether callers may come, and which calls it supports.
+//! What a controller reports about itself: whether callers may connect, and which calls it supports.
 
 use futures::{StreamExt as _, stream};
 use tec_e2e::services::platform::Platform;

@@ -127,7 +127,7 @@ async fn is_taken(config: &str, scheme: &str) {
     assert!(up.is_ok(), "{}", vault.log().unwrap());
 }
 
-/// What anybody may reach is the controller.
+/// Only the controller is reachable from everywhere.
 async fn only_the_vaults_pods_reach_its_listener(cluster: &Cluster, set: &StatefulSet) {
     let namespace = set.metadata.namespace.as_deref().unwrap();
     let policies: Api<NetworkPolicy> = Api::namespaced(cluster.plane.admin().unwrap(), namespace);

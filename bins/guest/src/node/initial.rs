@@ -110,7 +110,7 @@ fn ignition(stage: &str) -> anyhow::Result<()> {
 }
 
 fn network() -> anyhow::Result<()> {
-    let cards = fs::read_dir("/sys/class/net").context("cannot list the network's cards")?;
+    let cards = fs::read_dir("/sys/class/net").context("cannot list the network cards")?;
     let names = cards.filter_map(|card| card.ok()?.file_name().into_string().ok());
     let mut names = names.filter(|name| name != "lo");
     let card = names.next().context("there is no network card")?;
@@ -129,8 +129,8 @@ fn is_bound() -> anyhow::Result<bool> {
     Ok(dump.status.success() && text.contains(": clevis"))
 }
 
-/// As in the initial file systems of distributions, except that the key is requested only once: whoever
-/// watches restarts the machine, or types a key.
+/// As in the initial file systems of distributions, except that the key is requested only once: the person at
+/// the console restarts the machine, or types a key.
 fn unlock(marks: &mut Marks) -> anyhow::Result<Way> {
     marks.tell(Mark::Unlocking, "")?;
     let mut clevis = Command::new("clevis");
@@ -168,7 +168,7 @@ fn ask() -> anyhow::Result<()> {
 }
 
 fn mount() -> anyhow::Result<()> {
-    fs::create_dir_all(PLACE).context("cannot create the place of the root")?;
+    fs::create_dir_all(PLACE).context("cannot create the mount point of the root")?;
     rustix::mount::mount(OPENED, PLACE, "ext4", MountFlags::empty(), None)
         .context("cannot mount the root")
 }

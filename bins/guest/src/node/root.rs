@@ -38,7 +38,7 @@ fn tell() -> anyhow::Result<()> {
     let made = Path::new(RESULT).exists();
     marks.tell(Mark::Root, &format!("boots={boots} ignition={made}"))?;
     let line = format!("TEC node: root is open, boot {boots}");
-    writeln!(std::io::stdout(), "{line}").context("cannot greet people")?;
+    writeln!(std::io::stdout(), "{line}").context("cannot print the greeting")?;
     if content::has_recovery(Path::new("/")) {
         match wait_for_recovery() {
             Ok(()) => marks.tell(Mark::Recovery, "")?,

@@ -30,8 +30,8 @@ impl HttpRegistrar {
     ///
     /// # Security
     /// If the configuration has a CA, only that CA is trusted; otherwise https needs a publicly trusted
-    /// certificate. A CA together with plain http is refused, because whoever set it expects TLS. Redirects
-    /// and proxies are not followed.
+    /// certificate. A CA together with plain http is refused, because a configured CA means that TLS is
+    /// expected. Redirects and proxies are not followed.
     pub fn new(url: &str, ca_pem: &str, timeout: Duration) -> Result<Self, RegisterError> {
         let wrong = |reason| RegisterError::Address { url: url.to_owned(), reason };
         let text = url.trim_end_matches('/');

@@ -30,7 +30,7 @@ fn a_copy_of_a_tpm_is_refused_after_the_tpm_went_on_and_an_admin_is_told_why() {
     assert_eq!(lines[1], format!("attempt {}", attempt.id));
     let failed = attempt.ladder.first_failure().unwrap();
     assert_eq!(failed.gate, Gate::TpmHistory);
-    assert!(failed.detail.contains("reset 1 times fewer than at "));
+    assert!(failed.detail.contains("counts 1 fewer resets than at "));
 
     node.reboot("kernel");
     let output = node.decrypt(&sealed);

@@ -31,8 +31,8 @@ use crate::bootstrap::sealing::{Instance, Sealing};
 const LOOK: Duration = Duration::from_mins(5);
 /// Interval between checks for locked-out users.
 const REVOCATIONS: Duration = Duration::from_secs(2);
-/// Interval between checks whether someone else did what only they can do: the first pod wrote what only root
-/// may write, or an admin unsealed the vault that an admin had sealed.
+/// Interval between checks for what only others can do: the first pod writes what only root may write, or an
+/// admin unseals the vault that an admin had sealed.
 const MENDED: Duration = Duration::from_secs(5);
 /// Interval between warnings that an authority expires soon.
 const NOTICES: i64 = 24 * 60 * 60;

@@ -49,7 +49,8 @@ pub async fn run(
 }
 
 fn start(command: &[OsString]) -> anyhow::Result<Child> {
-    let (program, args) = command.split_first().context("cannot name the vault's program")?;
+    let (program, args) =
+        command.split_first().context("the command line names no program for the vault")?;
     Command::new(program)
         .args(args)
         .kill_on_drop(true)

@@ -1,5 +1,5 @@
-//! Passwords of OpenSearch's users, and their roles: what the vault and this release have is what a running
-//! cluster takes.
+//! Passwords and roles of OpenSearch's users: keeps a running cluster in line with the vault and this
+//! release.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,8 +41,8 @@ pub struct Passwords {
 }
 
 impl Passwords {
-    /// Replaces roles that an older release wrote, and passwords that are due, and makes OpenSearch take those that it does not know. Says
-    /// of how many users it learned a new one.
+    /// Replaces roles that an older release wrote, and passwords that are due, and makes OpenSearch accept
+    /// those that it does not know. Returns the number of users whose new password OpenSearch learned.
     ///
     /// The vault comes first: if this stops between the two, the next call finds a password that OpenSearch
     /// does not accept.
@@ -170,7 +170,7 @@ mod tests {
 
     use super::*;
 
-    /// What a controller takes a cluster's answer to a login for.
+    /// How a controller interprets a cluster's answer to a login.
     async fn answered(status: StatusCode) -> anyhow::Result<bool> {
         let listener = serve::bind(([127, 0, 0, 1], 0).into())?;
         let address = listener.local_addr()?.to_string();

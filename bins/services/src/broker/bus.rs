@@ -131,7 +131,7 @@ impl Bus {
         let old = std::mem::replace(&mut *self.client.write().await, Arc::new(new));
         self.renewals.send_modify(|count| *count += 1);
         // Messages handed to it are sent and messages received are delivered before it is closed.
-        old.drain().await.context("leave the old connection")
+        old.drain().await.context("cannot drain the old connection")
     }
 
     /// Renews in time, for as long as it is polled. Failures are retried: there is time until the old JWT

@@ -12,7 +12,7 @@ use tec_support::program::LogArgs;
 #[command(name = "services-broker", version)]
 #[expect(clippy::exhaustive_structs, reason = "a command line, built field by field")]
 pub struct Args {
-    /// The way to the controller.
+    /// Connection to the controller.
     #[command(flatten)]
     pub way: Way,
     /// URL of NATS, such as `tls://nats.<namespace>.svc:4222`; several separated by commas

@@ -30,7 +30,7 @@ const ID: &str = "Nats-Msg-Id";
 const STORED: Duration = Duration::from_secs(5);
 /// Longest time a caller waits for servers that are unreachable.
 const DEADLINE: Duration = Duration::from_mins(1);
-/// A stream is there so soon after its servers.
+/// A stream is available this soon after its servers.
 const FIRST: Duration = Duration::from_secs(10);
 const AGAIN: Duration = Duration::from_millis(100);
 /// Maximum number of events of a subscription that wait for their reader.

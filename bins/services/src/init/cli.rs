@@ -17,7 +17,7 @@ pub struct Args {
     /// Directory that the service reads
     #[arg(long, env = "TEC_OUT", global = true, default_value = "/shared")]
     pub out: PathBuf,
-    /// Stay and renew only the certificate: as a sidecar of the service, after the init container
+    /// Keep running, and renew what ends: the certificate and the password; as a sidecar, after the init container
     #[arg(long, env = "TEC_KEEP", global = true)]
     pub keep: bool,
     /// File with the process ID of the service, which gets SIGHUP after each renewal
@@ -49,7 +49,7 @@ pub struct Way {
     /// File with the pod's token for the controller; read again at each try
     #[arg(long, env = "TEC_TOKEN", global = true, default_value = "/var/run/secrets/tec/token")]
     pub token: PathBuf,
-    /// How long to try, in seconds
+    /// Time limit for all attempts, in seconds
     #[arg(long, env = "TEC_DEADLINE_SECONDS", global = true, default_value = "300")]
     pub deadline_seconds: u32,
 }

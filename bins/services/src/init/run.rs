@@ -62,7 +62,7 @@ fn hang_up(file: &Path) -> anyhow::Result<()> {
     let pid = pid.with_context(|| format!("{} has no process id", file.display()))?;
     match kill_process(pid, Signal::HUP) {
         Err(Errno::SRCH) => Ok(()),
-        told => told.with_context(|| format!("tell process {text}")),
+        told => told.with_context(|| format!("cannot signal process {text}")),
     }
 }
 

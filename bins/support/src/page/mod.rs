@@ -1,4 +1,4 @@
-//! The page of machines, images and refusals: one HTML file without script or outside parts.
+//! The page of machines, images and refusals: one HTML file without scripts or external resources.
 //!
 //! It shows `tec status` and the report of the demo. Every text is escaped, since event logs come from
 //! machines that may be hostile.

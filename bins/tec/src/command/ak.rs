@@ -81,7 +81,7 @@ async fn find(store: &Store, text: &str) -> anyhow::Result<AkRecord> {
         }
     };
     let [key] = <[_; 1]>::try_from(found).map_err(|found| {
-        let what = if found.is_empty() { "is no known key" } else { "stands for several keys" };
+        let what = if found.is_empty() { "is not a known key" } else { "stands for several keys" };
         CodedError::new(Code::AkNotBound, format!("{text} {what}"))
     })?;
     Ok(key)

@@ -108,7 +108,7 @@ pub(crate) async fn approve_plain(
 struct Values {
     reference: String,
     expected: ExpectedPcrs,
-    /// Expiry set by whoever computed the values.
+    /// Expiry that came with the values.
     expires_at: Option<Timestamp>,
     unpredictable: Vec<UnpredictableRegisters>,
 }

@@ -29,8 +29,8 @@ pub(crate) enum TicketCommand {
         /// File to create, PEM, mode 0600.
         file: PathBuf,
     },
-    /// Let one node be a control plane of one cluster, and print the ticket for the file of
-    /// control_plane_ticket in its bootstrapper.toml.
+    /// Let one node be a control plane of one cluster, and print the ticket for the file that
+    /// control_plane_ticket in its bootstrapper.toml names.
     ControlPlane {
         /// File with the admin's key, PEM.
         #[arg(long, value_name = "FILE")]

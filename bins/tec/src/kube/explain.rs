@@ -91,8 +91,8 @@ async fn of_id(cluster: &Cluster, subject: &str) -> anyhow::Result<Attempt> {
     Ok(found.map_err(failed("look up the attempt"))?.ok_or_else(missing)?)
 }
 
-/// The last attempt that the machine signed; anyone can make the others in its name. Without permission to
-/// read records, the machine's status is used.
+/// The last attempt that the machine signed; anyone could have made the others in its name. Without
+/// permission to read records, the machine's status is used.
 pub(super) async fn recorded(cluster: &Cluster, id: MachineId) -> anyhow::Result<Option<Attempt>> {
     let records = AttemptRecords::new(of(cluster));
     match records.latest(Some(id), usize::MAX).await {

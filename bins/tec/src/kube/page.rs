@@ -1,4 +1,4 @@
-//! The page of a cluster: what its objects say of each machine.
+//! The page of a cluster: what its objects say about each machine.
 
 use tec_core::code::Code;
 use tec_core::port::Clock as _;
@@ -28,7 +28,7 @@ pub(super) fn page(needs_you: &[String], machines: &[Machine], images: Vec<Strin
     }
 }
 
-/// The code stands in the heading, once.
+/// The code appears only once, in the heading.
 fn refusal(machine: &Machine) -> Option<Refusal> {
     let last = machine.status.as_ref()?.last_attestation.as_ref()?;
     let code = last.code.clone()?;

@@ -83,7 +83,8 @@ pub(crate) struct ServeArgs {
     /// Maximum number of machines that trust on first use admits; further keys wait for an admin.
     #[arg(long, env = "TEC_MAX_CLAIMED", default_value_t = 10_000)]
     pub(crate) max_claimed: u64,
-    /// Maximum number of them from one network: one IPv4 address, or 64 bits of an IPv6 address.
+    /// Maximum number of machines that trust on first use admits from one network: one IPv4 address, or 64
+    /// bits of an IPv6 address.
     #[arg(long, env = "TEC_MAX_CLAIMED_PER_SOURCE", default_value_t = 1_000)]
     pub(crate) max_claimed_per_source: u64,
     /// Free space at the state directory, in MiB, below which registration is paused; the rest is reserved

@@ -11,7 +11,7 @@ use crate::state::Said;
 /// The registers that boots must match: from the flag, otherwise from the server that ran here before.
 ///
 /// Earlier versions pinned PCR 4 by default. Machines that they admitted may have boot files that were never
-/// approved, so a directory of theirs keeps its setting until an admin changes it.
+/// approved, so a directory that such a version created keeps its setting until an admin changes it.
 pub(super) fn pins(state_dir: &Path, args: &PinsArgs) -> anyhow::Result<Pins> {
     if let Some(pins) = args.given()? {
         return Ok(pins);

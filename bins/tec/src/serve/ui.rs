@@ -25,7 +25,7 @@ use crate::page;
 /// Seconds between two loads of the page.
 const REFRESH: u32 = 10;
 
-/// An address that only this machine reaches.
+/// An address that only this machine can reach.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Loopback(pub(super) SocketAddr);
 
@@ -72,8 +72,8 @@ async fn show(State((state_dir, store)): State<(Arc<Path>, Arc<Store>)>) -> Resp
     }
 }
 
-/// Answers only those who asked for this machine by name: a foreign site whose name suddenly leads here
-/// (DNS rebinding) is refused. The headers keep whatever slips into the page from running or loading.
+/// Answers only requests whose `Host` names this machine: a foreign site whose name suddenly resolves to it
+/// (DNS rebinding) is refused. The headers keep anything that slips into the page from running or loading.
 async fn guard(request: Request, next: Next) -> Response {
     let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
     let mut response = if host.is_some_and(is_local) {

@@ -1,7 +1,7 @@
 //! `cargo xtask arch`: the invariants of docs/architecture.md that a program can check.
 //!
-//! Each rule has a name, and each violation says where it is and what to do. Invariants that only a test or a
-//! lint can check name it in the document.
+//! Each rule has a name, and each violation says where it is and what to do. For invariants that only a test
+//! or a lint can check, the document names that test or lint.
 
 mod circles;
 mod graph;
@@ -35,7 +35,7 @@ pub(crate) struct Args {
     /// Root of the workspace to check (default: this one)
     #[arg(long)]
     pub(crate) root: Option<PathBuf>,
-    /// Also print the lines of Rust by package and kind
+    /// Also print the number of lines of Rust, by package and kind
     #[arg(long)]
     pub(crate) lines: bool,
 }

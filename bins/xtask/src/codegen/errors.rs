@@ -67,7 +67,7 @@ const FAMILIES: [Family; 12] = [
     Family {
         letter: 'R',
         title: "Registration of machines and attestation keys",
-        look: "On the server, read the log at that time; `tec machine list` and `tec ak list` \
+        look: "On the server, read the log at the time of the request; `tec machine list` and `tec ak list` \
                show what is registered, and `tec audit` shows who changed it and when.",
     },
     Family {

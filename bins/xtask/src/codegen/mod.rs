@@ -176,7 +176,7 @@ fn generate(root: &Path) -> Result<Generated> {
     Ok(generated)
 }
 
-/// Asks the programs themselves.
+/// The commands and flags, as the programs themselves print them.
 fn commands(root: &Path) -> Result<Files> {
     let tec = programs::build(root, &["tec"])?.join("tec");
     let page = process::capture(process::command(tec).arg("reference"))?;

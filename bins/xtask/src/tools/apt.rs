@@ -99,7 +99,7 @@ pub(super) const PODS: [Requirement; 7] = [
     program("runc", "runc"),
 ];
 
-/// What looks at pages beside it.
+/// What tests of pages in a browser need in addition.
 pub(super) const PAGES: [Requirement; 1] = [program("chromium", "chromium")];
 
 /// What static programs and their images need in addition.

@@ -99,7 +99,7 @@ impl Tools {
 fn cache_dir() -> Result<PathBuf> {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     if let Some(dir) = variable("TEC_CACHE") {
-        return std::path::absolute(dir).context("TEC_CACHE is no usable path");
+        return std::path::absolute(dir).context("TEC_CACHE is not a usable path");
     }
     let base = variable("XDG_CACHE_HOME")
         .map(PathBuf::from)
@@ -208,7 +208,7 @@ pub(crate) fn ensure_deny(tools: &Tools) -> Result<()> {
     crates::ensure(tools, &crates::DENY)
 }
 
-/// Sets up the browser that looks at pages.
+/// Sets up the browser that tests open pages in.
 pub(crate) fn ensure_browser(tools: &Tools) -> Result<()> {
     let _one_at_a_time = lock(&tools.cache)?;
     apt::ensure_packages(&mut apt::Apt::default(), &apt::PAGES)

@@ -8,7 +8,7 @@ use crate::{process, term};
 
 /// Target that `tec-tpm` must build for: it has no operating system.
 pub(crate) const WEBASSEMBLY: &str = "wasm32-unknown-unknown";
-/// Target that a program around it must build for: it has standard input and output, and hardly more.
+/// Target that a program around it must build for: it has standard input and output, and little else.
 pub(crate) const WASI: &str = "wasm32-wasip1";
 /// Target of static programs: those in images, and node-agent in an initramfs.
 pub(crate) const NODE: &str = "x86_64-unknown-linux-musl";

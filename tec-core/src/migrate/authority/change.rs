@@ -36,8 +36,8 @@ impl Authority {
     /// Gives up the authority, or the right to take it, at `epoch`.
     ///
     /// # Errors
-    /// The epoch is not greater than the record's, or this anchor is paired with another one than
-    /// `other`.
+    /// The epoch is not greater than the record's, or this anchor is paired with an anchor other
+    /// than `other`.
     pub fn yield_to(&self, other: &Self, epoch: Epoch) -> Result<Transition, Refused> {
         self.same_domain(other)?;
         if epoch <= self.epoch {

@@ -57,7 +57,7 @@ impl Manifest {
 
     pub(super) fn parse(line: &[u8]) -> Result<Self, TransferError> {
         let head: Head = serde_json::from_slice(line)
-            .map_err(|_| TransferError::malformed("the first line is no manifest"))?;
+            .map_err(|_| TransferError::malformed("the first line is not a manifest"))?;
         if head.kind != KIND {
             return Err(TransferError::malformed("the manifest is of another kind"));
         }

@@ -37,13 +37,13 @@ impl<W: Write> TransferWriter<W> {
         (signer, recipient): (&Signer, Recipient),
         entropy: &dyn Entropy,
     ) -> Result<Self, TransferError> {
-        let foreign = |_| TransferError::malformed("the recipient is no key of X25519");
+        let foreign = |_| TransferError::malformed("the recipient is not an X25519 key");
         let public = recipient.key().map_err(foreign)?;
         let mut rng = EntropyRng::new(entropy);
         let mode = OpModeS::Base;
         let setup = hpke::setup_sender_with_rng::<Aead, Kdf, Kem>(&mode, &public, INFO, &mut rng);
         let (key, seal) =
-            setup.map_err(|_| TransferError::malformed("the recipient is no key of X25519"))?;
+            setup.map_err(|_| TransferError::malformed("the recipient is not an X25519 key"))?;
         let public = signer.public();
         let manifest = Manifest::new(*source, made_at, recipient, public, &key.to_bytes());
         let line = manifest.line()?;

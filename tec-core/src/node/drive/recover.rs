@@ -81,7 +81,8 @@ impl RecoverShell<'_> {
     }
 
     /// The register is extended only once per boot: a caller that offers a wrong secret with the
-    /// right key must not make it name another cluster than the journal, which the key protects.
+    /// right key must not make it name a different cluster than the journal, which the key
+    /// protects.
     async fn map(&mut self) -> Result<RecoverEvent, PortError> {
         let state = self.ports.mapped.map(&self.keys.state_disk_key).await?;
         let secret = &self.keys.measurement_secret;

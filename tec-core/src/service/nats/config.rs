@@ -9,7 +9,7 @@ use super::PublicKey;
 /// How long a client may take to authenticate, in seconds. The default of two is too short for a
 /// nonce that the vault signs.
 const AUTHORIZATION_TIMEOUT: u32 = 5;
-/// How long the server asks clients to leave before it stops.
+/// How long a stopping server takes to disconnect its clients.
 const LAME_DUCK: &str = "30s";
 
 /// Where the server looks up accounts.

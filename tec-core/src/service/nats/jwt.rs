@@ -98,7 +98,7 @@ pub struct Account {
     pub key: PublicKey,
     /// The operator's signing key.
     pub issuer: PublicKey,
-    /// The keys that sign users, and what each of them may give.
+    /// The keys that sign users, and what each of them may grant.
     pub signing_keys: Vec<(PublicKey, Scope)>,
     /// Users that are shut out.
     pub revocations: Revocations,
@@ -110,7 +110,7 @@ pub struct Account {
 pub enum Scope {
     /// Subjects with the user's own name in them.
     Component,
-    /// Making the stream of events.
+    /// Creating the stream of events.
     Stream,
     /// Whatever the user's JWT says.
     Any,
@@ -198,7 +198,7 @@ fn component_template() -> Value {
     })
 }
 
-/// What the server allows whoever makes the stream of events: nothing but that.
+/// What the server allows the user that creates the stream of events: nothing else.
 fn stream_template() -> Value {
     json!({
         "pub": {"allow": [stream_call("CREATE"), stream_call("UPDATE")]},
@@ -207,7 +207,7 @@ fn stream_template() -> Value {
     })
 }
 
-/// Where the stream of events is made (JetStream API, reference "Streams").
+/// Where the stream of events is created (JetStream API, reference "Streams").
 pub fn stream_call(verb: &str) -> String {
     format!("$JS.API.STREAM.{verb}.{EVENTS}")
 }
@@ -242,8 +242,8 @@ impl User {
         Self { name: user_name(component), key, account, issuer, scope: Scope::Component, expires }
     }
 
-    /// Who makes the stream of events. Not signed by the identity of the account: where the operator wants
-    /// signing keys, the server does not know it as an issuer of users.
+    /// The user that creates the stream of events. Not signed by the identity of the account: where the
+    /// operator wants signing keys, the server does not accept that identity as an issuer of users.
     pub fn of_stream(
         name: &str,
         key: PublicKey,

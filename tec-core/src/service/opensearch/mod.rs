@@ -4,9 +4,9 @@
 //! plugin: all ten types, since with fewer it never becomes ready; users with hashes only; three
 //! roles: everything, write telemetry, read telemetry. Written as JSON, which is valid YAML.
 //!
-//! The plugin reads its files only when its index is first made. After that, passwords change through
-//! its API, with the certificate of [`ADMIN_DN`]: [`login`] says whether one is known, [`new_hash`]
-//! makes another one count; and [`roles`] are replaced by those of another release.
+//! The plugin reads its files only when its index is first created. After that, changes go through its API,
+//! with the certificate of [`ADMIN_DN`]: [`login`] checks a password, [`new_hash`] sets another one, and
+//! [`roles`] updates roles and mappings to those of this release.
 
 mod security;
 
@@ -92,8 +92,8 @@ pub fn new_hash(user: &str, hash: &str) -> (String, Value) {
     )
 }
 
-/// Paths and bodies (PUT) that make this release's roles and mappings count in a cluster whose files an older
-/// one wrote. Only the certificate of [`ADMIN_DN`] may ask for it.
+/// Paths and bodies (PUT) that make this release's roles and mappings take effect in a cluster whose files an
+/// older release wrote. Only the certificate of [`ADMIN_DN`] may request them.
 pub fn roles() -> Vec<(String, Value)> {
     security::changes()
 }

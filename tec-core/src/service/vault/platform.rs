@@ -109,7 +109,7 @@ impl Platform {
     ///
     /// # Security
     /// The vault's own roles list namespaces and names independently: `a/x` and `b/y` let `b/x` log
-    /// in as well. Whoever acts for a caller must check here too.
+    /// in as well. Code that acts for a caller must check here too.
     pub fn admits(&self, role: Role, account: &Account) -> bool {
         match role {
             Role::Component => {

@@ -18,7 +18,7 @@ const FIRST_WAIT: Duration = Duration::from_millis(250);
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
 /// Number of consecutive refusals of a login that count as drift. One refusal means little: the
-/// vault gives the same answer while the API server, which it asks, is away.
+/// vault gives the same answer while the API server, which it asks, is unavailable.
 const LOGIN_REFUSALS: u32 = 6;
 
 /// An event that the plan receives.
@@ -93,7 +93,7 @@ pub enum SetupEnd {
     /// Roles or policies differ from their desired state: bring the vault up again with the root
     /// part.
     RootDrift(String),
-    /// Someone has to look.
+    /// An admin must intervene.
     Fatal(Fatal, String),
 }
 

@@ -6,7 +6,7 @@ use crate::port::{
 };
 use crate::testing::sample;
 
-/// The ports whose changes take an audit line along: one type for all, which implements this
+/// The ports whose changes carry an audit line: one type for all, which implements this
 /// automatically, or several over one audit log, such as machines in a cluster and secrets in a
 /// vault.
 pub trait AuditedPorts {
@@ -38,8 +38,8 @@ impl<R: MachineRegistry + AkRegistry + ImageRegistry + SecretStore> AuditedPorts
     }
 }
 
-/// Checks that changes that take an audit line along write it, and calls that change nothing write
-/// none; `make` returns empty registries over one audit log, `read` its content in order.
+/// Checks that changes that carry an audit line write it, and calls that change nothing write none;
+/// `make` returns empty registries over one audit log, `read` its content in order.
 ///
 /// # Panics
 /// If the contract is broken.

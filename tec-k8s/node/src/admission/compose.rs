@@ -79,7 +79,7 @@ pub async fn parts(
     Ok(Parts { ports, renewals })
 }
 
-/// Makes the node that this service runs on a member like all others, as if it had asked for a ticket.
+/// Makes this service's own node a member like all others, as if it had asked for a ticket.
 async fn enroll(
     enrollments: &dyn Enrollments,
     Founder { claim, key }: &Founder,

@@ -2,7 +2,7 @@
 //!
 //! The API server authenticated the kubelet by the client certificate that it got in its join. What remains
 //! to check is the same as in a join: a member has this name, its machine is in service, and a serving
-//! certificate would be for no other server. The controller manager signs what is approved.
+//! certificate would be valid for no other server. The controller manager signs what is approved.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

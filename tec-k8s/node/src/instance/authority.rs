@@ -44,7 +44,7 @@ pub enum AuthorityError {
         source: std::io::Error,
     },
     /// The key is in none of the forms that kubeadm writes.
-    #[error("the CA's key is no PKCS #1, PKCS #8 or SEC 1 key")]
+    #[error("the CA's key is not a PKCS #1, PKCS #8 or SEC 1 key")]
     Key,
     /// The CA's certificate, or the one to be issued.
     #[error("cannot create the certificate")]
@@ -76,7 +76,7 @@ impl Authority {
         Self { directory: directory.into(), clock, entropy, reserved: BTreeSet::new() }
     }
 
-    /// Also certifies no node with one of these addresses: they belong to others.
+    /// Also refuses to certify a node with one of these addresses: they belong to others.
     #[must_use]
     pub fn reserving(mut self, addresses: BTreeSet<IpAddr>) -> Self {
         let addresses = addresses.into_iter();

@@ -2,7 +2,7 @@
 
 use tokio::sync::watch;
 
-/// Stops init server and join client. Cheap to clone; all clones are one.
+/// Stops init server and join client. Cheap to clone; all clones share one state.
 #[derive(Clone, Debug)]
 pub struct Cleaner(watch::Sender<bool>);
 

@@ -1,4 +1,4 @@
-//! A control plane's own claim, on its own state disk: its join service admits it by that.
+//! A control plane's own claim, on its own state disk: its join service admits it on that basis.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -24,8 +24,8 @@ impl NodeLog for OwnLog {
 }
 
 /// Runs each Init to completion, whether or not its caller stays: after the lock there is no way back. A
-/// caller that lost its answer asks again, with the same request; once one got it, the bootstrapper has done
-/// its work.
+/// caller that lost its answer asks again, with the same request; once a caller has received it, the
+/// bootstrapper has done its work.
 #[derive(Clone, Debug)]
 pub struct InitGate {
     service: Arc<InitService>,

@@ -1,7 +1,7 @@
 //! The ticket of a join that has begun, on the encrypted state disk.
 //!
 //! A join service issues no second certificate to a node that is in its cluster. A process, or a machine,
-//! that ends between the registration of its kubelet and the end of the join continues with what it has:
+//! that stops between the registration of its kubelet and the end of the join continues with what it has:
 //!
 //! ```text
 //!  ticket ─► files, key, certificate, `ticket` ─► kubeadm join ─► done ─► `ticket` is removed
@@ -88,7 +88,7 @@ pub struct KeptTickets<'k> {
 
 #[async_trait]
 impl TicketSource for KeptTickets<'_> {
-    /// A control plane always asks for its turn; what comes with it is no more than it has.
+    /// A control plane always asks for its turn; the ticket that comes with it contains nothing new.
     async fn fetch(&self) -> Result<JoinTicket, PortError> {
         let Some(kept) = self.file.read()? else {
             return self.source.fetch().await;

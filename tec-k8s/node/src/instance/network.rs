@@ -78,7 +78,7 @@ impl Manifest {
 
 fn part(document: Value) -> anyhow::Result<Part> {
     let object: DynamicObject =
-        serde_json::from_value(document).context("a document is not an object of Kubernetes")?;
+        serde_json::from_value(document).context("a document is not a Kubernetes object")?;
     let types = object.types.as_ref().context("an object has no kind")?;
     let kind = GroupVersionKind::try_from(types)?;
     anyhow::ensure!(object.metadata.name.is_some(), "a {} has no name", types.kind);

@@ -124,7 +124,7 @@ pub fn measurements(path: &Path) -> anyhow::Result<Measurements> {
     let read = Measurements::from_json(&json);
     let read = read.with_context(|| format!("cannot use {}", path.display()))?;
     let is_empty = read == Measurements::default();
-    anyhow::ensure!(!is_empty, "{} expects nothing", path.display());
+    anyhow::ensure!(!is_empty, "{} contains no measurements", path.display());
     Ok(read)
 }
 
@@ -289,8 +289,9 @@ impl Node {
         }
     }
 
-    /// The server end, which clients of this node judge; it judges nobody. Older clients, which cannot
-    /// receive evidence over the connection, find it in the certificate: they decide what they require.
+    /// The server end, whose evidence clients of this node evaluate; it evaluates none. Older clients, which
+    /// cannot receive evidence over the connection, find it in the certificate: they decide what they
+    /// require.
     ///
     /// # Errors
     /// The cryptography provider generates no key.

@@ -34,8 +34,8 @@ enum Hash {
 /// The text is not such a hash.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the hash of the init secret is neither sha256:<64 hexadecimal digits> nor bcrypt's of a cost \
-     of at most {MAX_COST}"
+    "the hash of the init secret is neither sha256:<64 hexadecimal digits> nor a bcrypt hash with \
+     a cost of at most {MAX_COST}"
 )]
 #[non_exhaustive]
 pub struct ParseInitSecretHashError;

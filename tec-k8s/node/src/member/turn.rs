@@ -29,8 +29,8 @@ const BEGINS: Duration = Duration::from_mins(4);
 /// The label that kubeadm sets on a control plane in its last step.
 const MARK: &str = "node-role.kubernetes.io/control-plane";
 
-/// Turns by a lease. As with leaders, no clock is compared with another one: a turn has expired when it was
-/// seen unchanged for as long as it is valid.
+/// Turns by a lease. As with leaders, no clock is compared with another one: a turn has expired once it has
+/// been seen unchanged for as long as it is valid.
 #[derive(Clone)]
 pub struct KubeTurns {
     leases: Api<Lease>,
@@ -70,7 +70,7 @@ impl KubeTurns {
         })
     }
 
-    /// For how long the lease was seen unchanged.
+    /// How long the lease has been seen unchanged.
     fn seen_for(&self, lease: &Lease) -> Duration {
         let version = lease.resource_version().unwrap_or_default();
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);

@@ -53,7 +53,7 @@ struct Elsewhere(ClusterId);
 struct Newcomer;
 
 /// The answer of the first that gives one. They are asked in order; a slow one does not keep the next from
-/// being asked, and a failing one even less.
+/// being asked, and neither does a failing one.
 async fn first<T>(asks: Vec<BoxFuture<'_, Result<T, PortError>>>) -> Result<T, PortError> {
     let mut last = PortError::new(PortErrorKind::Unavailable, "find a join service");
     let mut next = asks.into_iter().take(MAX_SERVICES);

@@ -96,8 +96,8 @@ pub enum OlderMasterSecret {
 }
 
 impl InitSecrets {
-    /// The newer of the older clients send the master secret in addition to a URI that has it too. The oldest
-    /// send it alone, or with a URI of the cluster's own key service that has no key.
+    /// Of the older clients, the newer ones send the master secret in addition to a URI that has it too. The
+    /// oldest send it alone, or with a URI of the cluster's own key service that has no key.
     pub(super) fn uris(
         self,
         older: OlderMasterSecret,

@@ -88,7 +88,7 @@ impl Endorsements {
         let machine = member_machine(disk, &caller.ak());
         let challenge = Challenge { machine, ek, public: named };
         let issued = challenge.issue(&self.key, self.clock.now(), &*self.entropy);
-        let (id, secret) = issued.ok_or_else(|| refused("the challenge cannot be made"))?;
+        let (id, secret) = issued.ok_or_else(|| refused("the challenge cannot be created"))?;
         let certificate = (!message.certificate.is_empty()).then_some(message.certificate);
         let offer = EkOffer::new(public, certificate);
         let mut rng = EntropyRng::new(&*self.entropy);

@@ -224,7 +224,7 @@ impl JoinService {
         endorsements.map_or(Ok(None), |endorsements| endorsements.proven(caller, disk, proof))
     }
 
-    /// Passes a machine without a cluster, and one of ours whose join was interrupted. Whatever its
+    /// Accepts a machine without a cluster, and one of ours whose join was interrupted. Whatever its
     /// measurements are, a member of another cluster is under someone else's control.
     async fn ensure_not_elsewhere(&self, caller: &Caller) -> Result<(), Status> {
         if caller.marker() == MarkerState::Unset {

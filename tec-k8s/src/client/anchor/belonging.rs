@@ -204,8 +204,8 @@ impl KubeRegistry {
     }
 
     /// Whether no node pins what an operator issued here: the anchor has no machines, or is on standby, so
-    /// that its machines are those of another anchor. Once another CA was brought in, certificates are issued
-    /// by that one.
+    /// that its machines are those of another anchor. Once another CA has been adopted, it issues the
+    /// certificates.
     async fn gives_way(&self) -> Result<bool, PortError> {
         let ca = self.secret_object(CA_SECRET).await?;
         if !ca.as_ref().is_some_and(is_issued) {

@@ -68,8 +68,8 @@ pub(super) fn demands_of(
     })
 }
 
-/// The fields of the spec that express it; existing limits stay. If no token is brought in, the operator
-/// creates one.
+/// The fields of the spec that express it; existing limits stay. If no token is adopted, the operator creates
+/// one.
 pub(super) fn spec_of(
     demands: &Demands,
     cluster: &TrustedExecutionCluster,

@@ -235,7 +235,7 @@ impl TrustAnchor for KubeRegistry {
         Ok(progress.filter(|progress| progress.epoch == epoch).map(|progress| progress.unit))
     }
 
-    /// What an API server deletes may be in its etcd until the next compaction, and in backups.
+    /// What an API server deletes may remain in its etcd until the next compaction, and in backups.
     async fn shred(&self, line: &AuditEvent) -> Result<u64, PortError> {
         let object = self.authority_object().await?;
         let role = self.authority_of(&object).await?.role();

@@ -55,7 +55,7 @@ pub(super) struct Snapshot {
     machines: BTreeMap<MachineId, HereMachine>,
     pub(super) keys: BTreeMap<Fingerprint, HereKey>,
     of_machine: BTreeMap<MachineId, Vec<Fingerprint>>,
-    /// Secrets named like a machine; empty ones hold no disk key, and are in the way.
+    /// Secrets named like a machine; empty ones hold no disk key, but occupy its name.
     pub(super) secrets: BTreeMap<MachineId, SecretBytes>,
     /// The recovery keys that machines deposited.
     escrows: BTreeMap<MachineId, BTreeMap<u32, SecretBytes>>,

@@ -37,8 +37,8 @@ impl KubeRegistry {
         }
     }
 
-    /// The machine first, since the others get it as their owner; the binding last, since only then the
-    /// machine counts.
+    /// The machine first, since the others get it as their owner; the binding last, since only then does the
+    /// machine count.
     async fn write_machine(
         &self,
         unit: &MachineUnit,

@@ -6,7 +6,7 @@
 //! ```
 //! *What it is*: a log that passes everything on to another one and also reports it to the cluster. Recording
 //! waits for no API server. *What it is not*: proof. Anyone who may create Events can write the same; they
-//! are for people, and nothing is decided on them.
+//! are for people, and no decision depends on them.
 //!
 //! # Floods
 //! Anyone who knows a public key can make attempts fail in its name. However many there are, the same outcome

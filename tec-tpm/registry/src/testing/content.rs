@@ -1,4 +1,4 @@
-//! Images, made on the spot.
+//! Images, generated on the spot.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -28,14 +28,14 @@ pub struct Content {
 }
 
 impl Content {
-    /// Adds a blob; the answer is a descriptor without media type.
+    /// Adds a blob; returns a descriptor without media type.
     pub fn blob(&mut self, bytes: &[u8]) -> Value {
         let digest = digest(bytes);
         self.blobs.insert(digest.clone(), bytes.to_vec());
         json!({ "digest": digest, "size": bytes.len() })
     }
 
-    /// Adds a manifest or index; the answer is its digest.
+    /// Adds a manifest or index; returns its digest.
     pub fn manifest(&mut self, media_type: &str, json: &Value) -> String {
         let bytes = json.to_string().into_bytes();
         let digest = digest(&bytes);
@@ -44,8 +44,8 @@ impl Content {
         digest
     }
 
-    /// Adds an image with these labels and layers, each with what its packing is called; the answer
-    /// is the digest of its manifest.
+    /// Adds an image with these labels and layers, each with the name of its compression; returns
+    /// the digest of its manifest.
     pub fn image(&mut self, labels: &Value, layers: &[(&str, TableLayer)]) -> String {
         let config = json!({
             "architecture": "amd64", "os": "linux", "config": { "Labels": labels },
@@ -81,7 +81,7 @@ pub(super) fn with(mut object: Value, more: &[(&str, Value)]) -> Value {
     object
 }
 
-/// An ordinary layer with these files, and what its packing is called.
+/// An ordinary layer with these files, and the name of its compression.
 ///
 /// # Errors
 /// A path that tar cannot write.
@@ -99,7 +99,7 @@ pub fn gzip(files: &[(&str, &[u8])]) -> io::Result<(&'static str, TableLayer)> {
     Ok(("gzip", layer))
 }
 
-/// Bytes that cannot be packed, always the same. A linear congruential generator (Knuth, MMIX).
+/// Incompressible bytes, always the same. A linear congruential generator (Knuth, MMIX).
 pub fn noise(size: usize) -> Vec<u8> {
     let mut state = 1_u64;
     let mut next = || {

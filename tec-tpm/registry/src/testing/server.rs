@@ -1,4 +1,4 @@
-//! A real registry as a process, on the loopback.
+//! A real registry as a process, on loopback.
 
 use std::fs;
 use std::net::TcpListener;
@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 
 use super::content::Content;
 
-/// The registry of the Distribution project; ends with the value.
+/// The registry of the Distribution project; stopped on drop.
 #[derive(Debug)]
 pub struct RealRegistry {
     process: Child,
@@ -31,11 +31,11 @@ pub struct Pusher {
     client: Client,
 }
 
-/// Whom the registry lets in.
+/// Who has access to the registry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers choose")]
 pub enum Access {
-    /// Everybody.
+    /// Everyone.
     Everybody,
     /// [`USER`].
     User,
@@ -43,9 +43,9 @@ pub enum Access {
 
 /// Name and password of the only user.
 pub const USER: (&str, &str) = ("user", "s3cret:x");
-/// The same, as crypt(3) makes it with bcrypt.
+/// The same, with the password as a bcrypt hash (crypt(3)).
 const HTPASSWD: &str = "user:$2b$04$Xau2E5SBLzbDHgTH1WBYCuN6a0LW64QMg4UPlKsS4QXf/CcyX8IBe\n";
-/// The registry listens by then, on a machine that does other things, too.
+/// The registry listens by then, even on a busy machine.
 const READY: Duration = Duration::from_mins(1);
 const POLL: Duration = Duration::from_millis(50);
 
@@ -71,7 +71,7 @@ impl RealRegistry {
     /// Starts a registry on a free port, without TLS, and waits until it listens.
     ///
     /// # Errors
-    /// It is not there (`cargo xtask tools`), or does not listen.
+    /// It is not installed (`cargo xtask tools`), or does not listen.
     pub async fn start(access: Access) -> anyhow::Result<Self> {
         let directory = TempDir::new()?;
         let root = directory.path();

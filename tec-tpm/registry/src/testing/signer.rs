@@ -1,4 +1,4 @@
-//! Signatures as cosign makes them, made on the spot.
+//! Signatures as cosign makes them, generated on the spot.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -12,7 +12,7 @@ use super::content::{CONFIG, Content, MANIFEST, with};
 /// Media type of a claim.
 const CLAIM: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
 
-/// Somebody who signs images.
+/// A signer of images.
 #[derive(Clone, Debug)]
 pub struct Signer(SigningKey);
 

@@ -9,16 +9,16 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use tec_registry::testing::Content;
 
-/// What it does beside answering.
+/// What it does besides answering.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Behaviour {
-    /// Wants this token, which `/token` gives to who shows `Basic …`.
+    /// Requires this token, which `/token` issues in exchange for `Basic …`.
     pub(crate) bearer: Option<(&'static str, &'static str)>,
     /// Blobs are redirected to this host.
     pub(crate) redirect: Option<String>,
     /// Each answer with a blob ends after this many bytes.
     pub(crate) cut: Option<usize>,
-    /// It knows no ranges.
+    /// It does not support ranges.
     pub(crate) ignores_ranges: bool,
     /// So many calls are answered with 503 first.
     pub(crate) busy: usize,
@@ -180,7 +180,7 @@ impl futures_core::Stream for Cut {
     }
 }
 
-/// Replaces the blobs by others of the same digest's name.
+/// Replaces the blobs by altered ones under the same digests.
 pub(crate) fn altered(content: &Content) -> Content {
     let spoil = |bytes: &Vec<u8>| {
         let mut bytes = bytes.clone();

@@ -1,4 +1,4 @@
-//! Servers that do what registries, mirrors and networks may do.
+//! Servers that misbehave as registries, mirrors and networks may.
 
 use serde_json::json;
 use tec_core::code::Code;

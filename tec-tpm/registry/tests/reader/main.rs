@@ -1,4 +1,4 @@
-//! The reader against a real registry, and against servers that do what registries may do.
+//! The reader against a real registry, and against servers that misbehave as registries may.
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,

@@ -11,7 +11,7 @@ use crate::real::reader;
 /// A claim and the signature beside it.
 type Signed = (Vec<u8>, String);
 
-/// What lies beside the image with this digest.
+/// What is stored beside the image with this digest.
 type Claims<'a> = &'a dyn Fn(&str) -> Vec<Signed>;
 
 /// A pair of keys; equal seeds give equal pairs.

@@ -1,10 +1,10 @@
-//! How much may come out of the packed streams of one image, all of them together.
+//! How much the packed streams of one image may unpack to, all of them together.
 //!
 //! ```text
 //! what came out <= FREE + RATIO * what went in
 //! ```
-//! The sum counts and not each stream, so that many small bombs are one large one. A stream within a
-//! stream, such as a layer of a packed layout, adds to what came out only: it came out itself.
+//! The sum counts, not each stream, so that many small bombs count as one large one. A stream within a
+//! stream, such as a layer of a packed layout, adds only to the output: it is output itself.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::unpack_error::UnpackError;
 
-/// Bytes that may come out of anything: a small image of zeros is no attack.
+/// Bytes that any image may unpack to: a small image of zeros is no attack.
 const FREE: u64 = 128 << 20;
-/// Highest ratio beyond. That of images is below 10, that of gzip at most 1032.
+/// Highest ratio beyond that. The ratio of images is below 10, that of gzip at most 1032.
 const RATIO: u64 = 100;
 /// Maximum number of bytes in any case; images of operating systems have some 10 GiB.
 const MAX_UNPACKED: u64 = 64 << 30;
@@ -26,7 +26,7 @@ pub(super) struct Allowance {
     depth: Depth,
 }
 
-/// Whether a stream lies in the image as it is.
+/// Whether a stream is stored in the image as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Depth {
     #[default]
@@ -78,7 +78,7 @@ impl Allowance {
     }
 }
 
-/// How far a stream was ever read: to read it again costs nothing.
+/// How far a stream has ever been read: reading it again costs nothing.
 #[derive(Debug)]
 pub(super) struct Meter {
     allowance: Allowance,

@@ -36,7 +36,7 @@ enum Algorithm {
     Sha512,
 }
 
-/// The text is not a digest of a known kind.
+/// The text is not a digest of a known type.
 #[derive(Debug)]
 pub(super) struct UnknownDigest;
 
@@ -93,7 +93,7 @@ impl Algorithm {
 }
 
 impl BlobDigest {
-    /// `reader`, which must have this size and digest: else its end is an error.
+    /// `reader`, which must have this size and digest: otherwise, reading its end fails.
     pub(super) fn verified(&self, reader: impl Read + Send + 'static, size: u64) -> Stream {
         Box::new(Verified {
             reader,

@@ -8,7 +8,7 @@ use std::{fmt, io};
 
 use tec_core::reference::ImageFile;
 
-/// A file that several readers share: each read says where.
+/// A file that several readers share: each read states its offset.
 pub(super) struct Bytes {
     file: Mutex<File>,
     size: u64,
@@ -48,8 +48,8 @@ impl Bytes {
         self.size
     }
 
-    /// Appends what `reader` gives, as long as the file has at most `limit` bytes then; the answer
-    /// is where it lies.
+    /// Appends the content of `reader`, unless the file would then exceed `limit` bytes; returns
+    /// where it is.
     pub(super) fn append(&self, reader: impl Read, limit: u64) -> io::Result<Range<u64>> {
         append(&mut self.lock(), reader, limit)
     }
@@ -112,7 +112,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// Leaves bytes out.
+    /// Skips bytes.
     pub(super) fn skip(&mut self, count: u64) -> io::Result<()> {
         let start = self.range.start.checked_add(count);
         let start = start.filter(|start| *start <= self.range.end);

@@ -25,15 +25,15 @@ pub enum InputError {
         #[source]
         source: io::Error,
     },
-    /// The file is nothing that is known.
+    /// The format of the file is not known.
     #[error(
-        "{file} is no directory, disk, FAT file system, tar stream, OCI layout or program for firmware"
+        "{file} is not a directory, disk, FAT file system, tar stream, OCI layout or program for firmware"
     )]
     Unknown {
         /// The file.
         file: PathBuf,
     },
-    /// The file is something else that is known.
+    /// The format of the file is known, but not supported.
     #[error("{file} is {what}: {hint}")]
     Unsupported {
         /// The file.
@@ -87,7 +87,7 @@ pub enum InputError {
         /// All of them.
         candidates: Vec<String>,
     },
-    /// The deployment that was chosen is not there.
+    /// The chosen deployment does not exist.
     #[error("{file} has no deployment {deployment:?}; available: {}", candidates.join(", "))]
     NoSuchDeployment {
         /// The file.
@@ -117,8 +117,8 @@ impl InputError {
     }
 }
 
-/// The first error about unpacking, also one that an [`io::Error`] wraps: such a one leaves itself out
-/// of the chain of sources.
+/// The first error of unpacking, even if an [`io::Error`] wraps it: that one omits itself from the chain of
+/// sources.
 fn cause<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e UnpackError> {
     let mut next = Some(error);
     while let Some(error) = next {

@@ -19,7 +19,7 @@ pub(super) enum Format {
     Tar,
     PackedTar,
     Program,
-    /// Something else that is known.
+    /// A known format that is not supported.
     Unsupported {
         what: &'static str,
         hint: &'static str,
@@ -31,7 +31,7 @@ pub(super) enum Format {
 const PROGRAM: &[u8] = b"MZ";
 const UNPACK: &str = "unpack it first";
 const CONVERT: &str = "convert it to a raw disk first, for example with qemu-img";
-/// First bytes of what images come in, too.
+/// First bytes of other formats in which images are distributed.
 const OTHERS: [(&[u8], &str, &str); 5] = [
     (b"\xfd7zXZ\0", "packed with xz", UNPACK),
     (b"BZh", "packed with bzip2", UNPACK),
@@ -79,7 +79,7 @@ impl Format {
         unpacked.read_to_end(&mut start)?;
         Ok(match start.first_chunk() {
             Some(block) if is_header(block) => Self::PackedTar,
-            _ => Self::Unsupported { what: "a packed file that is no tar stream", hint: UNPACK },
+            _ => Self::Unsupported { what: "a packed file that is not a tar stream", hint: UNPACK },
         })
     }
 }

@@ -54,8 +54,8 @@ impl BootSource {
     }
 
     /// Opens an OCI image whose parts are kept elsewhere, such as in a registry. `manifest` is its
-    /// image manifest (no index), whose digest the caller has compared; `name` tells the image in
-    /// errors.
+    /// image manifest (no index), whose digest the caller has compared; errors call the image
+    /// `name`.
     ///
     /// Layers with a table of contents (estargz, zstd:chunked) are not read as a whole: only the
     /// table, and the files that are opened later.
@@ -65,9 +65,9 @@ impl BootSource {
     ///
     /// # Security
     /// Layers that are read as a whole are compared with the digest in the manifest, tables and
-    /// files of the others with digests that follow from it. Software that unpacks all of a layer
-    /// may find other files in it than its table tells; then what is computed here is of no boot of
-    /// the image, and opens nothing.
+    /// files of the others with digests that follow from it. Software that unpacks a whole layer
+    /// may find other files in it than its table lists; the values computed here then match no boot
+    /// of the image, and unlock nothing.
     pub fn open_parts(
         &self,
         name: &str,
@@ -135,7 +135,7 @@ impl Opening<'_> {
         self.opened(kind, image)
     }
 
-    /// `within` is for what is packed in it once more.
+    /// `within` is for packed streams inside it.
     fn tar(&self, layer: Layer, within: &Allowance) -> Result<OpenImage, InputError> {
         let image = LayeredImage::open(vec![layer], Whiteouts::Ordinary);
         let image =

@@ -4,7 +4,7 @@ use std::io;
 
 /// Where folders can be listed.
 pub(in crate::compute) trait Folders {
-    /// Names of the folders in `path`, in order; links to folders are none.
+    /// Names of the folders in `path`, in order; links to folders do not count.
     fn folders(&self, path: &str) -> io::Result<Vec<String>>;
 }
 
@@ -27,7 +27,7 @@ pub(super) fn deployments(image: &dyn Folders) -> io::Result<Vec<String>> {
     Ok(found)
 }
 
-/// The folders in a folder that need not be there.
+/// The folders in a folder that need not exist.
 fn folders(image: &dyn Folders, path: &str) -> io::Result<Vec<String>> {
     match image.folders(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),

@@ -6,16 +6,15 @@ use std::{fmt, io};
 
 /// The parts of an OCI image by digest, wherever they are kept.
 ///
-/// *Contract*: the bytes as they are stored. Whoever reads them compares sizes and digests, so they
-/// may come from anybody.
-/// *Implemented by* OCI image layouts here, and by readers of registries.
+/// *Contract*: the bytes as they are stored. The reader compares sizes and digests, so they may
+/// come from anyone. *Implemented by* OCI image layouts here, and by readers of registries.
 pub trait ImageParts: fmt::Debug + Send + Sync {
     /// Opens the part with this digest, such as `sha256:…`, at the beginning of `range`, which
-    /// counts bytes. What lies behind the range is not read.
+    /// counts bytes. What follows the range is not read.
     fn open(&self, digest: &str, range: Range<u64>) -> io::Result<Box<dyn Read + Send>>;
 }
 
-/// How much of an image is looked at.
+/// How much of an image is examined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers choose")]
 pub enum Extent {

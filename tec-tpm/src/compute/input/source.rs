@@ -1,4 +1,4 @@
-//! One entry for all sorts of images.
+//! One entry point for all types of images.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use tec_core::reference::{BootImage, ImageFile};
 
 use super::program::PROGRAM;
 
-/// An image of an operating system, whichever way it comes.
+/// An image of an operating system, in whatever form it comes.
 ///
 /// What it is follows from its content: a directory, an OCI image layout (a directory, or an
 /// archive of one), the root of an OSTree installation, a tar stream (plain, gzip or zstd), a raw

@@ -1,4 +1,4 @@
-//! The files of an image by path: what layers put over each other leave.
+//! The files of an image by path: what remains once all layers are applied.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -42,8 +42,8 @@ pub enum TreeError {
         /// The path.
         path: String,
     },
-    /// A path continues below something that is not a folder. Programs disagree whether such a file
-    /// lands behind the link or replaces it.
+    /// A path continues below something that is not a folder. Programs disagree on whether such a
+    /// file is placed behind the link or replaces it.
     #[error("{path} goes through {parent}, which is not a folder")]
     NotAFolder {
         /// The path.
@@ -72,7 +72,7 @@ impl<C: Clone> Tree<C> {
         Self { entries: BTreeMap::new() }
     }
 
-    /// Puts a file or a link at `path`, in the place of whatever is there.
+    /// Puts a file or a link at `path`, replacing whatever is there.
     pub(super) fn insert(
         &mut self,
         layer: usize,
@@ -102,7 +102,7 @@ impl<C: Clone> Tree<C> {
         self.insert(layer, path, node)
     }
 
-    /// Puts a folder at `path`: a file or link there goes, a folder stays with what is in it.
+    /// Puts a folder at `path`: a file or link there is removed, a folder stays with its content.
     pub(super) fn insert_folder(&mut self, path: &str) -> Result<(), TreeError> {
         self.check_parents(path)?;
         self.entries.remove(path);

@@ -11,7 +11,7 @@ use super::allowance::Meter;
 use super::unpack_error::UnpackError;
 use super::zstd::ZstdReader;
 
-/// A stream whose kind is not fixed.
+/// A stream of any type.
 pub(super) type Stream = Box<dyn Read + Send>;
 
 /// Where a stream comes from.

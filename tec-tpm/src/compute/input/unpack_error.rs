@@ -2,15 +2,15 @@
 
 use std::io;
 
-/// A packed stream cannot be unpacked. The offset counts bytes from the start of the packed stream, and
-/// may lie some bytes after the culprit, since decoders read ahead.
+/// A packed stream cannot be unpacked. The offset counts bytes from the start of the packed stream, and may
+/// be some bytes after the damage, since decoders read ahead.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnpackError {
     /// The data are damaged.
     #[error("offset {offset}: the {format} data is damaged")]
     Damaged {
-        /// Where reading got.
+        /// How far reading got.
         offset: u64,
         /// Format.
         format: &'static str,
@@ -18,7 +18,7 @@ pub enum UnpackError {
         #[source]
         source: io::Error,
     },
-    /// Far more comes out of the image than went in.
+    /// The image unpacks to far more than its size.
     #[error("a decompression bomb: {packed} bytes unpack to more than {unpacked}")]
     Ratio {
         /// Bytes of the image that were read.
@@ -26,7 +26,7 @@ pub enum UnpackError {
         /// Their unpacked bytes.
         unpacked: u64,
     },
-    /// More comes out than the limit.
+    /// It unpacks to more than the limit.
     #[error("it unpacks to more than {limit} bytes")]
     TooLarge {
         /// Limit.

@@ -9,8 +9,8 @@ use super::bytes::le32;
 
 /// Reads all frames of a zstd stream.
 ///
-/// The decoder of the crate stops after one frame and takes any window for the first one; here the
-/// header is looked at before.
+/// The decoder of the crate stops after one frame and accepts any window for the first one; here
+/// the header is checked first.
 pub(super) struct ZstdReader<R: Read> {
     state: State<R>,
 }
@@ -58,7 +58,7 @@ impl<R: Read> Read for ZstdReader<R> {
     }
 }
 
-/// The next frame; those that are to be skipped are.
+/// The next frame; skippable ones are skipped.
 fn next_frame<R: Read>(mut reader: R) -> io::Result<State<R>> {
     loop {
         let mut magic = Vec::new();

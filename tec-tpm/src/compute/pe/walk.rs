@@ -21,7 +21,7 @@ const SHORT_NAME: usize = 8;
 /// Maximum number of zero bytes after the content of a section that are hashed.
 const MAX_ZEROS: u64 = 1 << 20;
 
-/// A section that something is wanted of.
+/// A section of which something is requested.
 #[derive(Clone, Debug)]
 pub(in crate::compute) struct Part {
     pub(in crate::compute) name: String,
@@ -105,7 +105,7 @@ impl PeStream {
 enum Role {
     Hash,
     Skip,
-    /// Hashed; the number is the position in `Walk::parts` if something is wanted of it.
+    /// Hashed; the number is the position in `Walk::parts` if something of it is requested.
     Section(Option<usize>),
     Certificates,
 }
@@ -183,7 +183,7 @@ impl Walk {
         self.stretches.push(Stretch { end, role });
     }
 
-    /// A section that is wanted must have content: nothing is made up.
+    /// A requested section must have content: nothing is made up.
     fn refuse_unwritten(&self, request: &PeRequest) -> Result<(), PeError> {
         let wanted =
             |(name, _): &&Unwritten| request.keep.contains(name) || request.hash.contains(name);
@@ -195,7 +195,7 @@ impl Walk {
         }
     }
 
-    /// Notes what is wanted of a section; the answer is its position.
+    /// Records what is requested of a section; returns its position.
     fn part(&mut self, section: &Section, request: &PeRequest) -> Result<Option<usize>, PeError> {
         let candidate = self.strings_from.is_some() && long_name(&section.name).is_some();
         let mut keep = request.keep.contains(&section.name);
@@ -360,7 +360,7 @@ impl Walk {
         }
     }
 
-    /// Resolves a long name; what turns out not to be wanted is dropped.
+    /// Resolves a long name; what turns out not to be requested is dropped.
     fn named(&self, mut part: Part, request: &PeRequest) -> Result<Option<Part>, PeError> {
         let Some(at) = long_name(&part.name).filter(|_| self.strings_from.is_some()) else {
             return Ok(Some(part));
@@ -422,7 +422,7 @@ impl Part {
     }
 }
 
-/// Takes what fits of the first bytes.
+/// Keeps as many of the first bytes as fit.
 fn push_start(start: &mut Vec<u8>, bytes: &[u8]) {
     let room = MAX_START.saturating_sub(start.len()).min(bytes.len());
     start.extend_from_slice(bytes.get(..room).unwrap_or_default());

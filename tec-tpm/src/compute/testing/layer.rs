@@ -10,7 +10,7 @@ use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use serde_json::{Value, json};
 use tec_core::digest::Sha256Digest;
 
-/// A layer, and what the manifest says beside.
+/// A layer, and what the manifest says about it.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct TableLayer {
@@ -57,8 +57,8 @@ fn zstd(bytes: &[u8]) -> Vec<u8> {
     compress_to_vec(bytes, CompressionLevel::Fastest)
 }
 
-/// Packs files piece by piece: what `pack` makes of headers and of contents of at most `chunk`
-/// bytes follows each other. The answer is the layer so far, and the entries of its table.
+/// Packs files piece by piece: the outputs of `pack` for headers and for contents of at most
+/// `chunk` bytes follow each other. Returns the layer so far, and the entries of its table.
 fn pack(
     files: &[(&str, &[u8])],
     chunk: usize,

@@ -1,4 +1,4 @@
-//! The readers that no public function takes alone, for fuzzing and for hostile files.
+//! The readers that no public function exposes alone, for fuzzing and for hostile files.
 
 use super::super::authenticode::{AuthenticodeError, Signature};
 use super::super::der::DerError;

@@ -5,7 +5,7 @@ use crate::event_log::device_path::file_of;
 use crate::event_log::text::{decoded, printable, utf16};
 use crate::guid::Guid;
 
-/// Partitions and tables that are read of one event; real ones have some ten.
+/// Maximum number of partitions or tables that are read from one event; real ones have about ten.
 const MAX_ENTRIES: u64 = 1024;
 /// `UEFI_PARTITION_TABLE_HEADER` (UEFI 2.10, 5.3.2).
 const GPT_HEADER: usize = 92;
@@ -103,7 +103,7 @@ pub(super) fn text(data: &[u8]) -> Option<Content<'_>> {
     Some(Content::Text { text })
 }
 
-/// A text that nothing else can be taken for: printable ASCII to its end.
+/// A text that cannot be mistaken for anything else: printable ASCII to its end.
 pub(super) fn ascii(data: &[u8]) -> Option<Content<'_>> {
     let end = data.iter().rposition(|byte| *byte != 0)?;
     let printed = data.get(..=end)?;
@@ -111,7 +111,7 @@ pub(super) fn ascii(data: &[u8]) -> Option<Content<'_>> {
     is_text.then(|| text(printed)).flatten()
 }
 
-/// A length in one byte and that many of text; then what it describes.
+/// A length in one byte, that many bytes of text, then what the text describes.
 pub(super) fn description(data: &[u8]) -> Option<(String, &[u8])> {
     let (length, rest) = data.split_first()?;
     let (name, rest) = rest.split_at_checked(usize::from(*length))?;

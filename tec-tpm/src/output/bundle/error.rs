@@ -1,4 +1,4 @@
-//! Why a bundle is not taken.
+//! Why a bundle is not accepted.
 
 use tec_core::ak::Fingerprint;
 use tec_core::code::Code;
@@ -7,7 +7,7 @@ use tec_core::time::Timestamp;
 
 use super::super::OutputError;
 
-/// A bundle of reference values is not taken.
+/// A bundle of reference values is not accepted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BundleError {
@@ -19,7 +19,7 @@ pub enum BundleError {
     Algorithm {
         /// What it says.
         algorithm: String,
-        /// What is taken.
+        /// What is accepted.
         taken: &'static str,
     },
     /// The private key cannot be used.
@@ -46,7 +46,7 @@ pub enum BundleError {
     /// The signed content is not a bundle.
     #[error("the bundle cannot be read")]
     Content(#[source] OutputError),
-    /// The bundle's time has ended.
+    /// The bundle has expired.
     #[error("the bundle expired at {at}")]
     Expired {
         /// When.

@@ -1,7 +1,7 @@
-//! Reference values of one image with a detached signature: from whoever builds the image to
-//! whoever approves it.
+//! Reference values of one image with a detached signature: from the builder of the image to its
+//! approver.
 //!
-//! The bundle is JSON, and what is signed is its very bytes: ECDSA on P-256 with SHA-256, as
+//! The bundle is JSON, and what is signed is exactly its bytes: ECDSA on P-256 with SHA-256, as
 //! `openssl dgst -sha256 -sign` makes it. The signature is a JSON file of its own, which names the
 //! key by its fingerprint. Nothing of a bundle can be read before its signature is verified.
 //!
@@ -63,7 +63,7 @@ pub const MAX_BUNDLE: usize = 4 << 20;
 pub struct ReferenceBundle {
     /// The image, with its digest.
     pub image: ImageReference,
-    /// End of the values.
+    /// When the values expire.
     pub expires_at: Timestamp,
     /// What booting the image measures.
     pub expected: ExpectedPcrs,
@@ -78,7 +78,7 @@ struct BundleOut<'b> {
     expected: &'b ExpectedPcrs,
 }
 
-/// An unknown member could narrow what is signed, so there is none.
+/// An unknown member could narrow what is signed, so none is accepted.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct BundleIn {
@@ -89,12 +89,12 @@ struct BundleIn {
 }
 
 impl ReferenceBundle {
-    /// A bundle that is good until `expires_at`.
+    /// A bundle that is valid until `expires_at`.
     pub fn new(image: ImageReference, expires_at: Timestamp, expected: ExpectedPcrs) -> Self {
         Self { image, expires_at, expected }
     }
 
-    /// The bytes that are signed. They also are a label `org.coreos.pcrs` with more members.
+    /// The bytes that are signed. They are also a label `org.coreos.pcrs` with more members.
     ///
     /// # Errors
     /// [`OutputError::Json`], in practice never.
@@ -132,9 +132,9 @@ pub struct UntrustedBundle<'b> {
     signature: &'b str,
 }
 
-/// Proof that one of the given keys signed a bundle that has not ended.
+/// Proof that one of the given keys signed a bundle that has not expired.
 ///
-/// Only [`UntrustedBundle::verify`] makes one.
+/// Only [`UntrustedBundle::verify`] creates one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerifiedBundle {
     bundle: ReferenceBundle,
@@ -153,8 +153,8 @@ impl<'b> UntrustedBundle<'b> {
     /// [`BundleError`]; nothing of the bundle is read before the signature is verified.
     ///
     /// # Security
-    /// `keys` are those that the caller trusts to say what boots are good. An old bundle of a
-    /// trusted key is good until its end; see [`VerifiedBundle::check_image`].
+    /// `keys` are those that the caller trusts to say which boots are good. An old bundle of a
+    /// trusted key is valid until it expires; see [`VerifiedBundle::check_image`].
     pub fn verify(self, keys: &[PublicKey], now: Timestamp) -> Result<VerifiedBundle, BundleError> {
         if self.bundle.len() > MAX_BUNDLE {
             return Err(BundleError::Content(OutputError::TooLarge {

@@ -19,7 +19,7 @@ const ALGORITHM: &str = "ecdsa-p256-sha256";
 /// Largest file of a signature; a real one has 250 bytes.
 const MAX_SIGNATURE: usize = 4096;
 
-/// The key of whoever vouches for reference values.
+/// The key that vouches for reference values.
 pub struct BundleSigner(SigningKey);
 
 #[derive(Deserialize, Serialize)]

@@ -1,4 +1,4 @@
-//! Evidence of the sort `az-snp-vtpm` on the wire, in the three forms that attesters made.
+//! Evidence of type `az-snp-vtpm` on the wire, in the three forms that attesters have used.
 //!
 //! ```json
 //! { "version": 2,
@@ -24,7 +24,7 @@ use crate::wire::push_sized;
 const MAX_SIGNATURE: usize = 512;
 /// Largest certificate in DER; they take 1.4 KiB.
 const MAX_VCEK: usize = 16 * 1024;
-/// PCR values that are read at all; the verifier wants exactly 24 and says so.
+/// PCR values that are read at all; the verifier requires exactly 24 and reports otherwise.
 const MAX_VALUES: usize = 64;
 /// What ends a certificate in PEM (RFC 7468, section 5.1).
 const PEM_END: &str = "-----END CERTIFICATE-----";
@@ -86,7 +86,7 @@ pub struct AzSnpEvidence {
     pub signature: Vec<u8>,
     /// TPMS_ATTEST.
     pub message: Vec<u8>,
-    /// PCR values that came along.
+    /// PCR values that were sent along.
     pub values: Vec<Sha256Digest>,
     /// Report of the paravisor, with the hardware's in it.
     pub hcl_report: Vec<u8>,

@@ -150,7 +150,7 @@ fn malformed_evidence_names_the_member() {
     }
 }
 
-/// Some readers go by the version, others take the first form that fits.
+/// Some readers go by the version, others take the first form that matches.
 #[test]
 fn evidence_with_the_members_of_two_forms_is_malformed() {
     let old = evidence(AzSnpEvidenceVersion::V0).to_value();

@@ -258,7 +258,7 @@ impl Host {
     }
 }
 
-/// How this machine differs from a node: who manages its cgroups, and its disk, which belongs to whoever runs
+/// How this machine differs from a node: who manages its cgroups, and its disk, which belongs to the user of
 /// the demo and may be nearly full.
 fn kubelet(name: &str) -> String {
     format!(

@@ -1,4 +1,4 @@
-//! dbx updates, predicted before the reboot that they would make the last one.
+//! dbx updates whose effect is predicted before the reboot, which would otherwise be the machine's last one.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! What a page says of machines and attempts.
+//! What a page shows about machines and attempts.
 
 use serde_json::json;
 

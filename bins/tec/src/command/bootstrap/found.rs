@@ -133,7 +133,7 @@ fn address(args: &ServeArgs, port: u16) -> String {
     }
 }
 
-/// The key brokers of `--also-kbs`. Without a CA, nodes trust no certificate of theirs.
+/// The key brokers of `--also-kbs`. Nodes trust the certificate of one only if its CA is given.
 fn additional_trustees(args: &ServeArgs) -> anyhow::Result<Vec<AdditionalTrustee>> {
     let trustee = |text: &String| {
         let endpoint = endpoint::parse(text).with_context(|| format!("--also-kbs {text:?}"))?;
@@ -300,7 +300,7 @@ impl Founding<'_> {
         serde_json::from_value(spec).context("cannot write the cluster object")
     }
 
-    /// The operator measures a reference with a digest; anything else is on this host.
+    /// A reference with a digest is measured by the operator; anything else is a path on this host.
     async fn images(&mut self, images: &[(ImageName, PathBuf)]) -> anyhow::Result<Vec<ImageName>> {
         let registry = crate::kube::of(&self.cluster);
         let ports = (&registry as _, &registry as _);

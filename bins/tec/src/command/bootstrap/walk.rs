@@ -153,7 +153,7 @@ async fn ask_for_keys(registration: &AkRegistration) -> anyhow::Result<String> {
     }
 }
 
-/// Whether anything listens there.
+/// Whether anything listens at the server's address.
 async fn is_there(server: &Endpoint) -> bool {
     let Ok(url) = reqwest::Url::parse(server.url.as_str()) else {
         return true;

@@ -52,7 +52,7 @@ pub(super) struct TrustArgs {
 
 fn variant(name: &str) -> Result<Variant, String> {
     let known = Variant::of_name(name).filter(|one| *one != Variant::Dummy);
-    known.ok_or_else(|| format!("{name:?} is no sort of evidence"))
+    known.ok_or_else(|| format!("{name:?} is not a type of evidence"))
 }
 
 impl TrustArgs {

@@ -27,7 +27,7 @@ pub(crate) struct InitArgs {
     node: String,
     #[command(flatten)]
     trust: TrustArgs,
-    /// Where keys come from. A missing file of `--master-secret` is created.
+    /// Where keys come from. A missing `--master-secret` file is created.
     #[command(flatten)]
     keys: KeyArgs,
     /// File with the init secret, whose hash the platform has given to the node.
@@ -46,11 +46,11 @@ pub(crate) struct InitArgs {
     /// Output file for the admin's kubeconfig, mode 0600.
     #[arg(long, value_name = "FILE")]
     kubeconfig: PathBuf,
-    /// ID of the cluster that this request creates, as printed by `--dry-run`: a node that already began may
-    /// be in it. Not needed with a master secret, which determines the ID.
+    /// ID of the cluster that this request creates, as printed by `--dry-run`: accepts a node that has
+    /// already begun to create it. Not needed with a master secret, which determines the ID.
     #[arg(long, value_name = "ID", value_parser = cluster_id)]
     cluster: Option<ClusterId>,
-    /// Seconds until the node must have answered, from the start and again from each broken connection;
+    /// Time limit for the node's answer, in seconds, from the start and again from each broken connection;
     /// becoming a cluster may take longer.
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(0..=86_400))]
     wait: u64,
@@ -96,7 +96,7 @@ pub(crate) async fn init(args: InitArgs, output: &Output) -> anyhow::Result<u8> 
 }
 
 /// A node returns the kubeconfig once, and then stops its bootstrapper: a file that cannot be written must be
-/// detected before.
+/// detected beforehand.
 fn ensure_writable(path: &Path) -> anyhow::Result<()> {
     let shown = path.display();
     anyhow::ensure!(!path.is_dir(), "{shown} is a directory");

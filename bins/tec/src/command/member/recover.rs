@@ -36,7 +36,7 @@ pub(crate) struct RecoverArgs {
     /// Only try the keys on each disk.
     #[arg(long)]
     check: bool,
-    /// Seconds until each node must have proved itself; it may then take two more minutes to try the keys.
+    /// Time limit for each node to prove itself, in seconds; trying the keys may then take two more minutes.
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u64).range(0..=86_400))]
     wait: u64,
 }

@@ -54,8 +54,8 @@ async fn step(pair: &Pair, output: &Output) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// Whether an anchor does not answer for now, or the authority is just being moved, which the next check will
-/// show.
+/// Whether an anchor is temporarily unreachable, or the authority is being moved; the next check will show
+/// which.
 fn is_away(error: &anyhow::Error) -> bool {
     match error.downcast_ref::<CodedError>().map(|coded| coded.code) {
         Some(Code::StoreUnavailable | Code::AuthorityMoved) => true,

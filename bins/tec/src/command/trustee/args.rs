@@ -24,7 +24,7 @@ pub(crate) enum TrusteeCommand {
         /// Second configuration.
         after: PathBuf,
     },
-    /// Patch a configuration to say what is intended, and nothing insecure.
+    /// Patch a configuration to state what is intended, and remove what is insecure.
     Patch(Box<PatchArgs>),
     /// Create the key and the certificates of the token signer, or renew them before they expire.
     Signer {
@@ -98,7 +98,7 @@ pub(crate) struct LintArgs {
 
 /// Paths are as seen by the KBS.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "What the configuration shall say, with paths as the KBS sees them")]
+#[command(next_help_heading = "Content of the configuration, with paths as the KBS sees them")]
 pub(crate) struct PatchArgs {
     /// Configuration to patch (default: create a new one).
     pub(crate) config: Option<PathBuf>,
@@ -128,7 +128,7 @@ pub(crate) struct PatchArgs {
     /// Public key of admins (default: the admin API is closed).
     #[arg(long)]
     pub(crate) admin_key: Option<String>,
-    /// Directory for what the KBS stores, or below which files are mounted.
+    /// Directory where the KBS stores its data, or below which files are mounted.
     #[arg(long, default_value = "/opt/trustee/storage")]
     pub(crate) storage_dir: String,
     /// Maximum number of attestation keys with the generation `mounted`.

@@ -65,7 +65,7 @@ fn can_go(pod: &Pod) -> bool {
         && !matches!(phase, Some("Succeeded" | "Failed"))
 }
 
-/// A pod that may not be evicted yet (429, a PodDisruptionBudget) is retried.
+/// The eviction of a pod that may not be evicted yet (429, a PodDisruptionBudget) is retried.
 async fn evict(client: &Client, pod: &Pod) -> anyhow::Result<()> {
     let (name, namespace) = (pod.name_any(), pod.namespace().context("a pod has no namespace")?);
     let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);

@@ -60,7 +60,7 @@ impl KeyVault {
         Self::at(key, LOGIN.to_owned(), vault)
     }
 
-    /// Where a test serves both.
+    /// With both services at these URLs, where tests serve them.
     pub(super) fn at(key: AzureKey, login: String, vault: String) -> Result<Self, PortError> {
         let client = client(None, None).map_err(|error| error.during("reach Azure Key Vault"))?;
         Ok(Self { key, login, vault, client })

@@ -50,7 +50,7 @@ impl GcpKms {
         Self::at(key, BASE)
     }
 
-    /// Where a test serves it.
+    /// With the service at this URL, where tests serve it.
     pub(super) fn at(key: &GcpKey, base: &str) -> Result<Self, PortError> {
         // Credentials are the same for all services; the client for buckets finds and renews them.
         let google = bucket::google(&key.credentials_path, bucket::NO_BUCKET)?;

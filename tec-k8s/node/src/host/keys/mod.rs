@@ -67,7 +67,7 @@ pub enum KeyServiceError {
     #[error("the directory of storage://file is on the disk that its keys open")]
     OnItsOwnDisk,
     /// This program cannot attest to a Trustee.
-    #[error("this program cannot prove its machine to a Trustee")]
+    #[error("this program cannot attest its machine to a Trustee")]
     NoTrustee,
     /// A type that is newer than this program.
     #[error("unknown URI type")]

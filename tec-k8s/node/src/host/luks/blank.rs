@@ -224,7 +224,7 @@ impl LuksDisk {
         opened.map(drop).map_err(|error| error.during("open the new state disk"))
     }
 
-    /// systemd would not: according to its udev rules, a mapped disk is not ready before it has one.
+    /// systemd would not make one: according to its udev rules, a mapped disk is not ready before it has one.
     async fn make_file_system(&self) -> Result<(), PortError> {
         let mut arguments = words(&["-q"]);
         arguments.push(self.mapping().into());

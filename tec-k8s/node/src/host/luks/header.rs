@@ -1,5 +1,5 @@
 //! The metadata of a LUKS2 header. They are not authenticated: whoever can write to the disk can make them
-//! declare that it is not encrypted, or badly.
+//! declare that it is not encrypted, or only weakly.
 
 use std::collections::BTreeMap;
 

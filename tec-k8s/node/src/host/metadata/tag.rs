@@ -1,4 +1,4 @@
-//! What tags or attributes tell instances, the same on all clouds.
+//! What instances learn from tags or attributes, the same on all clouds.
 //!
 //! In addition to those of the older implementation, two replace queries to a cloud's API, which would need
 //! an account: control planes by address, and the API server's name.

@@ -25,8 +25,8 @@ pub(super) fn sector(bytes: &Bytes) -> io::Result<Option<u64>> {
     Ok(None)
 }
 
-/// The partitions of a GPT. The copy at the end of the disk is not a way out: firmware would
-/// repair the first one with it, and what it boots then is not this image.
+/// The partitions of a GPT. The copy at the end of the disk is no substitute: firmware would repair
+/// the first one with it, and would then not boot this image.
 pub(super) fn partitions(bytes: &Bytes, sector: u64) -> Result<Vec<Partition>, DiskError> {
     let header: [u8; 92] = read(bytes, sector, "the GPT header")?;
     check_header(&header, sector)?;

@@ -1,7 +1,7 @@
 //! Partitions of a raw disk image: GPT and MBR.
 //!
-//! Readers of our own instead of a crate's: what is needed are some hundred lines, and each error
-//! must say at which offset.
+//! Our own readers instead of a crate: they need only a few hundred lines, and each error must
+//! state the offset.
 
 mod gpt;
 mod mbr;
@@ -36,7 +36,7 @@ pub enum DiskError {
     /// A field contradicts the specification, another field or a limit.
     #[error("offset {offset}: {field} is {value}, which is invalid")]
     Field {
-        /// Where it stands.
+        /// Where it is.
         offset: u64,
         /// The field.
         field: &'static str,
@@ -60,7 +60,7 @@ pub enum DiskError {
         /// All of them.
         candidates: Vec<Partition>,
     },
-    /// The partition that was chosen is not there.
+    /// The chosen partition does not exist.
     #[error("there is no partition {number}; available: {}", list(candidates))]
     NoSuchPartition {
         /// The number that was chosen.
@@ -133,11 +133,11 @@ pub(super) fn boot_partition(bytes: &Bytes, choice: Option<u32>) -> Result<Parti
     }
 }
 
-/// Where the boot signature of an MBR stands (UEFI 2.10, 5.2.1).
+/// Where the boot signature of an MBR is (UEFI 2.10, 5.2.1).
 const MBR_SIGNATURE: u64 = 510;
 const SIGNATURE: [u8; 2] = [0x55, 0xaa];
 
-/// A range that lies within the image; the fields that say so stand at `offset`.
+/// A range that lies within the image; the fields that state it are at `offset`.
 fn checked(
     bytes: &Bytes,
     offset: u64,

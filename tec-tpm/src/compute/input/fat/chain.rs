@@ -13,7 +13,7 @@ pub(super) struct Chain {
     volume: Arc<Volume>,
     page: Vec<u8>,
     page_at: Option<u64>,
-    /// A bit for each cluster that was met.
+    /// A bit for each cluster that has been seen.
     met: Vec<u64>,
     /// The next cluster, and where its number is stored.
     next: Option<u32>,
@@ -40,12 +40,12 @@ impl Chain {
         &self.volume
     }
 
-    /// Where the number of the next cluster stands.
+    /// Where the number of the next cluster is.
     pub(super) fn offset(&self) -> u64 {
         self.next_at
     }
 
-    /// Where the next cluster lies.
+    /// Where the next cluster is.
     pub(super) fn peek(&self) -> Result<Option<Range<u64>>, FatError> {
         match self.next {
             Some(next) => self.volume.cluster(next, self.next_at).map(Some),
@@ -53,7 +53,7 @@ impl Chain {
         }
     }
 
-    /// Where the next cluster lies; it is left behind.
+    /// Where the next cluster is, and moves past it.
     pub(super) fn next(&mut self) -> Result<Option<Range<u64>>, FatError> {
         let (Some(cluster), Some(range)) = (self.next, self.peek()?) else {
             return Ok(None);
@@ -65,7 +65,7 @@ impl Chain {
         Ok(Some(range))
     }
 
-    /// Notes a cluster of the file system; false if it was met before.
+    /// Records a cluster of the file system; false if it was seen before.
     fn meet(&mut self, cluster: u32) -> bool {
         let word = usize::try_from(cluster / 64).unwrap_or(usize::MAX);
         if self.met.len() <= word {

@@ -154,8 +154,8 @@ impl Iterator for Entries<'_> {
     }
 }
 
-/// Name 8, extension 3, both padded with blanks; at 12 whether they are shown in small letters
-/// (as Windows NT, Linux and EDK II do).
+/// Name 8, extension 3, both padded with blanks; at 12 whether they are shown in lower case (as
+/// Windows NT, Linux and EDK II do).
 fn short_name(record: &[u8; 32]) -> Option<String> {
     let flags = record.get(12).copied().unwrap_or_default();
     let part = |from: usize, to: usize, small: u8| {
@@ -172,7 +172,7 @@ fn short_name(record: &[u8; 32]) -> Option<String> {
 /// (section 7).
 #[derive(Debug, Default)]
 struct LongName {
-    /// Parts as they came, until one does not fit.
+    /// Parts as they came, until one does not match.
     parts: Vec<[u16; 13]>,
     /// Number of the last part that came.
     order: u8,
@@ -190,7 +190,7 @@ enum Long {
 const MAX_PARTS: u8 = 20;
 
 impl LongName {
-    /// Parts that do not fit each other do not count, as in EDK II: then the short name is shown.
+    /// Parts that do not match each other are ignored, as in EDK II: then the short name is shown.
     fn push(&mut self, record: &[u8; 32]) {
         let order = record.first().copied().unwrap_or_default();
         let checksum = record.get(13).copied().unwrap_or_default();

@@ -29,7 +29,7 @@ pub enum FatError {
     /// A field of the boot sector contradicts the specification or another field.
     #[error("offset {offset}: {field} is {value}, which is invalid")]
     Field {
-        /// Where it stands.
+        /// Where it is.
         offset: u64,
         /// The field.
         field: &'static str,
@@ -39,7 +39,7 @@ pub enum FatError {
     /// A chain of clusters leads to one that cannot belong to it.
     #[error("offset {offset}: cluster {cluster} does not belong to any file")]
     Cluster {
-        /// Where the number of the cluster stands.
+        /// Where the number of the cluster is.
         offset: u64,
         /// The number.
         cluster: u32,
@@ -47,15 +47,15 @@ pub enum FatError {
     /// A chain of clusters ends before the file does.
     #[error("offset {offset}: the file ends {missing} bytes too early")]
     Short {
-        /// Where the end of the chain stands.
+        /// Where the end of the chain is.
         offset: u64,
-        /// What the file has more according to its folder.
+        /// Bytes that the file should still have according to its folder.
         missing: u64,
     },
-    /// Two folders are the same clusters.
+    /// Two folders share the same clusters.
     #[error("offset {offset}: folder {path:?} shares its clusters with another folder")]
     SharedFolder {
-        /// Where its entry stands.
+        /// Where its entry is.
         offset: u64,
         /// Its path.
         path: String,
@@ -63,7 +63,7 @@ pub enum FatError {
     /// Two names are the same to firmware, which ignores case.
     #[error("offset {offset}: {path:?} duplicates the name of another file")]
     SameName {
-        /// Where the entry of the second one stands.
+        /// Where the entry of the second one is.
         offset: u64,
         /// Its path.
         path: String,
@@ -80,7 +80,7 @@ pub enum FatError {
     /// A name cannot be part of a path.
     #[error("offset {offset}: the name of an entry is invalid")]
     Name {
-        /// Where the entry stands.
+        /// Where the entry is.
         offset: u64,
         /// Why.
         #[source]

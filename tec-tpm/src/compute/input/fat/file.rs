@@ -12,7 +12,7 @@ use super::error::FatError;
 /// The content of a file.
 pub(super) struct FatFile {
     chain: Chain,
-    /// Bytes of the image that follow each other and are still to be read.
+    /// Contiguous bytes of the image that are still to be read.
     run: Range<u64>,
     /// Bytes that are still to come.
     left: u64,
@@ -27,7 +27,7 @@ impl FatFile {
         Self { chain, run: 0..0, left: size.into() }
     }
 
-    /// Finds the next run of clusters that lie one after the other.
+    /// Finds the next run of contiguous clusters.
     fn advance(&mut self) -> Result<(), FatError> {
         let offset = self.chain.offset();
         self.run = self.chain.next()?.ok_or(FatError::Short { offset, missing: self.left })?;

@@ -1,7 +1,7 @@
 //! A FAT file system, read only: what firmware sees of an EFI system partition.
 //!
-//! Not the crate `fatfs`: it panics on file systems that contradict themselves, and its files
-//! cannot outlive it. Our tests let it make the file systems that are read here.
+//! Not the crate `fatfs`: it panics on file systems that contradict themselves, and its files cannot outlive
+//! it. Our tests use it to create the file systems that are read here.
 //!
 //! Sections named here are those of Microsoft's "FAT32 File System Specification" 1.03, which
 //! UEFI 2.10, 13.3.1.1 refers to.
@@ -41,7 +41,7 @@ struct Extent {
     /// First cluster; none of an empty file.
     first: Option<u32>,
     size: u32,
-    /// Where the entry of the file stands.
+    /// Where the entry of the file is.
     entry: u64,
 }
 
@@ -124,8 +124,8 @@ impl Index<'_> {
         }
     }
 
-    /// Firmware takes the first entry that fits, by its long or its short name; a folder in which
-    /// another one fits, too, was made by no file system driver.
+    /// Firmware takes the first entry that matches by its long or its short name; no file system driver
+    /// creates a folder in which a second entry matches.
     fn check_names(
         entry: &Entry,
         path: &str,

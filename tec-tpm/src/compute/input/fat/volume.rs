@@ -1,4 +1,4 @@
-//! The boot sector of a FAT file system, and where it says that things lie.
+//! The boot sector of a FAT file system, and the layout that it describes.
 
 use std::io;
 use std::ops::Range;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::error::FatError;
 use crate::compute::input::bytes::{Bytes, le16, le32};
 
-/// Where things lie. Offsets count bytes from the start of the image.
+/// Where things are. Offsets count bytes from the start of the image.
 #[derive(Debug)]
 pub(super) struct Volume {
     bytes: Arc<Bytes>,
@@ -32,7 +32,7 @@ pub(super) enum Width {
 pub(super) enum Root {
     /// A region of its own.
     Fixed(Range<u64>),
-    /// A folder as all others: its first cluster, and where its number stands.
+    /// A folder like all others: its first cluster, and where its number is.
     Cluster(u32, u64),
 }
 
@@ -205,7 +205,7 @@ impl Volume {
         Some(high | u32::from(low)).filter(|cluster| *cluster != 0)
     }
 
-    /// Where a cluster lies, whose number is at `offset`.
+    /// Where a cluster is, whose number is at `offset`.
     pub(super) fn cluster(&self, cluster: u32, offset: u64) -> Result<Range<u64>, FatError> {
         match cluster.checked_sub(2) {
             Some(number) if number < self.clusters => {
@@ -231,8 +231,8 @@ impl Volume {
     }
 }
 
-/// Section 3.5 tells the width from the number of clusters, drivers from which field has the size
-/// of the table; where these disagree, programs do.
+/// Section 3.5 derives the width from the number of clusters, drivers derive it from which field
+/// holds the size of the table; where these disagree, so do programs.
 fn width(fields: &BootSector<'_>, clusters: u32, is_32: bool) -> Result<Width, FatError> {
     match (clusters, is_32) {
         (FEWEST_32.., true) => Ok(Width::Bits32),

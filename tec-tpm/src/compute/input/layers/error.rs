@@ -1,11 +1,11 @@
-//! Why a tar stream cannot be put over others.
+//! Why a tar stream cannot be layered over others.
 
 use std::io;
 
 use crate::compute::input::tar::TarError;
 use crate::compute::input::tree::TreeError;
 
-/// A tar stream cannot be put over the ones before it.
+/// A tar stream cannot be layered over the ones before it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LayerError {
@@ -35,7 +35,7 @@ pub enum LayerError {
         #[source]
         source: io::Error,
     },
-    /// What follows the entries cannot be read or is not what it should be.
+    /// What follows the entries cannot be read or is invalid.
     #[error("the end of the stream is malformed")]
     End(#[source] io::Error),
     /// A file cannot be fetched by the table of contents.

@@ -1,4 +1,4 @@
-//! Copies of files that cannot be read where they lie.
+//! Copies of files that cannot be read in place.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,7 +10,7 @@ use super::error::LayerError;
 use crate::compute::input::bytes::{Bytes, Window};
 use crate::compute::input::tar::Item;
 
-/// Copies of files in a temporary file, which is made when it is needed.
+/// Copies of files in a temporary file, which is created when it is needed.
 #[derive(Default)]
 pub(super) struct Kept {
     bytes: Mutex<Option<Arc<Bytes>>>,
@@ -36,7 +36,7 @@ impl Kept {
         })
     }
 
-    /// Adds copies from a layer that was read to its end, so that its digest was right.
+    /// Adds copies from a layer that was read to its end, so that its digest is known to be right.
     pub(super) fn add(&self, layer: usize, copies: Vec<(u64, Range<u64>)>) {
         let copies = copies.into_iter().map(|(at, range)| ((layer, at), range));
         lock(&self.ranges).extend(copies);

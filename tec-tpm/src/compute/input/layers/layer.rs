@@ -13,9 +13,9 @@ use crate::compute::input::unpack::{Source, Stream};
 /// A tar stream.
 #[derive(Debug)]
 pub(in crate::compute::input) enum Layer {
-    /// It lies in a file as it is; files in it are read where they are.
+    /// It is stored in a file as it is; files in it are read in place.
     Plain(Arc<Bytes>),
-    /// It comes out of something else; files in it are copied to a temporary file.
+    /// It is unpacked from something else; files in it are copied to a temporary file.
     Stream(Box<dyn Source>, EndMark),
     /// A table lists its contents; files are fetched one by one.
     Table(Table),
@@ -27,7 +27,7 @@ impl Layer {
         matches!(self, Self::Stream(..)) && item.kind == ItemKind::File
     }
 
-    /// Tells each entry, with its content, and reads the stream to its end.
+    /// Reports each entry, with its content, and reads the stream to its end.
     pub(super) fn read(
         &self,
         mut each: impl FnMut(&Item, &mut dyn Read) -> Result<(), LayerError>,

@@ -1,4 +1,4 @@
-//! An image whose files lie in tar streams, one over the other.
+//! An image whose files are in tar streams, layered over one another.
 
 mod error;
 mod kept;
@@ -68,7 +68,7 @@ impl LayeredImage {
         Ok(image)
     }
 
-    /// Reads streams from the last one down, until `is_enough`; what lies below is not looked at.
+    /// Reads streams from the last one down, until `is_enough`; what is below is not read.
     ///
     /// The error comes with the number of the layer.
     pub(super) fn open_until(
@@ -165,8 +165,8 @@ impl LayeredImage {
     }
 
     /// Fetches a file that was not kept on the way. A stream is read once more, for files that did
-    /// not look like boot files since they are other names for files elsewhere, as in the
-    /// repositories of OSTree; all of them are kept then.
+    /// not look like boot files because they are other names for files elsewhere, as in the
+    /// repositories of OSTree; all of them are then kept.
     fn keep_late(&self, stored: Stored) -> Result<(), LayerError> {
         let mut kept = Vec::new();
         match self.layers.get(stored.layer) {
@@ -193,7 +193,7 @@ impl LayeredImage {
         Ok(())
     }
 
-    /// Where in a layer files lie that have the name of a boot file, and are not kept.
+    /// Where a layer has files that have the name of a boot file and are not kept.
     fn boot_files_of(&self, layer: usize) -> BTreeSet<u64> {
         let paths = self.tree.files("").unwrap_or_default().into_iter();
         let boot_files = paths.filter(|path| is_boot_file(path));

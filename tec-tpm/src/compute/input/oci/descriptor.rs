@@ -61,7 +61,7 @@ impl Descriptor {
         }
     }
 
-    /// What is said beside.
+    /// The value of an annotation.
     pub(super) fn annotation(&self, name: &str) -> Option<&str> {
         self.annotations.get(name).map(String::as_str)
     }
@@ -82,7 +82,7 @@ impl Descriptor {
         }
     }
 
-    /// What it describes; `file` is where it stands.
+    /// What it describes; `file` is where it is described.
     pub(super) fn blob(
         &self,
         parts: &Arc<dyn ImageParts>,
@@ -126,8 +126,8 @@ pub(super) fn named(descriptors: Vec<Descriptor>, reference: &str) -> Result<Des
     for_platform(found)
 }
 
-/// The one image for x86-64. One without a platform may be; an image that is for nothing at all,
-/// `unknown/unknown`, describes another one.
+/// The one image for x86-64. An image without a platform counts as well; one for `unknown/unknown`
+/// only describes another image.
 pub(super) fn for_platform(descriptors: Vec<Descriptor>) -> Result<Descriptor, OciError> {
     let all = list(&descriptors);
     let fits = |descriptor: &Descriptor| {

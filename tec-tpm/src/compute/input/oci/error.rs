@@ -9,7 +9,7 @@ use crate::compute::input::table::TableError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OciError {
-    /// A file of the layout cannot be read, or has another digest than it should have.
+    /// A file of the layout cannot be read, or has the wrong digest.
     #[error("cannot read {file}")]
     Read {
         /// Path in the layout.
@@ -18,7 +18,7 @@ pub enum OciError {
         #[source]
         source: io::Error,
     },
-    /// A file is not the JSON that it should be.
+    /// A file is not the expected JSON.
     #[error("{file} is malformed")]
     Json {
         /// Path in the layout.
@@ -27,13 +27,13 @@ pub enum OciError {
         #[source]
         source: serde_json::Error,
     },
-    /// The layout has a version that is not known.
+    /// The layout has an unknown version.
     #[error("image layouts of version {version:?} are not supported")]
     Version {
         /// The version.
         version: String,
     },
-    /// No image has the reference that was chosen.
+    /// No image has the chosen reference.
     #[error("no image is named {reference:?}; available: {}", candidates.join(", "))]
     NoSuchReference {
         /// The reference.
@@ -41,7 +41,7 @@ pub enum OciError {
         /// References and digests of all images.
         candidates: Vec<String>,
     },
-    /// Several images could be meant.
+    /// Several images match.
     #[error("several images match: {}", candidates.join(", "))]
     SeveralImages {
         /// References and digests of these images.
@@ -53,10 +53,10 @@ pub enum OciError {
         /// References and digests of all images.
         candidates: Vec<String>,
     },
-    /// A digest is none that is known.
+    /// A digest is not of a known type.
     #[error("{digest:?} in {file} is not a SHA-256 or SHA-512 digest")]
     Digest {
-        /// Where it stands.
+        /// Where it is.
         file: String,
         /// The text.
         digest: String,
@@ -79,7 +79,7 @@ pub enum OciError {
         /// What there are too many of.
         what: &'static str,
     },
-    /// A layer cannot be put over the ones before it.
+    /// A layer cannot be applied over the ones before it.
     #[error("cannot read layer {file}")]
     Layer {
         /// Path in the layout.

@@ -28,7 +28,7 @@ use crate::compute::find_boot_files;
 /// Largest index or manifest: what registries take (Distribution Specification 1.1, "Pushing
 /// Manifests").
 const MAX_JSON: u64 = 4 << 20;
-/// Maximum number of layers; overlayfs takes 500.
+/// Maximum number of layers; overlayfs supports 500.
 const MAX_LAYERS: usize = 512;
 /// Maximum number of indexes that refer to each other.
 const MAX_NESTED: usize = 4;
@@ -76,8 +76,8 @@ pub(super) fn open(
     image.map_err(|error| layer_error(&paths, error))
 }
 
-/// Opens the image with this manifest, which `name` tells in errors. Of layers with a table of
-/// contents only the files that are asked for are read.
+/// Opens the image with this manifest, which errors call `name`. Of layers with a table of contents
+/// only the files that are asked for are read.
 pub(super) fn open_parts(
     name: &str,
     manifest: &[u8],
@@ -102,7 +102,7 @@ pub(super) fn open_parts(
 }
 
 impl Manifest {
-    /// The layers; `file` is where they stand.
+    /// The layers; `file` is where they are listed.
     fn blobs(
         &self,
         parts: &Arc<dyn ImageParts>,
@@ -130,7 +130,7 @@ fn layer_error(paths: &[String], (number, source): (usize, LayerError)) -> OciEr
     OciError::Layer { file: paths.get(number).cloned().unwrap_or_default(), source }
 }
 
-/// Whether a boot chain lies where images for bootc have theirs.
+/// Whether there is a boot chain where images for bootc have theirs.
 fn is_bootable(image: &LayeredImage) -> bool {
     find_boot_files(image).is_ok_and(|files| {
         let all = [&files.shim, &files.grub].into_iter().chain(&files.kernels);

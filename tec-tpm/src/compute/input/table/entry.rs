@@ -55,7 +55,7 @@ struct TocEntry {
 }
 
 /// The entries, numbered; `end` is where the last file ends. None if a file has no digest, or is
-/// stored in a way that does not allow to fetch it alone.
+/// stored in a way that does not allow fetching it alone.
 pub(super) fn entries(json: Vec<u8>, end: u64) -> Result<Option<Vec<Entry>>, TableError> {
     let toc: Toc = serde_json::from_slice(&json).map_err(TableError::Json)?;
     // It may be large, and what is needed is in `toc`.

@@ -8,7 +8,7 @@ use crate::compute::input::tar::TarError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TableError {
-    /// The annotation that leads to it is not of its form.
+    /// The annotation that leads to it is malformed.
     #[error("the annotation {name} has the malformed value {value:?}")]
     Annotation {
         /// Name of the annotation.
@@ -31,19 +31,19 @@ pub enum TableError {
         /// Where in the layer.
         offset: u64,
     },
-    /// The stream around it is not of its form.
+    /// The stream around it is malformed.
     #[error("the stream around the table cannot be read")]
     Tar(#[source] TarError),
-    /// It is not of its form.
+    /// It is malformed.
     #[error("the table is malformed")]
     Json(#[source] serde_json::Error),
-    /// It has a version that is not known.
+    /// It has an unknown version.
     #[error("tables of version {version} are not supported")]
     Version {
         /// The version.
         version: u32,
     },
-    /// An entry has a path or a link that is none.
+    /// An entry has an invalid path or link.
     #[error("cannot read entry {number} of the table")]
     Path {
         /// Which entry.
@@ -60,7 +60,7 @@ pub enum TableError {
         /// Its type.
         kind: String,
     },
-    /// The pieces of a file do not follow each other, or lie beyond the end.
+    /// The pieces of a file are not contiguous, or are beyond the end.
     #[error("entry {number} of the table has an impossible offset")]
     Range {
         /// Which entry.

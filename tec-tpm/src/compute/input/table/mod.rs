@@ -1,11 +1,11 @@
-//! Layers that say what is in them: estargz and zstd:chunked.
+//! Layers with a table of contents: estargz and zstd:chunked.
 //!
-//! Both are ordinary packed tar streams whose files are packed apart from each other, with a table
-//! of contents at the end. Annotations of the layer, which the manifest's digest covers, hold the
-//! digest of the table; the table holds the digest of each file. So a few files can be fetched
-//! without the rest, and are as certain as if all had been read.
+//! Both are ordinary packed tar streams whose files are packed separately, with a table of contents
+//! at the end. Annotations of the layer, which the manifest's digest covers, hold the digest of the
+//! table; the table holds the digest of each file. So a few files can be fetched without the rest,
+//! and are as certain as if all had been read.
 //!
-//! Written from the documents of both formats: stargz-snapshotter, `docs/estargz.md`, and
+//! Based on the documentation of both formats: stargz-snapshotter, `docs/estargz.md`, and
 //! containers/storage, `docs/containers-storage-zstd-chunked.md`.
 
 mod entry;
@@ -43,7 +43,7 @@ impl Table {
         self.entries.iter().map(|entry| &entry.item)
     }
 
-    /// Opens the file with this number. Wrong size and digest are an error at its end.
+    /// Opens the file with this number. A wrong size or digest is an error at its end.
     pub(super) fn fetch(&self, number: u64) -> Option<(&Item, io::Result<Stream>)> {
         let index = usize::try_from(number).ok()?;
         let entry = self.entries.get(index)?;

@@ -1,4 +1,4 @@
-//! Where a table of contents lies.
+//! Where a table of contents is.
 
 use std::io;
 use std::io::Read;
@@ -9,7 +9,7 @@ use crate::compute::input::blob::{Blob, BlobDigest};
 use crate::compute::input::tar::{Archive, EndMark};
 use crate::compute::input::unpack::Stream;
 
-/// Where the table of a layer lies, as its annotations say.
+/// Where the table of a layer is, according to its annotations.
 #[derive(Debug)]
 pub(in crate::compute::input) enum Place {
     /// After the files, as a tar stream; the digest is that of the JSON.

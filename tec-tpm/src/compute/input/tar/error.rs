@@ -27,7 +27,7 @@ pub enum TarError {
         /// Where the header begins.
         offset: u64,
     },
-    /// A number is none.
+    /// A field is not a number.
     #[error("offset {offset}: a number in the header is malformed")]
     Number {
         /// Where the header begins.
@@ -39,7 +39,7 @@ pub enum TarError {
         /// Where the header begins.
         offset: u64,
     },
-    /// The kind of an entry is not known.
+    /// The type of an entry is not known.
     #[error("offset {offset}: unknown entry type {:?}", char::from(*kind))]
     Kind {
         /// Where the header begins.

@@ -3,7 +3,7 @@
 use super::BLOCK;
 use super::error::TarError;
 
-/// What counts of a header (POSIX pax, "ustar Interchange Format").
+/// The parts of a header that matter (POSIX pax, "ustar Interchange Format").
 #[derive(Debug)]
 pub(super) struct Header {
     pub(super) kind: u8,
@@ -45,7 +45,7 @@ pub(in crate::compute::input) fn is_header(block: &[u8; BLOCK]) -> bool {
     Header::parse(block, 0).is_ok()
 }
 
-/// Sum of all bytes, those of the checksum itself taken as blanks.
+/// Sum of all bytes, those of the checksum itself taken as spaces.
 fn checksum(block: &[u8; BLOCK]) -> u64 {
     let sum = |from: usize, to: usize| {
         let part = block.get(from..to).unwrap_or_default();
@@ -54,7 +54,7 @@ fn checksum(block: &[u8; BLOCK]) -> u64 {
     sum(0, 148) + 8 * u64::from(b' ') + sum(156, BLOCK)
 }
 
-/// An octal number between blanks and zeros; or, with the highest bit set, a binary one (GNU tar,
+/// An octal number between spaces and zeros; or, with the highest bit set, a binary one (GNU tar,
 /// "Basic Tar Format").
 fn number(field: &[u8], at: u64) -> Result<u64, TarError> {
     let refused = TarError::Number { offset: at };
@@ -86,8 +86,8 @@ pub(super) fn decimal(text: &[u8], at: u64) -> Result<u64, TarError> {
     value.filter(|value| *value <= MAX_SIZE).ok_or(TarError::Number { offset: at })
 }
 
-/// The records of an extended header (POSIX pax, "pax Extended Header"): the size of the record
-/// as a decimal number, a blank, key, `=`, value, line feed.
+/// The records of an extended header (POSIX pax, "pax Extended Header"): the size of the record as
+/// a decimal number, a space, key, `=`, value, line feed.
 #[derive(Debug)]
 pub(super) struct Pax<'a> {
     rest: &'a [u8],

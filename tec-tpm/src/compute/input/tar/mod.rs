@@ -1,7 +1,7 @@
 //! A tar stream: POSIX ustar and pax, and the long names and large numbers of GNU.
 //!
-//! Not the crate `tar`, which takes names of any length into memory and does not tell offsets. Our
-//! tests let it write the archives that are read here.
+//! Not the crate `tar`, which reads names of any length into memory and does not report offsets.
+//! Our tests use it to write the archives that are read here.
 
 mod error;
 mod header;
@@ -21,7 +21,7 @@ pub(super) struct Archive<R> {
     reader: R,
     /// Bytes read so far.
     offset: u64,
-    /// Bytes of the entry's content that were not read yet, and of the padding after it.
+    /// Bytes of the entry's content that have not been read yet, and of the padding after it.
     content: u64,
     padding: u64,
     end: EndMark,
@@ -64,10 +64,10 @@ pub(super) enum ItemKind {
 
 /// Size of a block; everything begins at one (POSIX pax, "ustar Interchange Format").
 pub(super) const BLOCK: usize = 512;
-/// Largest extended header or long name; security labels and access lists may stand there.
+/// Largest extended header or long name; security labels and access lists may be there.
 const MAX_EXTENDED: u64 = 1 << 20;
 
-/// What extended headers before an entry say of it.
+/// What extended headers before an entry say about it.
 #[derive(Default)]
 struct Extended {
     path: Option<Vec<u8>>,
@@ -81,9 +81,9 @@ impl<R: Read> Archive<R> {
         Self { reader, offset: 0, content: 0, padding: 0, end }
     }
 
-    /// The next entry; what was not read of the content of the one before is left out.
+    /// The next entry; the unread content of the previous one is skipped.
     ///
-    /// `skip` leaves out bytes of the reader.
+    /// `skip` skips bytes of the reader.
     pub(super) fn next(
         &mut self,
         skip: impl Fn(&mut R, u64) -> io::Result<()>,
@@ -239,7 +239,7 @@ impl<R: Read> Archive<R> {
         Ok(())
     }
 
-    /// What is said of all entries does not matter, unless it says what differs between them.
+    /// What applies to all entries does not matter, unless it sets what must differ between them.
     fn global_pax(&mut self, header: &Header, at: u64) -> Result<(), TarError> {
         let records = self.extended(header, at)?;
         for record in Pax::new(&records, at) {

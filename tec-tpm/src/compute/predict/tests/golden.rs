@@ -1,5 +1,5 @@
-//! Whole registers of small boots, computed once more from the bytes of the files and variables,
-//! with nothing of what is tested.
+//! Whole registers of small boots, computed again from the bytes of the files and variables,
+//! without any of the code under test.
 
 use sha1::Sha1;
 use sha2::{Digest, Sha384, Sha512};
@@ -63,7 +63,7 @@ fn wide(text: &str) -> Measured {
     Measured::Bytes(text.bytes().flat_map(|byte| [byte, 0]).collect())
 }
 
-/// GUIDs as they lie in memory.
+/// GUIDs in memory byte order.
 const GLOBAL: [u8; 16] = *b"\x61\xdf\xe4\x8b\xca\x93\xd2\x11\xaa\x0d\0\xe0\x98\x03\x2b\x8c";
 const DATABASE: [u8; 16] = *b"\xcb\xb2\x19\xd7\x3a\x3d\x96\x45\xa3\xbc\xda\xd0\x0e\x67\x65\x6f";
 const SHIM: [u8; 16] = *b"\x50\xab\x5d\x60\x46\xe0\0\x43\xab\xb6\x3d\xd8\x10\xdd\x8b\x23";

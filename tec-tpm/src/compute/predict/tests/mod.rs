@@ -1,5 +1,5 @@
 //! Boots of synthetic files, signed by synthetic keys: who is asked in which order, and what is
-//! refused or said not to follow.
+//! refused or reported as unpredictable.
 
 use std::sync::OnceLock;
 
@@ -32,7 +32,7 @@ mod uki;
 const OWNER: Guid = Guid::of(0x1234);
 const NV_BS: u32 = 3;
 
-/// A key with its certificate, and the certificate of its issuer if that is somebody else.
+/// A key with its certificate, and the certificate of its issuer if that is someone else.
 struct Signer {
     key: p256::ecdsa::SigningKey,
     certificate: Vec<u8>,
