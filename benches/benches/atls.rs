@@ -20,12 +20,12 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-/// What both transports can hold: more than one flight.
+/// Capacity of both transports: more than one flight.
 const BUFFER: usize = 64 * 1024;
-/// Concurrent handshakes: more than there are cores, as in a real service.
+/// Concurrent handshakes: more than cores, as in a real service.
 const AT_ONCE: u64 = 8;
 
-/// The time that this many handshakes take on both cores.
+/// The time for this many handshakes on both cores.
 fn timed<F>(runtime: &Runtime, times: u64, one: impl Fn() -> F) -> anyhow::Result<Duration>
 where
     F: Future<Output = anyhow::Result<()>> + Send + 'static,
@@ -128,11 +128,11 @@ fn builder(seed: u64) -> tec_tpm::atls::EndpointBuilder {
     Endpoint::builder(mutual::provider(), Arc::new(clock), Arc::new(entropy))
 }
 
-/// What all precomputed quotes are bound to.
+/// The value that all precomputed quotes are bound to.
 const FIXED: ([u8; 32], Nonce) = ([7; 32], Nonce::new([7; 32]));
 
-/// A TPM takes longer for a quote than everything else together: the quote is precomputed, and the value that
-/// it should be bound to is appended.
+/// A TPM takes longer for a quote than everything else takes together, so the quote is precomputed, and the
+/// value that it should be bound to is appended.
 #[derive(Debug)]
 struct MadeBefore(Vec<u8>);
 

@@ -28,11 +28,11 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The builder signs with a digest that it computes by itself, so the two must agree.
+/// The builder signs a digest that it computes by itself, so both digests must agree.
 fn check(file: &[u8]) -> anyhow::Result<()> {
     let pe = PeFile::read(file, &[".sbat"])?;
     pe.check_signatures(SignaturePresence::Required)?;
-    anyhow::ensure!(pe.size() == file.len() as u64, "the whole file is read");
+    anyhow::ensure!(pe.size() == file.len() as u64, "the file was not read completely");
     let mut changed = file.to_vec();
     if let Some(byte) = changed.get_mut(SIZE / 2) {
         *byte ^= 1;
@@ -42,7 +42,7 @@ fn check(file: &[u8]) -> anyhow::Result<()> {
     anyhow::ensure!(
         matches!(refused, Err(SignatureError::Mismatch { .. }))
             && changed.authenticode() != Sha256Digest::ZERO,
-        "a changed byte changes the digest"
+        "a changed byte did not change the digest"
     );
     Ok(())
 }

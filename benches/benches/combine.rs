@@ -1,4 +1,4 @@
-//! The combined values of a fleet during an update: how long it takes to list them.
+//! The time to list the combined values of a fleet during an update.
 
 use std::hint::black_box;
 
@@ -9,7 +9,7 @@ use tec_core::image::ExpectedPcrs;
 use tec_core::pcr::{PcrIndex, PcrSet};
 use tec_tpm::combine::{CombineError, Combiner};
 
-/// Images that a large fleet has approved, and measurements of each.
+/// Number of images approved for a large fleet, and of measurements of each.
 const IMAGES: usize = 80;
 const EVENTS: usize = 30;
 /// Distributions ship a new boot loader with at most every fourth kernel.

@@ -58,7 +58,7 @@ fn check(log: &[u8]) -> anyhow::Result<usize> {
         let folded = digests.fold(Sha256Digest::new(start), |value, digest| {
             value.extended(&Sha256Digest::new(*digest))
         });
-        anyhow::ensure!(folded == *replayed.value(pcr), "PCR {pcr} is replayed");
+        anyhow::ensure!(folded == *replayed.value(pcr), "PCR {pcr} replays to a wrong value");
     }
     Ok(parsed.events().len())
 }

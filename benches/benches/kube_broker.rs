@@ -59,7 +59,7 @@ const REQUESTS: &str = "kube_broker/requests";
 const BYTES: &str = "kube_broker/bytes";
 const NAMES: [&str; 4] = [PROCESSOR, SEALED, REQUESTS, BYTES];
 
-/// Threads whose work does not belong to a broker.
+/// Name of the threads that do not work for a broker.
 const CLIENT: &str = "client";
 
 fn main() -> anyhow::Result<()> {
@@ -161,7 +161,7 @@ fn runtime(name: &str) -> io::Result<Runtime> {
     Builder::new_multi_thread().worker_threads(2).thread_name(name).enable_all().build()
 }
 
-/// Time stands still, like the clock of a software TPM: a TPM whose clock falls behind is a copy.
+/// A clock that stands still, like that of a software TPM: a TPM whose clock falls behind counts as a copy.
 fn clock() -> Arc<dyn Clock> {
     Arc::new(ManualClock::new(Timestamp::from_unix_seconds(1_800_000_000)))
 }
@@ -286,7 +286,7 @@ struct Brokers {
 impl Brokers {
     fn next(&self, place: &str) -> anyhow::Result<String> {
         let number = self.next.fetch_add(1, Ordering::Relaxed) % self.addresses.len().max(1);
-        let address = self.addresses.get(number).context("there is a broker")?;
+        let address = self.addresses.get(number).context("there is no such broker")?;
         Ok(format!("http://{address}/kbs/v0/{place}"))
     }
 }
@@ -352,7 +352,7 @@ impl Bench {
                 });
             }
             for done in tasks.join_all().await {
-                done.context("every unlock succeeds")?;
+                done.context("an unlock failed")?;
             }
             Ok(())
         })
@@ -389,7 +389,7 @@ fn brokers_time() -> anyhow::Result<Duration> {
         let Ok(stat) = fs::read_to_string(task.path().join("stat")) else {
             continue;
         };
-        let (head, tail) = stat.rsplit_once(") ").context("a name in parentheses")?;
+        let (head, tail) = stat.rsplit_once(") ").context("the process status has no name")?;
         if task.file_name().to_string_lossy() == main || head.contains(CLIENT) {
             continue;
         }

@@ -1,5 +1,5 @@
 //! Machines that move from one namespace to another over a real API server, against bare calls that create
-//! the same objects in the same run; memory, and a pass that is interrupted and resumed.
+//! the same objects in the same run; also memory, and a pass that is interrupted and resumed.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -111,7 +111,7 @@ async fn copy(
 async fn resume(from: &KubeRegistry, to: &KubeRegistry) -> anyhow::Result<u64> {
     let half = Half { pages: AtomicU64::new(0), reached: Notify::new() };
     tokio::select! {
-        ended = copy(from, to, &half) => anyhow::bail!("it ended: {ended:?}"),
+        ended = copy(from, to, &half) => anyhow::bail!("the copy ended before half of the pages: {ended:?}"),
         () = half.reached.notified() => {}
     }
     Ok(copy(from, to, &Quiet).await?.units())
@@ -194,7 +194,7 @@ async fn bare(
         .await
 }
 
-/// What the bare calls have done so far.
+/// Number of machines that the bare calls have created so far.
 #[derive(Debug, Default)]
 struct Bare {
     machines: u64,

@@ -26,7 +26,7 @@ const MANY: u64 = 500;
 /// Machines in one round of the comparison, created concurrently.
 const BATCH: u64 = 8;
 const AT_ONCE: usize = 16;
-/// Longest time for anything.
+/// Deadline for everything.
 const LONG: Duration = Duration::from_hours(1);
 
 fn main() -> anyhow::Result<()> {
@@ -69,7 +69,7 @@ struct World {
     quiet: String,
     broker: Broker,
     link: Link,
-    /// Number of machines so far, and of those in the quiet namespace.
+    /// Number of machines so far, and of those in the namespace without an operator.
     next: AtomicU64,
     bare: AtomicU64,
     operator: std::sync::Mutex<Guarded>,
@@ -123,8 +123,8 @@ impl World {
         self.restart(suite, many).await
     }
 
-    /// The first round ends once every machine has been reconciled; publishing one more machine shows that it
-    /// has ended.
+    /// The first round ends once every machine has been reconciled; the publication of one more machine shows
+    /// that the round has ended.
     async fn restart(&self, suite: &Suite, many: u64) -> anyhow::Result<()> {
         let begin = Instant::now();
         {
@@ -214,7 +214,7 @@ impl World {
             .await
     }
 
-    /// In KiB.
+    /// Peak memory of the operator, in KiB.
     fn peak_memory(&self) -> anyhow::Result<f64> {
         let operator = self.operator.lock().map_err(|_| anyhow::anyhow!("poisoned"))?;
         load::peak_memory(operator.pid()?)

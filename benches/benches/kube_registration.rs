@@ -24,14 +24,14 @@ use tec_k8s::render::Component;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
-/// How long a server may take until it knows its cluster.
+/// Deadline for a server to know its cluster.
 const SETTLED: Duration = Duration::from_secs(30);
 /// Concurrent requests.
 const CALLERS: u64 = 16;
 /// Minimum number of requests in a round, so that its start and end, with fewer in flight, matter little.
 const LEAST: u64 = 8 * CALLERS;
-/// Number of existing keys when a submission is measured, which must not matter. The environment may set the
-/// larger number.
+/// Numbers of existing keys when a submission is measured; they must not matter. The environment may set the
+/// larger one.
 const FEW: u64 = 100;
 const MANY: u64 = 10_000;
 const MANY_VARIABLE: &str = "TEC_BENCH_KEYS";
@@ -146,7 +146,7 @@ impl World {
         })
     }
 
-    /// Requests a config until there is one.
+    /// Requests a config until the server returns one.
     async fn settle(&self) -> anyhow::Result<()> {
         let url = self.config();
         let begin = Instant::now();
@@ -237,7 +237,7 @@ fn note(what: &str, ratio: &Ratio) -> String {
     format!("{what}, {CALLERS} in flight: {ours:.0} and {bare:.0} a second")
 }
 
-/// The 99th percentile: ours as a multiple of the bare ones.
+/// The 99th percentile: ours as a multiple of that of bare requests.
 fn report_p99(suite: &Suite, name: &str, ours: &Tally, bare: &Tally) -> anyhow::Result<()> {
     if !suite.wants(name) {
         return Ok(());
@@ -323,7 +323,7 @@ fn keys(suite: &Suite, runtime: &Runtime, world: &World) -> anyhow::Result<()> {
     suite.figure(Figure::new(KEY_GROWTH, at_many / at_few, Unit::Count, &note))
 }
 
-/// Ours as a multiple of the baseline, in alternating rounds.
+/// Our time as a multiple of the baseline's, in alternating rounds.
 fn median_ratio(ours: impl Fn() -> Duration, baseline: impl Fn() -> Duration) -> f64 {
     let pairs: Vec<_> =
         (0..PAIRS).map(|_| (ours().as_secs_f64(), baseline().as_secs_f64())).collect();

@@ -7,8 +7,8 @@ use tec_benches::{Figure, Suite, Unit, load};
 use tec_e2e::services::load::{CALLERS, Durations, Load};
 
 const COMPONENT: &str = "kube_services/component";
-/// Number of calls for each one that the suite requests: with too few per caller, the callers would never
-/// call concurrently.
+/// Number of calls for each one that the suite requests: with too few per caller, no calls would be
+/// concurrent.
 const EACH: u32 = 80;
 
 fn main() -> anyhow::Result<()> {

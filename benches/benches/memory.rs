@@ -1,4 +1,4 @@
-//! Allocations and the peak of the heap, counted by dhat. A suite of its own: counting makes
+//! Allocations and peak heap use, counted by dhat. A separate suite, because counting makes
 //! everything slower.
 
 use dhat::{HeapStats, Profiler};
@@ -28,7 +28,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What `work` adds to the heap.
+/// The heap use of `work`.
 fn counted<T>(work: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<(T, HeapStats)> {
     let profiler = Profiler::builder().testing().build();
     let done = work()?;
@@ -77,7 +77,7 @@ fn peaks(suite: &Suite) -> anyhow::Result<()> {
         let image = Program::uki(1, 1 << power).image();
         let (prediction, stats) = counted(|| Ok(predictor.predict(&image, &machine)?))?;
         let pcr11 = prediction.predicted().contains(PcrIndex::KERNEL_BOOT);
-        anyhow::ensure!(pcr11, "PCR 11 is predicted");
+        anyhow::ensure!(pcr11, "PCR 11 is not predicted");
         let note = "heap for all registers of a unified kernel image in four banks";
         let peak = float(stats.max_bytes);
         suite.figure(Figure::new(&name, peak, Unit::Bytes, note))?;

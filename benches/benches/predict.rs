@@ -15,11 +15,12 @@ use tec_benches::{Figure, Suite, Unit, debian, synthetic};
 use tec_core::reference::BootImage as _;
 use tec_tpm::compute::{Banks, BootPredictor, Guid, MemoryImage, PeFile, PeRequest, PlatformState};
 
-/// Size of the baseline's reads: large compared with the cost of a call, small enough for one core's cache.
+/// Size of the baseline's reads: large enough to outweigh the cost of a call, small enough for one core's
+/// cache.
 const PIECE: usize = 128 << 10;
 /// From the smallest program to the largest that is realistic, as powers of two.
 const SIZES: [u32; 8] = [10, 13, 16, 19, 22, 25, 28, 31];
-/// Revoked digests; today's machines have some 500.
+/// Numbers of revoked digests; today's machines have some 500.
 const REVOKED: [u32; 6] = [1, 10, 100, 500, 2_000, 10_000];
 
 fn main() -> anyhow::Result<()> {
@@ -54,7 +55,7 @@ fn files(suite: &Suite, boot: &Boot) -> anyhow::Result<()> {
     )
 }
 
-/// Without system calls.
+/// Measures the prediction over files in memory, without system calls.
 fn memory(suite: &Suite, boot: &Boot) -> anyhow::Result<()> {
     let image = boot.in_memory()?;
     let contents = contents(boot, &image)?;
@@ -160,7 +161,7 @@ fn made() -> anyhow::Result<(MemoryImage, PlatformState)> {
     let mut content = Vec::new();
     Program::uki(1, 14 << 20).reader().read_to_end(&mut content)?;
     let image = MemoryImage::new().with("EFI/BOOT/BOOTX64.EFI", content);
-    anyhow::ensure!(image.files("")?.len() == 1, "the image has one file");
+    anyhow::ensure!(image.files("")?.len() == 1, "the image does not have exactly one file");
     Ok((image, synthetic::machine(1, 500)))
 }
 

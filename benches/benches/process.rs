@@ -16,7 +16,7 @@ use tec_benches::synthetic::Program;
 use tec_benches::{Figure, Suite, Unit, debian, load};
 use tec_tpm::compute::{Banks, BootPredictor, PlatformState};
 
-/// What this program does instead when it is its own child.
+/// Arguments with which this program acts as its own child.
 const HASH: &str = "hash-these-files";
 const PREDICT: &str = "predict-two-gibibytes";
 
@@ -118,7 +118,7 @@ fn memory(suite: &Suite) -> anyhow::Result<()> {
     }
     let output = Command::new(std::env::current_exe()?).arg(PREDICT).output()?;
     let text = String::from_utf8_lossy(&output.stdout);
-    let bytes: f64 = text.trim().parse().context("the child reports no size")?;
+    let bytes: f64 = text.trim().parse().context("the child did not report a size")?;
     let note = "all memory of a process that predicts a unified kernel image of 2 GiB";
     suite.figure(Figure::new(name, bytes, Unit::Bytes, note))
 }

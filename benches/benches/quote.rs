@@ -70,7 +70,7 @@ impl<'a> Bare<'a> {
         Ok(Self {
             key: pkcs1v15::VerifyingKey::new(key),
             message: &evidence.message,
-            signature: signature.context("the signature is short")?.try_into()?,
+            signature: signature.context("the signature is too short")?.try_into()?,
         })
     }
 
@@ -96,11 +96,11 @@ fn check(
     bare: &Bare<'_>,
 ) -> anyhow::Result<()> {
     let quote = evidence.quote().verify(&tpm.public_key(), &NONCE)?;
-    anyhow::ensure!(quote.pcrs() == &tpm.pcrs(), "the values are the quoted ones");
-    let verified = verify(json).context("the verifier waits")??;
-    anyhow::ensure!(verified.pcrs == tpm.pcrs(), "the verifier agrees");
-    anyhow::ensure!(bare.verify(), "the bare signature verifies");
+    anyhow::ensure!(quote.pcrs() == &tpm.pcrs(), "the PCR values differ from the quoted ones");
+    let verified = verify(json).context("the verifier did not finish immediately")??;
+    anyhow::ensure!(verified.pcrs == tpm.pcrs(), "the verifier found different PCR values");
+    anyhow::ensure!(bare.verify(), "the bare signature does not verify");
     let other = evidence.quote().verify(&tpm.public_key(), &[0; 32]);
-    anyhow::ensure!(other.is_err(), "another nonce is refused");
+    anyhow::ensure!(other.is_err(), "a different nonce was accepted");
     Ok(())
 }

@@ -169,7 +169,7 @@ impl Baseline {
     }
 }
 
-/// Also warms both sides up.
+/// Checks the results of both sides; also warms them up.
 fn check(runtime: &Runtime, service: &Service, baseline: &Baseline) -> anyhow::Result<()> {
     service.storm(runtime, CALLERS, WARM_UP);
     service.storm(runtime, 1, WARM_UP);
@@ -179,6 +179,6 @@ fn check(runtime: &Runtime, service: &Service, baseline: &Baseline) -> anyhow::R
     let first =
         runtime.block_on(service.store.list(None, 1))?.pop().context("no machine is stored")?;
     let found = runtime.block_on(service.store.find(&first.id))?;
-    anyhow::ensure!(found == Some(first), "a stored machine is found");
+    anyhow::ensure!(found == Some(first), "a stored machine was not found");
     Ok(())
 }

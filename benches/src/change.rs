@@ -8,13 +8,13 @@ use crate::report::{Figure, Ratio, Report};
 pub struct Change {
     /// Name of the ratio or figure.
     pub name: String,
-    /// In the earlier report, in readable form.
+    /// Value in the earlier report, in readable form.
     pub before: String,
-    /// In the later one.
+    /// Value in the later report, in readable form.
     pub after: String,
     /// Later divided by earlier, minus one.
     pub relative: f64,
-    /// Whether the middle halves of both do not overlap, so that it is more than noise.
+    /// Whether the middle halves of both do not overlap, so that the change is more than noise.
     pub is_clear: bool,
 }
 
@@ -22,7 +22,7 @@ pub struct Change {
 const CLEAR: f64 = 0.05;
 
 impl Report {
-    /// How ratios and figures that both have differ from an earlier report.
+    /// How the ratios and figures that both reports have differ from an earlier report.
     pub fn changes_since(&self, before: &Self) -> Vec<Change> {
         let ratios = self.ratios.iter().filter_map(|after| {
             let earlier = before.ratios.iter().find(|b| b.name == after.name);

@@ -1,4 +1,4 @@
-//! Real boots of Debian, if available: with every file and variable that they started from.
+//! Real boots of Debian, if available, with every file and variable that they started from.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use tec_core::pcr::{PcrIndex, PcrSet};
 use tec_core::reference::{BootImage, ImageFile};
 use tec_tpm::compute::{BootPredictor, DirectoryImage, MemoryImage, PlatformState, Prediction};
 
-/// Boots are beside the repository, if they are available.
+/// Folder of the boots, next to the repository.
 const BOOTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/fixtures/qemu");
 /// Where GRUB found its files in these boots.
 const GRUB_DEVICE: &str = "hd0,gpt1";
@@ -31,7 +31,7 @@ pub struct Boot {
 /// The recorded boots, sorted by name; empty if there are none.
 ///
 /// # Errors
-/// When they cannot be read.
+/// The boots cannot be read.
 pub fn boots() -> Result<Vec<Boot>> {
     let Ok(entries) = fs::read_dir(BOOTS) else {
         return Ok(Vec::new());
@@ -58,7 +58,7 @@ pub fn boots() -> Result<Vec<Boot>> {
 /// The first boot that has this in its name.
 ///
 /// # Errors
-/// When the boots cannot be read.
+/// The boots cannot be read.
 pub fn boot(name: &str) -> Result<Option<Boot>> {
     let found = boots()?.into_iter().find(|boot| boot.name.contains(name));
     Ok(found)
@@ -68,7 +68,7 @@ impl Boot {
     /// The files of its EFI system partition.
     ///
     /// # Errors
-    /// When the folder cannot be opened.
+    /// The folder cannot be opened.
     pub fn image(&self) -> io::Result<DirectoryImage> {
         DirectoryImage::open(self.folder.join("esp"))
     }
@@ -81,7 +81,7 @@ impl Boot {
     /// Predicts PCRs 4, 7 and 14: those by which images are approved.
     ///
     /// # Errors
-    /// When that fails.
+    /// The prediction fails.
     pub fn predict(&self, image: &dyn BootImage) -> Result<Prediction> {
         let registers = [PcrIndex::BOOT_MANAGER, PcrIndex::SECURE_BOOT, PcrIndex::MOK];
         let registers: PcrSet = registers.into_iter().collect();
@@ -94,7 +94,7 @@ impl Boot {
     /// The files that the prediction reads, each once.
     ///
     /// # Errors
-    /// When it cannot be predicted.
+    /// The boot cannot be predicted.
     pub fn files(&self) -> Result<Vec<PathBuf>> {
         let recorder = Recorder { image: self.image()?, opened: Mutex::default() };
         self.predict(&recorder)?;
@@ -108,7 +108,7 @@ impl Boot {
     /// The same image in memory.
     ///
     /// # Errors
-    /// When a file cannot be read.
+    /// A file cannot be read.
     pub fn in_memory(&self) -> Result<MemoryImage> {
         let esp = self.image()?;
         let mut image = MemoryImage::new();
@@ -125,7 +125,7 @@ impl Boot {
 /// Total size of files.
 ///
 /// # Errors
-/// When one of them does not exist.
+/// A file does not exist.
 pub fn size(files: &[impl AsRef<Path>]) -> Result<u64> {
     let size = |file: &Path| {
         let metadata =

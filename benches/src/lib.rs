@@ -1,8 +1,8 @@
 //! Benchmarks as ratios to a baseline that is measured in the same run.
 //!
 //! *What it is*: the measuring code that the suites in `benches/` share, the inputs that they generate or
-//! find, and the report that they write. Each suite compares one piece of ours with the minimum that could be
-//! done instead, such as hashing the same bytes once.
+//! find, and the report that they write. Each suite compares one of our operations with the minimum that
+//! could be done instead, such as hashing the same bytes once.
 //!
 //! *What it is not*: a gate. Nothing fails for being slow; the table shows which goals are missed.
 //!
@@ -15,7 +15,7 @@
 //!        ├─ time: one closure ─► figure ────────────────────────────────────────┼─► Report ─► table
 //!        └─ figure: one number, such as memory ─────────────────────────────────┘
 //! ```
-//! Absolute times differ between machines, and between two minutes on one machine; the ratio of two
+//! Absolute times differ between machines, and from minute to minute on one machine; the ratio of two
 //! neighboring rounds hardly does. So the ratio is the median over pairs of rounds, not the quotient of two
 //! means.
 

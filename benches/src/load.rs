@@ -12,7 +12,7 @@ use tokio::runtime::Runtime;
 /// A runtime of two threads.
 ///
 /// # Errors
-/// When the system refuses threads.
+/// The system refuses to create threads.
 pub fn runtime() -> io::Result<Runtime> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     builder.worker_threads(2).enable_all().build()
@@ -21,7 +21,7 @@ pub fn runtime() -> io::Result<Runtime> {
 /// A number that an environment variable may set.
 ///
 /// # Errors
-/// When it is set to something else.
+/// The variable is not set to a number.
 pub fn number(variable: &str, default: u64) -> Result<u64> {
     let Some(text) = std::env::var_os(variable) else {
         return Ok(default);
@@ -42,10 +42,10 @@ pub fn scaled(took: Duration, times: u64, done: u64) -> Duration {
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
-/// Peak memory of a process in bytes, by its id or as `self` (Linux, proc_pid_status(5): `VmHWM`).
+/// Peak memory of a process in bytes, by its ID or as `self` (Linux, proc_pid_status(5): `VmHWM`).
 ///
 /// # Errors
-/// When the system reports none.
+/// The system reports no peak memory.
 pub fn peak_memory(process: impl Display) -> Result<f64> {
     let status = fs::read_to_string(format!("/proc/{process}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -85,8 +85,8 @@ impl Tally {
     /// 99th percentile in nanoseconds.
     ///
     /// # Errors
-    /// When there was none, or one failed: what failed was not measured, so the number would mean something
-    /// else.
+    /// There was no operation, or one failed: a failed operation was not measured, so the number would be
+    /// misleading.
     pub fn p99(&self) -> Result<f64> {
         let failed = self.0.1.load(Ordering::Relaxed);
         anyhow::ensure!(failed == 0, "{failed} operations failed");

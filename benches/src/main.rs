@@ -58,7 +58,7 @@ fn findings(report: &Report) -> String {
     ratios.chain(figures).collect()
 }
 
-/// What changed, one per line; `*` marks changes that are more than noise.
+/// Changes, one per line; `*` marks those that are more than noise.
 fn changes(report: &Report, before: &Report) -> String {
     let changes = report.changes_since(before).into_iter().map(|change| {
         let mark = if change.is_clear { '*' } else { ' ' };

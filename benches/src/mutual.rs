@@ -21,7 +21,7 @@ pub fn provider() -> Arc<CryptoProvider> {
 /// A new CA.
 ///
 /// # Errors
-/// When keys cannot be generated.
+/// Keys cannot be generated.
 pub fn authority() -> Result<Ca> {
     let mut params = CertificateParams::new(Vec::new())?;
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
@@ -45,7 +45,7 @@ fn leaf(ca: &Ca) -> Result<(CertificateDer<'static>, PrivateKeyDer<'static>)> {
 /// A client without session resumption, with its certificate.
 ///
 /// # Errors
-/// When keys cannot be generated.
+/// Keys cannot be generated.
 pub fn client(ca: &Ca) -> Result<(ClientConfig, CertificateDer<'static>)> {
     let (certificate, key) = leaf(ca)?;
     let mut config = ClientConfig::builder_with_provider(provider())
@@ -59,7 +59,7 @@ pub fn client(ca: &Ca) -> Result<(ClientConfig, CertificateDer<'static>)> {
 /// A server for `localhost` that requests certificates and issues no tickets.
 ///
 /// # Errors
-/// When keys cannot be generated.
+/// Keys cannot be generated.
 pub fn server(ca: &Ca) -> Result<ServerConfig> {
     let verifier = WebPkiClientVerifier::builder_with_provider(roots(ca)?, provider());
     let (certificate, key) = leaf(ca)?;

@@ -128,7 +128,7 @@ impl Ratio {
         1e9 / self.baseline_ns
     }
 
-    /// Both of them, ours first.
+    /// Both rates, ours first.
     pub fn per_second(&self) -> String {
         let (ours, baseline) = (self.ours_per_second(), self.baseline_per_second());
         format!("{ours:.0} against {baseline:.0} per second")
@@ -153,10 +153,10 @@ impl Figure {
 }
 
 impl Report {
-    /// The report in `file`; an empty one if there is none.
+    /// The report in `file`; an empty one if the file does not exist.
     ///
     /// # Errors
-    /// When the file cannot be read, or contains something else.
+    /// The file cannot be read, or is not a report.
     pub fn read(file: &Path) -> Result<Self> {
         let json = match fs::read_to_string(file) {
             Ok(json) => json,
@@ -172,7 +172,7 @@ impl Report {
     /// Writes the report to `file`, and creates the folders above it.
     ///
     /// # Errors
-    /// When that fails.
+    /// A folder or the file cannot be written.
     pub fn write(&self, file: &Path) -> Result<()> {
         let json = serde_json::to_string_pretty(self).context("cannot write the report as JSON")?;
         if let Some(dir) = file.parent() {
@@ -181,11 +181,11 @@ impl Report {
         fs::write(file, json + "\n").with_context(|| format!("cannot write {}", file.display()))
     }
 
-    /// Changes the report in `file`, or starts one. Suites run one after another, so none loses what another
-    /// adds.
+    /// Changes the report in `file`, or starts one. Suites run one after another, so none overwrites what
+    /// another adds.
     ///
     /// # Errors
-    /// When the file cannot be read or written.
+    /// The file cannot be read or written.
     pub fn update(file: &Path, change: impl FnOnce(&mut Self)) -> Result<()> {
         let mut report = Self::read(file)?;
         change(&mut report);

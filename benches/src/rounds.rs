@@ -11,12 +11,12 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// Pairs of rounds of one comparison; odd, so that the median is one of them.
 pub(crate) const ROUNDS: usize = 41;
-/// Target duration of one round: long compared with the clock's resolution, short compared with other
-/// activity on the machine.
+/// Target duration of one round: long compared with the clock's resolution, short compared with bursts of
+/// other activity on the machine.
 const ROUND: Duration = Duration::from_millis(10);
 /// Maximum number of rounds of one figure.
 const FIGURE_ROUNDS: usize = 7;
-/// Longest time for all rounds of one figure; one is always done.
+/// Longest time for all rounds of one figure; at least one round is always done.
 const FIGURE: Duration = Duration::from_millis(1500);
 
 pub(crate) fn repeat<T>(times: u64, work: &mut impl FnMut() -> T) -> Duration {

@@ -1,4 +1,4 @@
-//! What a suite calls: measurements by name, if the command line asks for them.
+//! The functions that a suite calls: measurements by name, if the command line requests them.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -36,11 +36,11 @@ impl fmt::Debug for Suite {
     }
 }
 
-/// The parts of the command line that concern more than criterion.
+/// The parts of the command line that do not only concern criterion.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Arguments {
     filter: Option<String>,
-    /// `--test` and `--list` run nothing that could be measured.
+    /// Whether nothing is measured, as with `--test` and `--list`.
     measures_nothing: bool,
 }
 
@@ -81,7 +81,7 @@ impl Suite {
         }
     }
 
-    /// Whether something with this name was requested: otherwise its inputs need not be created.
+    /// Whether a measurement with this name was requested; otherwise its inputs need not be created.
     pub fn wants(&self, name: &str) -> bool {
         self.arguments.wants(name)
     }
@@ -89,7 +89,7 @@ impl Suite {
     /// Compares two closures that each do one operation.
     ///
     /// # Errors
-    /// When the report cannot be written.
+    /// The report cannot be written.
     pub fn compare<A, B>(
         &mut self,
         name: &str,
@@ -106,7 +106,7 @@ impl Suite {
     /// derived from the result.
     ///
     /// # Errors
-    /// When the report cannot be written.
+    /// The report cannot be written.
     pub fn compare_timed(
         &mut self,
         name: &str,
@@ -125,7 +125,7 @@ impl Suite {
     /// Like [`compare`](Self::compare) without criterion: for one of many cases.
     ///
     /// # Errors
-    /// When the report cannot be written.
+    /// The report cannot be written.
     pub fn ratio<A, B>(
         &self,
         name: &str,
@@ -142,7 +142,7 @@ impl Suite {
     /// that took. `note` is derived from the result.
     ///
     /// # Errors
-    /// When the report cannot be written.
+    /// The report cannot be written.
     pub fn ratio_timed(
         &self,
         name: &str,
@@ -182,7 +182,7 @@ impl Suite {
     /// Reports a number.
     ///
     /// # Errors
-    /// When the report cannot be written.
+    /// The report cannot be written.
     pub fn figure(&self, figure: Figure) -> Result<()> {
         say(&figure)?;
         Report::update(&self.file(), |report| report.put_figure(figure))

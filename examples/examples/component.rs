@@ -1,5 +1,5 @@
-//! A component: publishes on NATS through the broker in its pod, and prints what it reads there. It
-//! has no key and no password. `component.yaml` in the folder `component` runs it.
+//! A component that publishes on NATS through the broker in its pod, and prints what it reads from
+//! NATS. It has no key and no password. `component.yaml` in the folder `component` runs it.
 
 use std::io::Write as _;
 use std::time::Duration;

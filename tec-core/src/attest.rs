@@ -3,8 +3,8 @@
 //! ```text
 //! evidence ─ Verifier ─► Result<VerifiedEvidence, VerifyError> ─ appraise ─► Ladder + Attested
 //! ```
-//! [`appraise`] is pure. It names the first gate that failed, and nothing else creates an
-//! [`Attested`]. [`Attested::snapshot`] carries one to another replica of a server, where
+//! [`appraise`] is pure. It names the first gate that failed; only it creates an [`Attested`].
+//! [`Attested::snapshot`] carries one to another replica of a server, where
 //! [`Attested::dangerous_reopen`] reopens it.
 
 mod repeat;
@@ -27,7 +27,7 @@ use crate::pcr::PcrValues;
 pub use crate::tee::Tee;
 use crate::time::Timestamp;
 
-/// What the registries know about the key that signed.
+/// The records that the registries have about the key that signed.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct Known<'a> {
@@ -49,8 +49,8 @@ impl<'a> Known<'a> {
         Self { ak, machine, images }
     }
 
-    /// Drops what a store returned without being asked: the record of another key, or a machine
-    /// other than the record's.
+    /// Drops what a store returned unasked: the record of another key, or a machine other than the
+    /// record's.
     fn of(mut self, key: Option<&Fingerprint>) -> Self {
         let asked = |record: &&AkRecord| key.is_none_or(|key| record.fingerprint() == *key);
         self.ak = self.ak.filter(asked);
@@ -82,7 +82,7 @@ impl Attested {
         self.ak
     }
 
-    /// What it booted, in terms of the images approved at the time.
+    /// What the machine booted, in terms of the images approved at the time.
     pub fn booted(&self) -> &BootState {
         &self.booted
     }
@@ -92,7 +92,7 @@ impl Attested {
         &self.quoted
     }
 
-    /// Which registers count.
+    /// Which registers must match.
     pub(crate) fn pins(&self) -> Pins {
         self.pins
     }
@@ -103,11 +103,11 @@ impl Attested {
     }
 }
 
-/// One attempt to obtain a key, as kept for `tec explain`.
+/// One attempt to obtain a key, as stored for `tec explain`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Attempt {
-    /// Its id.
+    /// Its ID.
     pub id: AttemptId,
     /// When the evidence arrived.
     pub at: Timestamp,
@@ -118,22 +118,22 @@ pub struct Attempt {
     /// What was booted, if the registers match approved images.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub booted: Option<BootState>,
-    /// The evidence carries no valid signature: anyone could have sent it, even in the name of a
-    /// registered key.
+    /// Whether the evidence has no valid signature: anyone could have sent it, even in the name of
+    /// a registered key.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unsigned: bool,
-    /// The boot in which the TPM signed, if it signed a clock.
+    /// The boot in which the TPM signed, if the quote has a clock reading.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot: Option<TpmBoot>,
-    /// The earlier attempts of the same boot that this one stands for.
+    /// The earlier attempts of the same boot that this one replaces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats: Option<Repeats>,
-    /// How far it got.
+    /// How far the attempt got.
     pub ladder: Ladder,
 }
 
 impl Attempt {
-    /// Notes that the registers are explained, and by which state.
+    /// Records which state explains the registers.
     pub(crate) fn explained_by(&mut self, state: &BootState) {
         self.ladder.pass(Gate::Pcrs, state.sentence());
         self.booted = Some(state.clone());
@@ -144,9 +144,9 @@ impl Attempt {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Appraisal {
-    /// For the attempt log.
+    /// The record for the attempt log.
     pub attempt: Attempt,
-    /// Present exactly when no gate failed.
+    /// The proof; present only if no gate failed.
     pub attested: Option<Attested>,
 }
 
@@ -232,8 +232,9 @@ impl Appraisal {
         self.attempt.ladder.fail(gate, detail);
     }
 
-    /// Refuses the machine because it is quarantined. The code says so unless a gate before the
-    /// registers failed: a caller not known to be this machine learns nothing about the quarantine.
+    /// Refuses the machine because it is quarantined. The code names the quarantine unless a gate
+    /// before the registers failed: a caller that has not proven to be this machine learns nothing
+    /// about the quarantine.
     fn quarantine(&mut self) {
         self.attested = None;
         let ladder = &mut self.attempt.ladder;
@@ -296,7 +297,7 @@ fn identity_gates(ladder: &mut Ladder, known: Known<'_>) -> Option<()> {
     }
 }
 
-/// Why a machine may not even attest.
+/// Why a machine in this state may not attest; `None` if it may.
 fn out_of_service(state: MachineState) -> Option<&'static str> {
     match state {
         // Unclaimed machines fail at the next gate, quarantined ones at the last.

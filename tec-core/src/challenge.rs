@@ -1,16 +1,15 @@
-//! Stateless challenges: any server that has the key can check the answer to a challenge, whichever
-//! server issued it, even after a restart.
+//! Stateless challenges: any server that has the key can check the answer to a challenge, even if another
+//! server issued it, or after a restart.
 //!
 //! ```text
 //!   id     = expiry ‖ salt ‖ machine ‖ endorsement key ‖ attestation key    sent to the node and back
 //!   secret = HKDF-Expand(key, label ‖ id)                               sent through the node's TPM
 //! ```
 //! # Security
-//! The id holds no secret and needs no seal: changing it changes the secret, which the server
-//! reveals only to the TPM that the id names. An answer may be replayed until it expires. That is
-//! harmless: registration binds the same key to the same machine by compare-and-swap, and never
-//! binds a revoked key. The join service accepts an answer only from the node that attests with
-//! that very key.
+//! The ID contains no secret and needs no protection: changing it changes the secret, which the server
+//! reveals only to the TPM that the ID names. An answer may be replayed until it expires. That is harmless:
+//! registration binds the same key to the same machine by compare-and-swap, and never binds a revoked key.
+//! The join service accepts an answer only from the node that attests with that very key.
 
 use std::fmt;
 
@@ -25,9 +24,9 @@ use crate::port::{Entropy, EntropyRng};
 use crate::secret::SecretArray;
 use crate::time::Timestamp;
 
-/// Domain of the derivation of secrets; the id follows.
+/// Label for the derivation of secrets, followed by the ID.
 const LABEL: &[u8] = b"tec ek challenge v1\0";
-/// How long an answer may take, in seconds.
+/// Maximum time for an answer, in seconds.
 const ANSWER_SECONDS: i64 = 120;
 const SALT: usize = 16;
 
@@ -61,7 +60,7 @@ impl fmt::Debug for ChallengeKey {
     }
 }
 
-/// What a TPM must prove: that both keys are in one TPM.
+/// What a TPM must prove: that both keys are in the same TPM.
 #[derive(Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "the id of a challenge is these three")]
 pub struct Challenge {
@@ -74,7 +73,7 @@ pub struct Challenge {
 }
 
 impl Challenge {
-    /// Returns the id that the node sends back, and the secret for its TPM. Never `None`.
+    /// Returns the ID that the node sends back, and the secret for its TPM. Never `None`.
     pub fn issue(
         &self,
         key: &ChallengeKey,

@@ -58,38 +58,45 @@ macro_rules! codes {
 
 codes! {
     RegisterMalformed = "TEC-R400", 400, "the request is malformed",
-        "The body is not the JSON that the endpoint expects, has unknown fields, or contains an id that is not a UUID.",
-        "Send {\"public_key\": \"<PEM>\", \"uuid\": \"<machine id>\"}; see https://github.com/trusted-execution-clusters/tec/blob/main/docs/reference/http.md.";
+        "The body is not the JSON that the endpoint expects, has unknown fields, or contains an ID \
+         that is not a UUID.",
+        "Send {\"public_key\": \"<PEM>\", \"uuid\": \"<machine id>\"}; see \
+         https://github.com/trusted-execution-clusters/tec/blob/main/docs/reference/http.md.";
     RegisterToken = "TEC-R401", 401, "a valid registration token is needed",
         "The server was started with a registration token, and the request carries none or a different one.",
-        "Put the header Authorization: Bearer <token> into the merge directive of the node's Ignition config.";
+        "Put the header Authorization: Bearer <token> into the merge directive of the node's Ignition \
+         config.";
     RegisterByAdmin = "TEC-R403", 403, "machines are registered by an admin here",
         "The registration policy is manual, so nodes cannot register themselves.",
-        "Add the machine with `kubectl tec machine add`, and give the node the Ignition config that it prints.";
+        "Add the machine with `kubectl tec machine add`, and give the node the Ignition config that it \
+         prints.";
     RegisterMachineUnknown = "TEC-R404", 404, "no such machine is waiting for an attestation key",
-        "The machine id was never registered or has expired unclaimed, or the machine was removed.",
+        "The machine was never registered, expired before it got an attestation key, or was removed.",
         "Boot the node again so that it registers, or add the machine with `tec machine add`.";
     RegisterMethod = "TEC-R405", 405, "the method is not allowed here",
         "The endpoint exists, but takes another HTTP method.",
-        "GET the Ignition config, PUT the attestation key.";
+        "Use GET for the Ignition config, and PUT for the attestation key.";
     RegisterAkKnown = "TEC-R409", 409, "Public key already registered",
         "This attestation key is already registered for this machine.",
         "Nothing to do: a node may register its own key again.";
     RegisterMachineTaken = "TEC-R410", 409, "the machine already has an attestation key",
         "Trust on first use: the first key wins, and a second key for the same machine is refused.",
-        "If the node was reinstalled or its TPM replaced, revoke the old key with `tec ak revoke` and approve \
-         the new one with `tec ak approve`.";
+        "If the node was reinstalled or its TPM replaced, revoke the old key with `tec ak revoke` and \
+         approve the new one with `tec ak approve`.";
     RegisterNotFound = "TEC-R411", 404, "no endpoint at this path",
         "This server has no endpoint at the requested path.",
-        "See https://github.com/trusted-execution-clusters/tec/blob/main/docs/reference/http.md for the paths.";
+        "See https://github.com/trusted-execution-clusters/tec/blob/main/docs/reference/http.md for the \
+         paths.";
     RegisterKeyElsewhere = "TEC-R412", 409, "the attestation key belongs to another machine",
-        "A node with this TPM was registered before, under another id: it was reinstalled, or lost \
+        "A node with this TPM was registered before, under another ID: it was reinstalled, or lost \
          power during its first boot. A node continues as the machine named in the answer, unless it runs an \
          older release or its pin has a custom path.",
-        "Remove the old machine with `tec machine remove` (`tec ak list` names it), then register again.";
+        "If the disk of the old machine is no longer needed, remove that machine with `tec machine \
+         remove` (`tec ak list` shows its ID); this deletes its disk key. Then register the node \
+         again.";
     RegisterTooLarge = "TEC-R413", 413, "the body is too large",
         "Registration bodies are capped at 64 KiB.",
-        "A registration carries one public key; check what the client sends.";
+        "Check what the client sends: a registration contains one public key.";
     RegisterContentType = "TEC-R415", 415, "the content type must be application/json",
         "The Content-Type header names another type.",
         "Send Content-Type: application/json.";
@@ -99,55 +106,58 @@ codes! {
         "Create the key with `node-agent ak create`, or as a restricted, fixedTPM signing key.";
     RegisterEkProof = "TEC-R423", 403, "the attestation key is not proven by an endorsement key",
         "The server approves only keys that a TPM's endorsement key vouches for, and the proof is \
-         missing, failed, or expired.",
+         missing, invalid, or expired.",
         "Use a node-agent that answers credential activation, or start the server with --ak-approval tofu.";
     RegisterRebind = "TEC-R424", 403, "an admin must approve the new key of this machine",
-        "The machine had another attestation key before, which was revoked or deleted. Trust on \
+        "The machine had an attestation key before, which was revoked or deleted. Trust on \
          first use applies only once in the life of a machine, so that no one else gets its disk key while \
-         an admin replaces a TPM. The \
-         key is kept and waits (status 202, `pending`).",
-        "Compare the fingerprint with `node-agent ak show` on the node, then `tec ak approve <fingerprint>` \
-         (on Kubernetes `kubectl tec ak approve <name>`). With --ak-approval ek the same TPM needs no admin.";
+         an admin replaces a TPM. The new key is stored and waits for approval (status 202, `pending`).",
+        "Compare the fingerprint with `node-agent ak show` on the node, then run `tec ak approve \
+         <fingerprint>` (on Kubernetes `kubectl tec ak approve <name>`). With --ak-approval ek, a new key \
+         in the same TPM needs no admin.";
     RegisterEkRefused = "TEC-R425", 403, "the endorsement key is not trusted here",
-        "The server trusts only endorsement keys whose certificate chains to one of its CA certificates (--ek-roots, \
-         on Kubernetes spec.approval.endorsementRootsConfigMap). This key has no certificate, or \
-         one from another CA.",
+        "The server trusts only endorsement keys whose certificate chains to one of its CA certificates \
+         (--ek-roots, on Kubernetes spec.approval.endorsementRootsConfigMap). This key has no certificate, \
+         or one from another CA.",
         "See the server's log for the reason. If the TPM is genuine, add its manufacturer's CA certificate.";
     RegisterRate = "TEC-R429", 429, "too many requests",
         "The rate limit of the registration endpoints or of the key broker was reached.",
-        "Wait; nodes retry by themselves with back-off. Raise --register-rate or --kbs-rate for a large first boot.";
+        "Wait; nodes retry by themselves with back-off. Raise --register-rate or --kbs-rate for a large \
+         first boot.";
     RegisterFull = "TEC-R430", 429, "too many machines wait to be claimed",
-        "The cap on machines without an attestation key was reached, so no new one is registered.",
+        "The limit on machines without an attestation key was reached, so no new one is registered.",
         "Remove unclaimed machines with `tec machine prune`, wait until they expire, or raise \
          --max-unclaimed.";
-    RegisterQuarantined = "TEC-R431", 429, "too many machines were claimed by first use",
-        "The limit on machines bound by trust on first use, in total or from this network, was reached. The key \
-         is kept and waits for an admin (status 202, `pending`); its machine expires like any unclaimed one.",
+    RegisterQuarantined = "TEC-R431", 429, "too many machines were claimed on first use",
+        "The limit on machines admitted by trust on first use, in total or from this network, was \
+         reached. The key is stored and waits for an admin (status 202, `pending`); its machine \
+         expires like any unclaimed one.",
         "Approve it with `tec ak approve <fingerprint>`, remove unknown machines with `tec machine \
          remove`, or raise --max-claimed and --max-claimed-per-source (on Kubernetes spec.approval).";
     RegisterUnavailable = "TEC-R503", 503, "the service is temporarily unavailable",
-        "The store behind the server failed.",
-        "See the server's log at the time of the request for a TEC-S code.";
+        "The server's store failed.",
+        "Look for a TEC-S code in the server's log at the time of the request.";
 
     RegisterNotReady = "TEC-R504", 503, "the service is not set up yet",
-        "The TrustedExecutionCluster is missing or has no publicTrusteeAddr, the CA of a server that \
-         nodes must trust is missing, one of additionalTrustees is invalid, or the CA certificates of endorsement keys are invalid. Nothing was \
-         registered.",
+        "The TrustedExecutionCluster is missing or has no publicTrusteeAddr, the CA of a server that nodes \
+         must trust is missing, one of additionalTrustees is invalid, or the CA certificates of \
+         endorsement keys are invalid. Nothing was registered.",
         "See the server's log for what is missing; nodes retry by themselves.";
 
     RegisterLowSpace = "TEC-R507", 507, "registration is paused: the disk is nearly full",
         "The state directory has less free space than --reserve-mib. The remaining space is \
          reserved for audit lines, without which no disk key is released.",
-        "Free or add space; nodes retry by themselves. Known nodes still unlock.";
+        "Free or add disk space; nodes retry by themselves. Registered nodes can still unlock their disks.";
 
     EvidenceMalformed = "TEC-A400", 400, "the evidence is malformed",
         "The evidence does not match its type, is truncated, or is too large.",
         "Check that the attester and the server use the same protocol version (0.4.0).";
     ServerUnreachable = "TEC-A401", 503, "the server cannot be reached",
-        "No server in the pin answered: the network, name resolution or a firewall is at fault, or the server is down.",
-        "Check the address in the Clevis pin and that the KBS listens there.";
+        "No server in the pin answered: the network, name resolution or a firewall is at fault, or the \
+         server is down.",
+        "Check the address in the Clevis pin, and whether the KBS listens there.";
     TlsFailed = "TEC-A402", 503, "the TLS connection failed",
-        "The server's certificate is expired, names another host, or was not issued by the pinned CA.",
+        "The server's certificate has expired, is for another host, or was not issued by the pinned CA.",
         "Compare the CA in the pin with the server's; check the node's clock.";
     MachineUnknown = "TEC-A403", 401, "unknown machine",
         "The machine was never registered, was removed, or was revoked.",
@@ -159,7 +169,8 @@ codes! {
          status`, and read its console.";
     AkNotBound = "TEC-A404", 401, "the attestation key is not bound to this machine",
         "The key that signed is unknown, waits for approval, was revoked, or belongs to another machine.",
-        "Find the key with `tec ak list`, then approve it with `tec ak approve <fingerprint>`, or register the node again.";
+        "Find the key with `tec ak list`, then approve it with `tec ak approve <fingerprint>`, or register \
+         the node again.";
     QuoteInvalid = "TEC-A405", 401, "invalid quote: wrong nonce or signature",
         "The quote was signed by another key, answers another nonce (old evidence), or is not a quote.",
         "Boot the node again. If the refusal persists on one node only, suspect a replay.";
@@ -171,23 +182,22 @@ codes! {
         "Read the log with `tec eventlog show` on the node; if the firmware is unchanged, suspect tampering.";
     TpmSetBack = "TEC-A408", 401, "TPM counters went backwards: cloned or restored TPM state",
         "The counters and the clock in the quote are not later than those of the last quote by this key: the \
-         state of an emulated TPM runs in two places, or an older state was restored from a snapshot.",
-        "Find out which machine is the right one: anyone who has a copy of the TPM's state can \
-         obtain its disk key. If a snapshot was restored, boot the node again; if it is still \
-         refused, run `tec \
-         machine readmit`, or on Kubernetes `kubectl tec machine readmit`. Otherwise clear the \
-         TPM, revoke the key with `tec ak revoke`, register the node again, and approve its new key with \
-         `tec ak approve`.";
+         state of an emulated TPM is in use in two places, or an older state was restored from a snapshot.",
+        "Find out which machine is the right one: anyone who has a copy of the TPM's state can obtain its \
+         disk key. If a snapshot was restored, boot the node again; if it is still refused, run `tec \
+         machine readmit`, or on Kubernetes `kubectl tec machine readmit`. Otherwise clear the TPM, revoke \
+         the key with `tec ak revoke`, register the node again, and approve its new key with `tec ak \
+         approve`.";
     PlatformChanged = "TEC-A409", 401, "firmware or Secure Boot policy changed",
-        "PCR 0, 2 or 7 differs from the machine's baseline, which is its first accepted boot: its firmware was \
-         updated, an option ROM was added, or Secure Boot was reconfigured. Entries added to db and dbx are \
-         accepted without approval if the boot sent its event log.",
+        "PCR 0, 2 or 7 differs from the machine's baseline, which is its first accepted boot: its firmware \
+         was updated, an option ROM was added, or Secure Boot was reconfigured. Entries added to db and \
+         dbx are accepted without approval if the boot sent its event log.",
         "`tec platform diff <machine>` shows each changed event. If the change is yours, approve it with \
          `tec platform approve <machine>`, which applies to every machine with the same baseline. If not, \
          quarantine the machine with `tec machine quarantine <machine>`.";
     PcrMismatch = "TEC-A412", 401, "boot not approved: it matches no approved image",
-        "A measured component, such as the kernel or the boot loader, differs from every approved image, or the \
-         approval of its image expired or was revoked.",
+        "A measured component, such as the kernel or the boot loader, differs from every approved image, \
+         or the approval of its image expired or was revoked.",
         "If you changed the component, approve its image: `tec image approve <name> <path>` (on Kubernetes \
          `kubectl tec image approve <name> <reference>`). If the change is unexpected, suspect \
          tampering and leave the machine off.";
@@ -195,16 +205,20 @@ codes! {
         "The attested machine asked for a path that is not its own, or the policy denies it.",
         "Check the path in the node's Clevis pin: it must be default/<its own id>/root.";
     TargetNotNamed = "TEC-K403", 403, "no keys are published to this Trustee",
-        "No Secret names its URL, or the URL is not https. Permission to edit the cluster object \
-         must not be enough to send disk keys to a server.",
-        "Put the exact URL into the entry `url` of the Secrets that the target names; the message has the command.";
+        "No Secret names its URL, or the URL is not https. A Secret is required so that permission \
+         to edit the cluster object is not enough to send disk keys to a server.",
+        "Put the exact URL into the entry `url` of the Secrets that the target names; the message \
+         shows the command.";
     EscrowRefused = "TEC-K409", 409, "recovery key rejected: it is malformed or the escrow limit is reached",
-        "The machine has stored 64 recovery keys already, or it sent something that is not a sealed key.",
-        "List them with `tec machine recovery-key <machine>`. If they were created by mistake, remove the machine with `tec machine remove <machine>` and register it again.";
+        "64 recovery keys of this machine are stored already, or the one that it sent is malformed.",
+        "Print the stored keys with `tec machine recovery-key <machine>`, and save one that opens \
+         the disk. If the new key is malformed, update node-agent.";
     MachineQuarantined = "TEC-A423", 401, "the machine is quarantined",
-        "An admin quarantined this machine: it may attest, but gets no disk key until it is released. Its key is kept.",
-        "Find out why (`tec audit` or `kubectl tec machine show`), then run `tec machine release <machine>` (on \
-         Kubernetes `kubectl tec machine release <machine>`), or retire or revoke the machine.";
+        "An admin quarantined this machine: it may attest, but gets no disk key until it is released. Its \
+         key is kept.",
+        "Find out why (`tec audit` or `kubectl tec machine show`), then run `tec machine release \
+         <machine>` (on Kubernetes `kubectl tec machine release <machine>`), or retire or revoke the \
+         machine.";
     KeyMissing = "TEC-A414", 401, "there is no key at this path",
         "The machine attested successfully, but no key was stored for it, or its key was removed.",
         "If the key was lost, restore the store from a backup; a new key cannot open the old disk.";
@@ -220,26 +234,29 @@ codes! {
         "The file is missing or not PEM, or the certificate and the key do not belong together.",
         "Check the files. Pass both --tls-cert and --tls-key, or neither to use the built-in CA.";
     CertManagerMissing = "TEC-T404", 404, "cert-manager is not installed",
-        "The cluster object names an issuer of cert-manager, and the API server does not know the kind Certificate of \
-         cert-manager.io/v1.",
+        "The cluster object names an issuer of cert-manager, and the API server does not know the kind \
+         Certificate of cert-manager.io/v1.",
         "Install cert-manager. Without it, create the cluster object again without spec.certificateIssuer.";
     CertificatePending = "TEC-T503", 503, "cert-manager has not issued a certificate yet",
         "The issuer does not exist, is not ready, refuses a name, or provides no ca.crt, which nodes pin.",
-        "`kubectl describe certificate` and `kubectl get certificaterequest` show why. Use an issuer that fills ca.crt.";
+        "`kubectl describe certificate` and `kubectl get certificaterequest` show why. Use an issuer that \
+         fills ca.crt.";
     CaHeldBack = "TEC-T409", 409, "machines do not trust the next CA yet",
-        "The CA of the servers is being replaced, and some machines did not report that their disks trust the next \
-         one: they are off, do not run node-agent refresh-ca, or use another implementation of \
+        "The CA of the servers is being replaced, and some machines did not report that their disks trust \
+         the next one: they are off, do not run node-agent refresh-ca, or use another implementation of \
          the Clevis pin.",
-        "Switch them on, install the timer tec-refresh-ca or run `node-agent refresh-ca`, or retire those that are \
-         gone; see https://github.com/trusted-execution-clusters/tec/blob/main/docs/how-to/replace-the-ca.md.";
+        "Switch them on, install the timer tec-refresh-ca or run `node-agent refresh-ca`, or retire those \
+         that are gone; see \
+         https://github.com/trusted-execution-clusters/tec/blob/main/docs/how-to/replace-the-ca.md.";
     ImageUnreadable = "TEC-I400", 400, "the image cannot be read",
         "No shim, boot loader or kernel was found, or a file is corrupt.",
-        "Give the root of the image's file tree; the error names the file and the offset.";
+        "Pass the root of the image's file tree; the error names the file and the offset.";
     ImageReference = "TEC-I402", 400, "the image is not referenced by digest",
-        "The reference is not of the form `registry.example/repository@sha256:<64 digits>`.",
-        "Take the digest from where the image was pushed, for example with `skopeo inspect`.";
+        "The reference is not of the form `registry.example/repository@sha256:<64 hexadecimal digits>`.",
+        "Get the digest from the registry, for example with `skopeo inspect`.";
     ImageDenied = "TEC-I403", 403, "the registry denies access to this image",
-        "The image is private and no pull secret matches its registry, or the credentials are wrong or expired.",
+        "The image is private and no pull secret matches its registry, or the credentials are wrong or \
+         expired.",
         "Provide a pull secret for this registry that allows pulling.";
     ImageSecret = "TEC-I405", 400, "the pull secret cannot be used",
         "The file is not in the format kubernetes.io/dockerconfigjson.",
@@ -248,16 +265,16 @@ codes! {
         "The index lists no image for the operating system and architecture, or several.",
         "Approve the digest of the image for the nodes' platform.";
     ImageTooLarge = "TEC-I413", 413, "the image is too large",
-        "Its manifest, its configuration or all of its layers together exceed the limit.",
+        "The image's manifest, its configuration, or the total size of its layers exceeds the limit.",
         "Check that the reference names an operating system image.";
     ImageBomb = "TEC-I415", 413, "the image is a decompression bomb",
         "It unpacks to more than 128 MiB and a hundred times its size, or to more than 64 GiB, \
          unlike any operating system image.",
-        "Check where the file comes from. Pass a mostly empty disk as it is, not compressed.";
+        "Check where the file comes from. Pass a mostly empty disk uncompressed.";
     ImageAbsent = "TEC-I414", 404, "the registry has no such image",
-        "It was deleted there, never pushed, or the reference names another repository; some \
+        "The image was deleted or never pushed, or the reference names the wrong repository; some \
          registries also report this for private images.",
-        "Compare the reference with the registry; give a pull secret if the image is private.";
+        "Compare the reference with the registry; pass a pull secret if the image is private.";
     ImageAltered = "TEC-I424", 502, "the registry sent content that does not match the digest",
         "The image was altered in transit or in the registry, or a mirror is broken.",
         "Check the registry or mirror that the log names; nothing it sent was used.";
@@ -266,31 +283,33 @@ codes! {
         "Build the image with a label printed by `compute-pcrs all`, or without one.";
     ImageUnsigned = "TEC-I426", 422, "no accepted key signed the image",
         "The image has no signature, or only signatures of other keys or of another digest.",
-        "Sign it with `cosign sign --key`, by digest, and push the signature; or add the signer's public key to the \
-         accepted ones.";
+        "Sign it with `cosign sign --key`, by digest, and push the signature; or add the signer's public \
+         key to the accepted ones.";
     ImageLabelLies = "TEC-I427", 422, "the image's label states PCR values that its files do not produce",
-        "The label org.coreos.pcrs was made for other boot files, or was falsified.",
-        "Build the image again with the label that `compute-pcrs all` prints for it, or without one; find out who \
-         wrote this label.";
+        "The label org.coreos.pcrs was created for different boot files, or was falsified.",
+        "Build the image again with the label that `compute-pcrs all` prints for it, or without one; find \
+         out who wrote this label.";
     RegistryAnswer = "TEC-I502", 502, "invalid answer from the registry",
         "The host is not a container registry, or speaks another protocol.",
         "Check the host in the reference and the mirrors.";
     RegistryUnreachable = "TEC-I503", 503, "the registry cannot be reached",
         "Name resolution, the network, TLS or the registry failed, or the registry asked the \
          client to retry later.",
-        "Check from the same network; a private registry needs its CA certificate.";
-    BundleSignature = "TEC-I401", 401, "the bundle of reference values is not signed by a given key",
+        "Try to reach the registry from the same network. For a private registry, provide its CA \
+         certificate.";
+    BundleSignature = "TEC-I401", 401, "the bundle of reference values is not signed by any of the \
+                       given keys",
         "The bundle was changed after it was signed, or another key signed it.",
         "Download the bundle and its signature again; pass the public key of the image's builder with --key.";
     BundleImage = "TEC-I409", 409, "the bundle of reference values is for another image",
         "The digest in the bundle differs from the requested one.",
         "Use the bundle that was generated for this build of the image.";
     BundleExpired = "TEC-I410", 410, "the bundle of reference values expired",
-        "The expiry that the signer set has passed, or the clock is wrong.",
+        "The expiry time that the signer set has passed, or the clock is wrong.",
         "Ask the signer for a new bundle of the image; check the clock.";
     BundleMalformed = "TEC-I422", 422, "the bundle of reference values is malformed",
         "The bundle, signature or key is not in the format of `tec pcr bundle`.",
-        "Sign with `tec pcr bundle sign`; keys are P-256 in PEM.";
+        "Sign with `tec pcr bundle sign`; keys must be P-256 keys in PEM.";
     ImageUnknown = "TEC-I404", 404, "no image with this name",
         "The image was never approved, or its name is misspelled.",
         "List the images with `tec image list`.";
@@ -303,13 +322,15 @@ codes! {
         "Free space on the disk of the state directory. The server resumes by itself.";
     StoreAccess = "TEC-S403", 503, "the state directory is not accessible to this user, or open to others",
         "Files with keys must belong to the user of the server and be inaccessible to all others.",
-        "Run the command as the user of the server. If the mode is wrong, chmod 700 the directory and 600 its files.";
+        "Run the command as the user of the server. If the mode is wrong, set mode 700 on the \
+         directory and 600 on its files.";
     StoreVersion = "TEC-S505", 503, "the store was written by a newer version",
-        "The schema version in the file is higher than this program knows.",
+        "The schema version in the file is higher than this program supports.",
         "Use the newer program; stores cannot be downgraded.";
     StoreUnavailable = "TEC-S503", 503, "the store is unavailable",
         "The database is locked by another process, or the writer stopped.",
-        "Check the server's log and the state directory, and look for another program that holds tec.db open.";
+        "Check the server's log and the state directory, and look for another program that holds tec.db \
+         open.";
     SettingsConflict = "TEC-S409", 409, "a flag contradicts the settings of the state directory",
         "`tec bootstrap init` wrote the settings to tec.toml, and nodes keep the settings they \
          received then.",
@@ -323,36 +344,41 @@ codes! {
 
     ClusterForbidden = "TEC-C403", 403, "the cluster does not allow this",
         "The user of the kubeconfig has no permission for it, or the credentials expired.",
-        "Ask for a role from kustomize/users, for example machine-admin-role; `kubectl auth whoami` shows your user.";
+        "Ask for a role from kustomize/users, for example machine-admin-role; `kubectl auth whoami` shows \
+         your user.";
     ClusterMissing = "TEC-C404", 404, "there is no such object in the cluster",
         "The name or the namespace is wrong, or the custom resources are not installed.",
         "Check --namespace, and run `kubectl tec check`.";
     ClusterConflict = "TEC-C409", 409, "conflict with an object in the cluster",
-        "An object with this name exists already, it was changed in the meantime, or there are several where only one is allowed.",
+        "An object with this name exists already, it was changed in the meantime, or there are several \
+         where only one is allowed.",
         "Check the object that the message names, and try again.";
     ClusterRefused = "TEC-C422", 422, "the cluster refuses this object",
         "A field is malformed, or cannot be changed once it is set.",
         "The message names the field; `kubectl explain` describes it.";
     ClusterUnreachable = "TEC-C503", 503, "the API server of the cluster does not answer",
-        "The kubeconfig names another cluster, the network is down, or the API server is down.",
+        "The kubeconfig names the wrong cluster, the network is down, or the API server is down.",
         "Try `kubectl get --raw /readyz` with the same context.";
     ClockSkewed = "TEC-C425", 503, "the server's clock is wrong",
-        "The clock of the host that runs the server differs from the API server's by more than 30 seconds. Servers \
-         register no node and release no key; the operator issues and renews no certificate, removes no unclaimed \
-         machine, and publishes only images that are approved according to both clocks. Revocations \
-         still take effect.",
+        "The clock of the host that runs the server differs from the API server's by more than 30 seconds. \
+         Servers register no node and release no key; the operator issues and renews no certificate, \
+         removes no unclaimed machine, and publishes only images that are approved according to both \
+         clocks. Revocations still take effect.",
         "The server's log and the condition `Ready` of the cluster object show the difference. Find out \
-         which of the two \
-         hosts is wrong (`chronyc tracking` on both) and synchronize its clock; everything resumes by itself.";
+         which of the two hosts is wrong (`chronyc tracking` on both) and synchronize its clock; \
+         everything resumes by itself.";
     NodeTpm = "TEC-N500", 503, "the TPM cannot be used",
         "There is no TPM, it is busy, or the resource manager is missing.",
         "Check /dev/tpmrm0, or name another TPM with --tcti.";
     NodeHandle = "TEC-N409", 409, "another object is at the attestation key's handle",
-        "Another object is at the persistent handle 0x81010002.",
-        "Evict it, or pass another --ak-handle to all commands.";
+        "The persistent handle (default 0x81010002) holds an object other than the attestation key.",
+        "If nothing uses that object, evict it with `tpm2_evictcontrol`. Otherwise pass another \
+         --ak-handle to all commands.";
     NodeLockout = "TEC-N423", 503, "the TPM is in lockout",
-        "Wrong passwords were tried on the TPM, and the attestation key was created by a release that did not exempt it from dictionary attack protection.",
-        "Wait for the TPM's recovery time, or run `tpm2_dictionarylockout --clear-lockout`; a new attestation key is exempt.";
+        "Wrong passwords were tried on the TPM, and the attestation key was created by a release that did \
+         not exempt it from dictionary attack protection.",
+        "Wait for the TPM's recovery time, or run `tpm2_dictionarylockout --clear-lockout`; a new \
+         attestation key is exempt.";
     NodeConfig = "TEC-N400", 400, "the pin's configuration is malformed",
         "The JSON passed to the Clevis pin is not a trustee configuration.",
         "See https://github.com/trusted-execution-clusters/tec/blob/main/docs/reference/clevis-pin.md.";
@@ -360,21 +386,24 @@ codes! {
         "The JWE in the LUKS token is damaged, or the released key is not the one it was sealed with.",
         "Inspect it with `clevis luks list`; use the recovery key if the token is lost.";
     NodeDisk = "TEC-N424", 500, "the header of the disk cannot be read or changed",
-        "The device is not LUKS2, has no token of the pin trustee, its passphrase opens no key slot, or cryptsetup failed.",
+        "The device is not LUKS2, has no token of the pin trustee, its passphrase opens no key slot, or \
+         cryptsetup failed.",
         "Inspect it with `cryptsetup luksDump` and `clevis luks list`. Running the same command \
          again is safe.";
     NodeClock = "TEC-N425", 503, "the server's certificate is not valid at the time of the node's clock",
         "The clock of the node is wrong (an empty battery, or no network time in the initramfs), \
          or the certificate has expired.",
-        "Compare `date` on the node with the dates of the server's certificate. Set the clock in the firmware's \
-         settings, or renew the certificate; the node continues by itself.";
+        "Compare `date` on the node with the dates of the server's certificate. Set the clock in the \
+         firmware's settings, or renew the certificate; the node continues by itself.";
     NodeFull = "TEC-N507", 507, "no space left on the node",
-        "The file system, or the quota, that the node writes to is full.",
+        "The file system that the node writes to is full, or a quota is exceeded.",
         "Free space, and run the same command again: nothing was lost.";
 
     BootstrapRequest = "TEC-B400", 400, "the node cannot process the request",
-        "A URI of keys or storage, or a component, is malformed or of a type that the node was not built with.",
-        "The message names the member; see https://github.com/trusted-execution-clusters/tec/blob/main/docs/how-to/bootstrap-nodes.md.";
+        "A key URI, a storage URI or a component is malformed, or of a type that this build of the \
+         node does not support.",
+        "The message names the invalid field; see \
+         https://github.com/trusted-execution-clusters/tec/blob/main/docs/how-to/bootstrap-nodes.md.";
     BootstrapSecret = "TEC-B401", 401, "wrong init secret for this node",
         "The platform gave the node the hash of a different secret.",
         "Compare the hash in the node's metadata with the secret; nothing was changed on the node.";
@@ -383,85 +412,86 @@ codes! {
          already, or another host answers in its place.",
         "Run `tec node verify`, which lists every check. Send the node no secret before it passes.";
     BootstrapNoDisk = "TEC-B404", 404, "the state disk is missing",
-        "The device that [disk] of bootstrapper.toml names does not exist: the disk is not attached, its partition has \
-         another label, or udev has not found it yet.",
-        "Attach the disk, or set device to a path that `lsblk -o PATH,PARTLABEL` shows. The unit tries again every \
-         five seconds.";
+        "The device that [disk] of bootstrapper.toml names does not exist: the disk is not attached, its \
+         partition has another label, or udev has not found it yet.",
+        "Attach the disk, or set device to a path that `lsblk -o PATH,PARTLABEL` shows. The unit tries \
+         again every five seconds.";
     BootstrapReadOnly = "TEC-B405", 405, "the state disk is read-only",
-        "The disk is attached read-only, or the kernel stopped writing to its file system after an I/O error.",
-        "Attach the disk writable. If `journalctl -k` shows I/O errors, replace the disk.";
+        "The disk is attached read-only, or the kernel stopped writing to its file system after an I/O \
+         error.",
+        "Attach the disk with write access. If `journalctl -k` shows I/O errors, replace the disk.";
     BootstrapUnlisted = "TEC-B406", 406, "the node does not list the key service",
         "The Recover request names a key service or a store that recovery_key_services of the node's \
-         bootstrapper.toml does not \
-         list. No service was called.",
+         bootstrapper.toml does not list. No service was called.",
         "Add the URI from the message, without credentials, to recovery_key_services, or recover \
          with the master secret: keys derived from it need no key service.";
     BootstrapEndorsement = "TEC-B407", 403, "the node's endorsement key is refused",
         "The certificate of the node's endorsement key expired or does not chain to any of \
-         endorsement_roots, the key is not in endorsement_keys, or the node did not prove that its attestation key is \
-         in the same TPM.",
-        "The message and the log of the join service give the reason and the fingerprint of the endorsement key. If \
-         the machine is yours, add the fingerprint to endorsement_keys in join-service.toml; the join service reads \
-         the file again by itself.";
+         endorsement_roots, the key is not in endorsement_keys, or the node did not prove that its \
+         attestation key is in the same TPM.",
+        "The message and the log of the join service give the reason and the fingerprint of the \
+         endorsement key. If the machine is yours, add the fingerprint to endorsement_keys in \
+         join-service.toml; the join service reads the file again by itself.";
     BootstrapPlaneTicket = "TEC-B408", 403, "the ticket of the control plane is refused",
-        "The ticket expired, is for another node or cluster, or control_plane_signers of join-service.toml does not \
-         list the key that signed it.",
+        "The ticket expired, is for another node or cluster, or control_plane_signers of join-service.toml \
+         does not list the key that signed it.",
         "The message gives the reason. Create a new ticket with `tec ticket control-plane`, and \
-         give it to the node as the \
-         file that control_plane_ticket in bootstrapper.toml names.";
+         save it on the node, in the file set by control_plane_ticket in bootstrapper.toml.";
     BootstrapActivated = "TEC-B409", 409, "the node is already a member, or is becoming one",
         "Another Init is running or has run, or the node has joined.",
-        "To resume an Init whose answer was lost, send the same one again, with --cluster unless its keys are \
-         derived from a master secret.";
+        "To resume an Init whose answer was lost, send the same request again, with --cluster unless its \
+         keys are derived from a master secret.";
     BootstrapNameTaken = "TEC-B410", 409, "the name belongs to another node",
-        "A member of the cluster has this name but a different attestation key: two instances \
-         have the same name, or the \
-         machine was replaced. Or a member of this name was removed, and its client certificate has not expired.",
-        "Give the instance another name. If it replaces a member, remove that member from the cluster first, with \
-         --dangerous-free-name if its old disk is erased.";
+        "A member of the cluster has this name but a different attestation key: two instances have the \
+         same name, or the machine was replaced. Or a member of this name was removed, and its client \
+         certificate has not expired.",
+        "Give the instance another name. If it replaces a member, remove that member from the cluster \
+         first, with --dangerous-free-name if its old disk is erased.";
     BootstrapWrongKey = "TEC-B412", 412, "the keys do not open the disk",
         "The keys belong to another cluster, or the disk belongs to another machine.",
         "Check the key service; `tec node recover --check` tries keys without recovering.";
     BootstrapSmallDisk = "TEC-B413", 413, "the state disk is too small",
         "The disk has no room for the LUKS2 header, the integrity tags and a file system.",
         "Attach a disk of 64 MiB or more; etcd and the container images of a node need several GiB.";
-    BootstrapForeignDisk = "TEC-B415", 415, "the state disk holds someone else's data",
+    BootstrapForeignDisk = "TEC-B415", 415, "the state disk already contains data",
         "The disk has a file system, a partition table, or a LUKS header that this boot did not \
          write. The person who formatted a LUKS disk may know its volume key, which a new \
          passphrase does not change.",
         "Set device to another disk, or erase this one with `bootstrapper prepare --dangerous-erase`.";
     BootstrapHeader = "TEC-B422", 422, "the header of the state disk is refused",
-        "The header is damaged, or names a cipher, key derivation, sector size or integrity that `bootstrapper prepare` \
-         does not write.",
-        "Inspect it with `cryptsetup luksDump` and restore it from a backup. If the data is not \
-         needed, erase the disk \
-         with `bootstrapper prepare --dangerous-erase`.";
+        "The header is damaged, or names a cipher, key derivation, sector size or integrity that \
+         `bootstrapper prepare` does not write.",
+        "Inspect it with `cryptsetup luksDump` and restore it from a backup. If the data is not needed, \
+         erase the disk with `bootstrapper prepare --dangerous-erase`.";
     BootstrapLocked = "TEC-B423", 423, "the state disk must be recovered first",
-        "A cluster has the key of the disk, and this boot does not.",
-        "`tec-recover.service` asks the join services for the key; if none of them gives it, run `tec node recover`.";
+        "A cluster holds the key of the disk, and this boot has not received it.",
+        "`tec-recover.service` asks the join services for the key; if none of them gives it, run `tec node \
+         recover`.";
     BootstrapNotPrepared = "TEC-B424", 424, "the node cannot be prepared",
-        "Its disk, a component or the kubeadm preflight check prevents it; nothing was changed.",
+        "There is a problem with the disk or a component, or the kubeadm preflight check failed; \
+         nothing was changed.",
         "The node's log names the problem; `tec node init` prints it. You can run the same \
          command again.";
     BootstrapClock = "TEC-B425", 425, "the clock of the node is wrong",
         "The clock is earlier than this release, or outside the validity period of a certificate \
-         that the cluster has just issued: for example, an empty battery or no time server.",
-        "Compare `date -u` on the node with another machine, and set the clock or the time server; the node continues \
-         by itself.";
+         that the cluster has just issued, for example because of an empty battery or a missing time server.",
+        "Compare `date -u` on the node with another machine, and set the clock or the time server; the \
+         node continues by itself.";
     BootstrapKeyService = "TEC-B502", 502, "the node cannot use the key service",
-        "The service does not answer, refuses the node, or the node was built without support for it.",
+        "The key service does not answer or refuses the node, or this build of the node does not support it.",
         "The node's log gives the reason. Nothing was changed.";
     BootstrapUnreachable = "TEC-B503", 503, "the node does not answer",
-        "It is not up yet, its bootstrapper has exited because the node is a member, or a \
+        "The node is not up yet, its bootstrapper has exited because the node is a member, or a \
          firewall blocks the connection.",
-        "Init is served on port 9000 until the node is a member, Recover on port 9999 until its disk is open.";
-    BootstrapMetadata = "TEC-B504", 504, "the platform does not say what this instance is",
-        "The metadata service does not answer, or its answer has no valid name, role, address, API server or hash of \
-         the init secret.",
-        "The message names the member. Check the tags of the instance and [metadata] of bootstrapper.toml; the node asks \
-         again by itself.";
+        "Init is served on port 9000 until the node is a member, Recover on port 9999 until its disk is \
+         open.";
+    BootstrapMetadata = "TEC-B504", 504, "the platform does not describe this instance",
+        "The metadata service does not answer, or its answer has no valid name, role, address, API server \
+         or hash of the init secret.",
+        "The message names the field. Check the tags of the instance and [metadata] of \
+         bootstrapper.toml; the node retries by itself.";
     BootstrapStateFull = "TEC-B507", 507, "the state disk is full",
-        "The file system, or the quota, of the state directory has less than 16 MiB left.",
+        "The file system of the state directory, or its quota, has less than 16 MiB left.",
         "Free space below the state directory, or attach a larger disk.";
     BootstrapMembersFull = "TEC-B509", 507, "the registry of members is full",
         "The ConfigMap tec-members has a line for each member and for the disk of each removed \
@@ -488,19 +518,21 @@ codes! {
         "Check `tec migrate status`, and run the command for the state that it shows.";
     TrustForeign = "TEC-M421", 409, "the trust anchors do not belong together",
         "One of them is paired with another anchor, or holds the trust of another cluster.",
-        "Check that the command names the right anchors; a target takes the trust of one source only.";
+        "Check that the command names the right anchors; a target accepts the trust of one source only.";
     TrustConflict = "TEC-M409", 409, "the target holds something else under the same name",
-        "A machine has another disk key or attestation key there, an image of this name measures \
-         something else, or policies or certificates differ. Nothing was overwritten.",
-        "The list names each conflict; remove the wrong one at the target or at the source, or \
+        "At the target, a machine has a different disk key or attestation key, an image of the \
+         same name has different measurements, or policies or certificates differ. Nothing was \
+         overwritten.",
+        "The list names each conflict; remove the wrong object at the target or at the source, or \
          keep a policy or CA of the target with --keep-target, and run the command again.";
     TrustIncomplete = "TEC-M422", 409, "the target does not have everything that the source has",
-        "The copy is incomplete, one side changed in the meantime, or a Trustee of the target lags behind. An anchor \
-         that was cut over by an earlier release still has the only copy of the recovery keys.",
-        "Run `tec migrate apply`, then `tec migrate verify`; the list names what is missing or differs. After a \
-         cutover, run `tec migrate rollback` and `tec migrate cutover` instead.";
+        "The copy is incomplete, one side changed in the meantime, or a Trustee of the target lags \
+         behind. If an earlier release cut over, the source still has the only copy of the \
+         recovery keys.",
+        "Run `tec migrate apply`, then `tec migrate verify`; the list names what is missing or differs. \
+         After a cutover, run `tec migrate rollback` and `tec migrate cutover` instead.";
     TransferMalformed = "TEC-M400", 400, "not a TEC backup or transfer file",
-        "The file does not start like one that `tec backup create` wrote, or its manifest is malformed.",
+        "The file does not begin like the output of `tec backup create`, or its manifest is malformed.",
         "Pass the file that `tec backup create` wrote.";
     TransferTruncated = "TEC-M416", 400, "the transfer file is truncated",
         "The file ends before its last part; nothing that depends on the rest was used.",
@@ -510,7 +542,8 @@ codes! {
         "Create the transfer again, and find out who had access to the file.";
     TransferForeign = "TEC-M403", 403, "the transfer file is for another anchor, or from an unexpected one",
         "The file is encrypted to another key, or signed by an anchor that you did not name.",
-        "Pass the identity that the transfer was encrypted to, and the public key of the anchor that created it.";
+        "Pass the identity that the transfer was encrypted to, and the public key of the anchor that \
+         created it.";
     TransferReplayed = "TEC-M425", 409, "the transfer file is older than the state of this anchor",
         "A later transfer was restored here, or the authority moved since it was created.",
         "Create a new transfer. Restore a backup into a new state directory.";
@@ -523,7 +556,7 @@ codes! {
          key that wraps its unseal key was deleted.",
         "Restore the Secret from a backup. The vault cannot create a new key without the old one: \
          while it is unsealed, copy its contents elsewhere. To start over, delete its storage and the \
-         Secret of the controller's certificate; a new Secret alone opens nothing.";
+         Secret of the controller's certificate; a new Secret alone cannot unseal the vault.";
     VaultKeyFileMissing = "TEC-V511", 503, "the vault's wrapped key is missing",
         "The vault is initialized, but the file with its wrapped unseal key is not on the volume.",
         "Restore the file from a backup, or attach the volume that belongs to this vault; with several pods, \
@@ -531,7 +564,7 @@ codes! {
          the old one: while it is unsealed, copy its contents elsewhere.";
     VaultKeyBroken = "TEC-V512", 503, "the vault's wrapped key cannot be decrypted",
         "The file and the Secret do not belong together, or the file was altered.",
-        "Restore the file and the Secret that were written together; each names its key id.";
+        "Restore the file and the Secret that were written together; each contains its key ID.";
     VaultUnsealRefused = "TEC-V513", 503, "the vault refuses its unseal key",
         "The storage and the wrapped key belong to different vaults.",
         "Attach the storage and the file that were written together.";
@@ -539,9 +572,9 @@ codes! {
         "This pod is not number 0, and no pod of the vault is initialized.",
         "Start pod 0 and read its log; check that this pod can reach it.";
     VaultStorageLost = "TEC-V515", 503, "the vault's storage is empty",
-        "The Secret says that the vault was set up, but its storage holds nothing.",
-        "Attach the right volume, or restore a snapshot. To give up what it held, delete the Secrets with the \
-         wrapping key and with the controller's certificate.";
+        "According to the Secret, the vault was set up, but its storage is empty.",
+        "Attach the right volume, or restore a snapshot. To give up its contents, delete the Secrets with \
+         the wrapping key and with the controller's certificate.";
     VaultCaNotMounted = "TEC-V516", 503, "the authority's certificate cannot be used",
         "The Secret of the controller's certificate is not mounted, is not PEM, or has expired.",
         "Check the volume of the pod, and that the controller has published its certificate.";
@@ -581,7 +614,7 @@ impl std::str::FromStr for Code {
     }
 }
 
-/// The text is not a known code.
+/// The string is not a known code.
 #[derive(Debug, thiserror::Error)]
 #[error("unknown error code")]
 #[non_exhaustive]

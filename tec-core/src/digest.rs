@@ -31,8 +31,8 @@ impl Sha256Digest {
         &self.0
     }
 
-    /// Value of a PCR that held this value after it is extended by `event`: SHA-256(old ‖ event)
-    /// (TPM 2.0 Library Part 1, "PCR Operations", `TPM2_PCR_Extend`).
+    /// Value of a PCR with this value after it is extended by `event`: SHA-256(old ‖ event) (TPM
+    /// 2.0 Library Part 1, "PCR Operations", `TPM2_PCR_Extend`).
     #[must_use]
     pub fn extended(&self, event: &Self) -> Self {
         // The message is always one block, followed by the same padding. Logs and fleets fold
@@ -84,12 +84,12 @@ impl fmt::Debug for Sha256Digest {
     }
 }
 
-/// The text is not 64 hexadecimal digits.
+/// The string is not 64 hexadecimal digits.
 #[derive(Debug, thiserror::Error)]
-#[error("a SHA-256 digest has 64 hexadecimal digits; this text has {length} characters")]
+#[error("a SHA-256 digest must have 64 hexadecimal digits; this text has {length} characters")]
 #[non_exhaustive]
 pub struct ParseDigestError {
-    /// Length of the given text.
+    /// Length of the given string.
     pub length: usize,
 }
 

@@ -12,14 +12,14 @@ use crate::text::text_form;
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BaseUrl(String);
 
-/// The text is not a base URL.
+/// The string is not a base URL.
 #[derive(Debug, thiserror::Error)]
-#[error("a service address is http(s)://host[:port] without path, query or user name")]
+#[error("a service address must be http(s)://host[:port] without path, query or user name")]
 #[non_exhaustive]
 pub struct ParseBaseUrlError;
 
 impl BaseUrl {
-    /// The URL as text, without a trailing slash.
+    /// The URL as a string, without a trailing slash.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! What a verifier found in evidence, and which registers count.
+//! What a verifier found in evidence, and which registers must match.
 
 use std::fmt;
 
@@ -47,16 +47,16 @@ impl LoggedEvent {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LogEvidence {
-    /// No log; the PCR values alone decide, as always.
+    /// No log. In any case, only the PCR values decide.
     Absent,
-    /// It parses. The registers in `replayed` match the quoted values.
+    /// The log parses. The registers in `replayed` match the quoted values.
     Parsed {
         /// The events in order.
         events: Vec<LoggedEvent>,
         /// Registers whose events fold to the quoted value.
         replayed: PcrSet,
     },
-    /// It does not parse.
+    /// The log does not parse.
     Broken {
         /// Why, with the offset.
         reason: String,
@@ -70,13 +70,13 @@ pub enum LogEvidence {
 pub struct VerifiedEvidence {
     /// Type of evidence.
     pub tee: Tee,
-    /// Key that signed; says nothing about whether it is registered.
+    /// The key that signed; it may be unregistered.
     pub ak: PublicKey,
     /// Quoted values of the SHA-256 bank.
     pub pcrs: PcrValues,
-    /// Clock of the TPM, if the TPM signed one.
+    /// Clock of the TPM, if the signed evidence contains it.
     pub clock: Option<TpmClock>,
-    /// When the challenge was issued, if the server that took the evidence reports it.
+    /// When the challenge was issued, if the server that received the evidence reports it.
     pub asked_at: Option<Timestamp>,
     /// Event log.
     pub log: LogEvidence,
@@ -128,7 +128,7 @@ impl VerifiedEvidence {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerifyError {
-    /// It does not have the form that its type prescribes.
+    /// The evidence does not have the form that its type prescribes.
     #[error("the evidence is malformed at {at}")]
     Malformed {
         /// Member or offset.
@@ -142,7 +142,7 @@ pub enum VerifyError {
         /// The key that the evidence names; unproven.
         claimed_ak: Option<Fingerprint>,
     },
-    /// The hardware under the TPM does not vouch for it.
+    /// The hardware under the TPM does not vouch for the TPM.
     #[error("the hardware report is not accepted: {findings}")]
     Hardware {
         /// All findings.

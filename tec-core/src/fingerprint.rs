@@ -11,9 +11,9 @@ use crate::text::text_form;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fingerprint([u8; 32]);
 
-/// The text is not a fingerprint.
+/// The string is not a fingerprint.
 #[derive(Debug, thiserror::Error)]
-#[error("a fingerprint has 64 hexadecimal digits")]
+#[error("a fingerprint must have 64 hexadecimal digits")]
 #[non_exhaustive]
 pub struct ParseFingerprintError;
 

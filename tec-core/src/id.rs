@@ -12,9 +12,9 @@ use crate::text::text_form;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MachineId(Uuid);
 
-/// The text is not a hyphenated UUID.
+/// The string is not a hyphenated UUID.
 #[derive(Debug, thiserror::Error)]
-#[error("a machine id is a hyphenated UUID such as 7c9e6679-7425-40de-944b-e07fc1f90ae7")]
+#[error("a machine ID must be a hyphenated UUID such as 7c9e6679-7425-40de-944b-e07fc1f90ae7")]
 #[non_exhaustive]
 pub struct ParseMachineIdError;
 
@@ -31,12 +31,12 @@ fn parse_uuid(text: &str) -> Option<Uuid> {
 }
 
 impl MachineId {
-    /// A new random (version 4) id.
+    /// A new random (version 4) ID.
     pub fn random(rng: &mut dyn rand_core::CryptoRng) -> Self {
         Self(random_uuid(rng))
     }
 
-    /// The id as a UUID.
+    /// The ID as a UUID.
     pub fn as_uuid(&self) -> Uuid {
         self.0
     }
@@ -76,7 +76,7 @@ impl fmt::Debug for MachineId {
 pub struct AttemptId(Uuid);
 
 impl AttemptId {
-    /// A new random id.
+    /// A new random ID.
     pub fn random(rng: &mut dyn rand_core::CryptoRng) -> Self {
         Self(random_uuid(rng))
     }
@@ -90,9 +90,9 @@ impl FromStr for AttemptId {
     }
 }
 
-/// The text is not an attempt id.
+/// The string is not an attempt ID.
 #[derive(Debug, thiserror::Error)]
-#[error("an attempt id is a hyphenated UUID")]
+#[error("an attempt ID must be a hyphenated UUID")]
 #[non_exhaustive]
 pub struct ParseAttemptIdError;
 
@@ -107,11 +107,11 @@ impl fmt::Display for AttemptId {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ImageName(String);
 
-/// The text is not an image name.
+/// The string is not an image name.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "an image name has 1 to 253 characters of a-z, 0-9, '-' and '.', and begins and ends with a \
-     letter or digit"
+    "an image name must have 1 to 253 characters of a-z, 0-9, '-' and '.', and begin and end with \
+     a letter or digit"
 )]
 #[non_exhaustive]
 pub struct ParseImageNameError;
@@ -137,7 +137,7 @@ impl FromStr for ImageName {
 text_form!(ImageName, ParseImageNameError);
 
 impl ImageName {
-    /// The name as text.
+    /// The name as a string.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -161,9 +161,9 @@ pub struct ResourcePath {
     text: String,
 }
 
-/// The text is not a resource path.
+/// The string is not a resource path.
 #[derive(Debug, thiserror::Error)]
-#[error("a resource path has three segments of A-Z, a-z, 0-9, '_', '-' and (not first) '.'")]
+#[error("a resource path must have three segments of A-Z, a-z, 0-9, '_', '-' and (not first) '.'")]
 #[non_exhaustive]
 pub struct ParseResourcePathError;
 
@@ -196,7 +196,7 @@ impl ResourcePath {
         (machine.to_string() == id).then_some(machine)
     }
 
-    /// The whole path as text.
+    /// The whole path as a string.
     pub fn as_str(&self) -> &str {
         &self.text
     }

@@ -90,8 +90,8 @@ impl ExpectedPcrs {
         Self { pcrs }
     }
 
-    /// Whether each register occurs once and its events fold to its value. Measurements that are
-    /// not sound count for nothing: no boot leaves them behind.
+    /// Whether each register occurs once and its events fold to its value. Unsound measurements are
+    /// ignored: no boot can produce them.
     pub fn is_sound(&self) -> bool {
         let ids: BTreeSet<PcrIndex> = self.pcrs.iter().map(|pcr| pcr.id).collect();
         ids.len() == self.pcrs.len() && self.pcrs.iter().all(ExpectedPcr::is_consistent)
@@ -119,7 +119,7 @@ pub struct ApprovedImage {
     /// When the approval expires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
-    /// When the approval was revoked; kept so that a refusal can say so.
+    /// When the approval was revoked; kept so that a refusal can give the reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoked_at: Option<Timestamp>,
 }

@@ -1,4 +1,4 @@
-//! A machine as the registry knows it.
+//! A machine as stored in the registry.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +6,7 @@ use crate::fingerprint::Fingerprint;
 use crate::id::MachineId;
 use crate::time::Timestamp;
 
-/// How a machine came into the registry.
+/// How a machine was added to the registry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -31,9 +31,9 @@ pub enum MachineState {
     /// Set aside by an admin until released: it may attest, but gets no disk key and binds no
     /// attestation key.
     Quarantined,
-    /// Revoked by an admin, permanently; attests no more.
+    /// Revoked by an admin, permanently; can no longer attest.
     Revoked,
-    /// Decommissioned in an orderly way, permanently; attests no more.
+    /// Decommissioned in an orderly way, permanently; can no longer attest.
     Retired,
 }
 
@@ -78,8 +78,8 @@ pub enum MachineChange {
     Retire,
 }
 
-/// The attestation key that a machine is bound to, or was bound to last. It outlives the key's
-/// revocation: a machine that once had a key has a disk that nobody else's key may open.
+/// The attestation key that a machine is bound to, or was bound to last. The record outlives the
+/// key's revocation: a machine that once had a key has a disk that no other machine's key may open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct LastBinding {
@@ -120,8 +120,8 @@ impl Machine {
         Self { id, registered_by, registered_at, state: MachineState::Unclaimed, binding: None }
     }
 
-    /// The state after a change; `None` if the change is not allowed, because revoked and retired
-    /// machines stay so.
+    /// The state after a change; `None` if the change is not allowed: revoked and retired machines
+    /// keep their state.
     pub fn state_after(&self, change: MachineChange) -> Option<MachineState> {
         use MachineChange::{Quarantine, Release, Retire};
         use MachineState::{Active, Quarantined, Retired, Revoked, Unclaimed};

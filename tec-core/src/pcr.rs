@@ -26,7 +26,7 @@ pub struct PcrIndexError {
 impl PcrIndex {
     /// Boot manager code: the images started by the firmware and shim.
     pub const BOOT_MANAGER: Self = Self(4);
-    /// Secure Boot policy, and the authorities that were used.
+    /// Secure Boot policy, and the authorities that verified the boot.
     pub const SECURE_BOOT: Self = Self(7);
     /// GRUB commands and the kernel command line.
     pub const BOOT_COMMANDS: Self = Self(8);
@@ -34,9 +34,9 @@ impl PcrIndex {
     pub const BOOT_FILES: Self = Self(9);
     /// Sections of a unified kernel image.
     pub const KERNEL_BOOT: Self = Self(11);
-    /// Command lines and other parameters next to a unified kernel image.
+    /// Command lines and other parameters stored next to a unified kernel image.
     pub const KERNEL_CONFIG: Self = Self(12);
-    /// System extensions next to a unified kernel image.
+    /// System extensions stored next to a unified kernel image.
     pub const SYSTEM_EXTENSIONS: Self = Self(13);
     /// Machine owner keys, measured by shim.
     pub const MOK: Self = Self(14);

@@ -1,12 +1,12 @@
 //! Long procedures as state machines without I/O.
 //!
-//! *What it is*: the trait [`Plan`] and the loop [`run`] that connects a plan to the outside. A
-//! plan receives what happened ([`Plan::Event`]) and returns what to do next ([`Plan::Effect`]). It
-//! does nothing itself, so a crash, a lost answer or a restart at any step can be unit-tested (see
+//! *What it is*: the trait [`Plan`] and the loop [`run`], which connects a plan to its environment. A plan
+//! receives what happened ([`Plan::Event`]) and returns what to do next ([`Plan::Effect`]). It does nothing
+//! itself, so a crash, a lost answer or a restart at any step can be unit-tested (see
 //! `testing::crash_everywhere`, feature `test-util`).
 //!
-//! *What it is not*: a place for state that must survive. A process that dies takes its plan with
-//! it; the next one starts with a new plan and uses effects to find out what exists already.
+//! *What it is not*: a place for state that must survive. A plan dies with its process; the next process
+//! starts with a new plan, which uses effects to find out what already exists.
 //!
 //! ```text
 //!              Event                         Effect
@@ -27,7 +27,7 @@ use async_trait::async_trait;
 /// * Effects are carried out in list order, and each is answered by at most one event; a failure is
 ///   also an event. An empty list means that the plan waits for an event or has finished.
 /// * Every effect can be repeated and still converges: create if absent, compare-and-swap, read
-///   back. A new plan that starts from what a dead one left reaches the same end.
+///   back. A new plan that starts from what an interrupted one left reaches the same end.
 /// * A plan finishes with an effect that says so, for example `Finish(outcome)`, which gets no
 ///   answer.
 ///
@@ -74,7 +74,7 @@ pub trait Plan {
     fn step(&mut self, event: Self::Event) -> Vec<Self::Effect>;
 }
 
-/// The outside world of a plan: carries out its effects.
+/// The environment of a plan: carries out its effects.
 ///
 /// *Contract*: a failed effect is answered with an event that says so. Only the effect that ends
 /// the plan, and those that the plan documents as unanswered, return `None`.

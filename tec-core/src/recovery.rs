@@ -24,9 +24,9 @@ use zeroize::Zeroizing;
 
 use crate::secret::{SecretArray, SecretBytes};
 
-/// Groups of a key.
+/// Number of groups in a key.
 const GROUPS: usize = 8;
-/// Digits in a group: 65535 times 11 has six.
+/// Digits in a group: 65535 × 11 has six.
 const DIGITS: usize = 6;
 /// Every group is a multiple of this: the smallest number that detects every change of one digit
 /// and every swap of two neighbors.
@@ -43,13 +43,13 @@ pub struct RecoveryKey(SecretBytes);
 #[non_exhaustive]
 pub enum ParseRecoveryKeyError {
     /// Wrong number of digits.
-    #[error("a recovery key has 48 digits; this text has {digits}")]
+    #[error("a recovery key must have 48 digits; this one has {digits}")]
     Digits {
-        /// How many digits the text has.
+        /// Number of digits in the text.
         digits: usize,
     },
     /// A character that is neither a digit nor a separator.
-    #[error("a recovery key contains only digits, hyphens and spaces")]
+    #[error("a recovery key may contain only digits, hyphens and spaces")]
     Character,
     /// A digit of a group is wrong.
     #[error("group {group} of the recovery key has a wrong digit")]

@@ -29,7 +29,7 @@ pub trait BootImage: fmt::Debug + Send + Sync {
 /// *Implemented by* `tec_tpm::compute`.
 #[cfg_attr(any(test, feature = "test-util"), mockall::automock)]
 pub trait PcrComputer: fmt::Debug + Send + Sync {
-    /// Computes the values, each with the events that produce it.
+    /// Computes the PCR values, each with the events that produce it.
     fn compute(&self, image: &dyn BootImage) -> Result<ExpectedPcrs, ComputeError>;
 }
 
@@ -38,9 +38,9 @@ pub trait PcrComputer: fmt::Debug + Send + Sync {
 #[error("cannot compute the PCR values of {file}")]
 #[non_exhaustive]
 pub struct ComputeError {
-    /// File or search that failed.
+    /// The file or search that failed.
     pub file: String,
-    /// Why.
+    /// The cause.
     #[source]
     pub source: Box<dyn std::error::Error + Send + Sync>,
 }

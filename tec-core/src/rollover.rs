@@ -24,8 +24,8 @@ const END: &str = "-----END CERTIFICATE-----";
 /// A CA with less remaining lifetime than this is replaced, in seconds: 180 days.
 pub const LEAD: i64 = 180 * 86_400;
 /// Minimum time for which both CAs are published before and after the next one begins to sign, in
-/// seconds. By then servers have read their mounted files, and a first boot that began with the old
-/// bundle has become a machine.
+/// seconds. By then, servers have reread their mounted files, and a first boot that began with the old bundle
+/// has been registered as a machine.
 pub const OVERLAP: i64 = 3600;
 /// Maximum number of certificates in a bundle that a node accepts.
 pub const MAX_BUNDLE: usize = 8;
@@ -36,23 +36,23 @@ pub const MAX_BUNDLE: usize = 8;
 pub struct Standing {
     /// The CA that signs now.
     pub current: Sha256Digest,
-    /// When it expires, if that can be read.
+    /// When it expires, if known.
     pub ends: Option<Timestamp>,
     /// The CA that will sign.
     pub next: Option<Sha256Digest>,
     /// The CA that signed before.
     pub previous: Option<Sha256Digest>,
-    /// Since when every server has handed out exactly these.
+    /// Time since which every server has handed out exactly these CAs.
     pub published: Option<Timestamp>,
 }
 
-/// What an admin asks for. Each request names a CA, so that none counts twice.
+/// Requests of an admin. Each names a CA, so that it cannot be carried out twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "a bundle of facts, built field by field")]
 pub struct Asked {
     /// Replace this CA.
     pub replace: Option<Sha256Digest>,
-    /// Let this CA sign although not all machines trust it: those that do not are locked out.
+    /// Let this CA sign although not all machines trust it. Machines that do not trust it are locked out.
     pub dangerous_without_reports: Option<Sha256Digest>,
 }
 
@@ -62,11 +62,11 @@ pub struct Asked {
 pub struct Pinned {
     /// Its name.
     pub machine: String,
-    /// Empty if it never reported any.
+    /// Empty if the machine never reported any.
     pub trusts: BTreeSet<Sha256Digest>,
 }
 
-/// What to do next.
+/// The next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers must handle every case")]
 pub enum Step {
@@ -74,8 +74,7 @@ pub enum Step {
     Stay,
     /// Create the next CA.
     Create,
-    /// Publish what exists, and check again at this time, or without a time as soon as it is
-    /// published.
+    /// Publish what exists, and check again at this time, or as soon as it is published if there is no time.
     Publish(Option<Timestamp>),
     /// The next CA waits for these machines, sorted by name.
     Hold(Vec<String>),
@@ -90,7 +89,7 @@ pub enum Step {
 /// # Security
 /// Never [`Step::Promote`] while a machine has not reported the next CA, unless
 /// `asked.dangerous_without_reports` names that very CA. The expiry of the current CA changes
-/// nothing: promoting early would lock out the machines that still open their disks.
+/// nothing: promoting early would lock out machines that can still open their disks.
 pub fn step(
     standing: &Standing,
     asked: Asked,

@@ -57,7 +57,7 @@ impl fmt::Debug for SecretBytes {
 pub struct SecretArray<const N: usize>(Box<Zeroizing<[u8; N]>>);
 
 impl<const N: usize> SecretArray<N> {
-    /// Takes the bytes; wiping the original is up to the caller.
+    /// Copies the bytes; wiping the original is up to the caller.
     pub fn new(bytes: [u8; N]) -> Self {
         Self(Box::new(Zeroizing::new(bytes)))
     }

@@ -1,4 +1,4 @@
-//! The clock and the random numbers of the host, as ports (feature `system`).
+//! The host's clock and random number generator, as ports (feature `system`).
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -1,7 +1,7 @@
 //! The text forms of names and digests.
 
-/// Makes serde write a type by its `Display` and read it by its `FromStr`; given the error of the
-/// latter, also converts the type from and into a `String`.
+/// Makes serde write a type by its `Display` and read it by its `FromStr`; if its error type is given, also
+/// converts the type from and into a `String`.
 macro_rules! text_form {
     ($name:ident) => {
         impl serde::Serialize for $name {

@@ -16,8 +16,8 @@ impl Timestamp {
     /// 1970-01-01T00:00:00Z.
     pub const EPOCH: Self = Self(0);
 
-    /// From seconds since the Unix epoch. Values outside the years 0 to 9999 are clamped, since RFC
-    /// 3339 cannot express them.
+    /// Creates a timestamp from seconds since the Unix epoch. Values outside the years 0 to 9999 are clamped,
+    /// since RFC 3339 cannot express them.
     pub fn from_unix_seconds(seconds: i64) -> Self {
         // 0000-01-01T00:00:00Z and 9999-12-31T23:59:59Z
         Self(seconds.clamp(-62_167_219_200, 253_402_300_799))
@@ -28,7 +28,7 @@ impl Timestamp {
         self.0
     }
 
-    /// This point moved by `seconds`, which may be negative.
+    /// This point in time plus `seconds`, which may be negative.
     #[must_use]
     pub fn plus_seconds(self, seconds: i64) -> Self {
         Self::from_unix_seconds(self.0.saturating_add(seconds))

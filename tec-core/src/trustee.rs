@@ -6,7 +6,7 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TrusteeIntent {
-    /// Where the KBS listens, for example `0.0.0.0:8080`.
+    /// Listening address of the KBS, for example `0.0.0.0:8080`.
     pub socket: String,
     /// Certificate and private key files; `None` means plain HTTP.
     pub tls: Option<(String, String)>,
@@ -14,11 +14,11 @@ pub struct TrusteeIntent {
     pub token_signer: (String, String),
     /// Certificates that attestation tokens must chain to.
     pub trusted_certs: Vec<String>,
-    /// Public key that verifies admin tokens; `None` closes the admin API.
+    /// Public key that verifies admin tokens; `None` disables the admin API.
     pub admin_public_key: Option<String>,
-    /// Audience that admin tokens must name; any audience if absent. Read since v0.21.
+    /// Audience that admin tokens must name; any audience if absent. Supported since v0.21.
     pub admin_audience: Option<String>,
-    /// Directory where the KBS stores its data; in the mounted form, the directory below which files are
+    /// Directory where the KBS stores its data; in the mounted form, the directory below which its files are
     /// mounted.
     pub storage_dir: String,
     /// Directory of trusted attestation keys; only the mounted form reads it.
@@ -63,7 +63,7 @@ pub trait TrusteeConfigurator: fmt::Debug + Send + Sync {
 }
 
 impl TrusteeIntent {
-    /// An intent with the admin API closed and without TLS files.
+    /// An intent with the admin API disabled and without TLS files.
     pub fn new(
         socket: impl Into<String>,
         token_signer: (String, String),

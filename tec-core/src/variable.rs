@@ -18,7 +18,7 @@ pub enum PolicyVariable {
     },
     /// A key database.
     Keys {
-        /// Which one.
+        /// Name of the database.
         name: KeyDatabase,
         /// Digests of its entries, each with type and owner.
         entries: BTreeSet<Sha256Digest>,
@@ -32,9 +32,9 @@ pub enum PolicyVariable {
 #[serde(rename_all = "kebab-case")]
 #[expect(clippy::exhaustive_enums, reason = "on or off")]
 pub enum SecureBootState {
-    /// The firmware starts only signed programs.
+    /// The firmware runs only signed programs.
     On,
-    /// It starts everything.
+    /// It runs any program.
     Off,
 }
 
@@ -47,9 +47,9 @@ pub enum KeyDatabase {
     Pk,
     /// `KEK`: the keys that sign changes of `db` and `dbx`.
     Kek,
-    /// `db`: what may start.
+    /// `db`: what may run.
     Db,
-    /// `dbx`: what may not.
+    /// `dbx`: what may not run.
     Dbx,
 }
 

@@ -61,14 +61,14 @@ fn active(machine: u64) -> Machine {
     machine
 }
 
-/// What the TPM with this key quotes after booting the approved image.
+/// The quote of the TPM with this key after booting the approved image.
 fn evidence(key: u64) -> VerifiedEvidence {
     let booted = Sha256Digest::ZERO.extended(&Sha256Digest::of("kernel"));
     let values = std::array::from_fn(|pcr| if pcr == 4 { booted } else { Sha256Digest::ZERO });
     VerifiedEvidence::new(Tee::Tpm, sample::public_key(key), PcrValues::new(values))
 }
 
-/// The stores of an embedder; whatever is not made incorrect is genuine.
+/// The stores of an embedder; every store that is not replaced by an incorrect one is genuine.
 struct Stores<'a> {
     truth: &'a MemoryRegistry,
     aks: &'a dyn AkRegistry,

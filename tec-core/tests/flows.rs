@@ -118,7 +118,7 @@ impl World {
         self.admit_over(&*self.truth, boots, evidence).await
     }
 
-    /// Admits with a log of clocks that may fail.
+    /// Admits a machine, with a clock log that may fail.
     async fn admit_with(
         &self,
         clocks: &dyn ClockLog,
@@ -560,7 +560,7 @@ async fn act(world: &World, ports: &Ports, machines: &[MachineId], action: Actio
     }
 }
 
-/// No machine has two bound keys, no key two machines, and no disk key ever changes.
+/// Checks that no machine has two bound keys, no key has two machines, and no disk key ever changes.
 async fn check_invariants(
     world: &World,
     machines: &[MachineId],

@@ -27,7 +27,7 @@ struct World {
 }
 
 impl World {
-    /// Machines 1 and 2 with keys of the same numbers, and the image of every [`PlatformBoot`].
+    /// Machines 1 and 2 with the keys of the same numbers, and the image of every [`PlatformBoot`].
     async fn new() -> Self {
         let dir = TempDir::new().unwrap();
         let store = Store::open(&dir.path().join("state"), &SeededEntropy::new(1)).unwrap();
@@ -64,7 +64,7 @@ impl World {
         assert_eq!(passed.unwrap().state, StepState::Passed);
     }
 
-    /// What the gate says.
+    /// The outcome of the gate.
     async fn is_refused(&self, key: u64, boot: &PlatformBoot) -> String {
         let appraisal = self.admit(boot.evidence(key)).await;
         assert!(appraisal.attested.is_none());

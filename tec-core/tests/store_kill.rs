@@ -1,12 +1,11 @@
-//! SIGKILL at random moments: what the store acknowledged is there when it is reopened.
+//! SIGKILL at random moments: everything that the store acknowledged is there when it is reopened.
 //!
 //! This file starts itself as a child process that writes from several tasks at the same time and
 //! prints each operation after its acknowledgement. The parent kills it, opens the store and
 //! compares. `TEC_KILLS` sets the number of rounds, up to 200.
 //!
-//! A killed process leaves the kernel's page cache intact, so this shows that commits are complete
-//! and ordered, not that the disk keeps them through a power loss, for which `synchronous = FULL`
-//! is set.
+//! A killed process leaves the kernel's page cache intact, so this test shows that commits are complete and
+//! ordered, not that they survive a power loss, for which `synchronous = FULL` is set.
 #![cfg(all(feature = "embedded", feature = "test-util"))]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "all of this is a test")]
 
@@ -244,7 +243,7 @@ async fn check(store: &Store, seen: &Acknowledged) {
     }
 }
 
-/// The audit lines that must have been written about the keys.
+/// The audit lines that must have been written for the keys.
 async fn no_machine_has_two_keys(store: &Store) -> BTreeSet<String> {
     let (mut machines, mut lines) = (BTreeSet::new(), BTreeSet::new());
     for record in AkRegistry::list(store, None).await.unwrap() {
@@ -255,7 +254,7 @@ async fn no_machine_has_two_keys(store: &Store) -> BTreeSet<String> {
     lines
 }
 
-/// Secrets stored without an acknowledgement must not change later either.
+/// Secrets that were stored without an acknowledgement must not change later either.
 async fn adopt_unacknowledged_secrets(store: &Store, seen: &mut Acknowledged) {
     for machine in &seen.machines {
         if let Some(secret) =

@@ -9,7 +9,7 @@ fn main() -> Result<()> {
     let dir: PathBuf = std::env::args_os().nth(1).context("usage: crds <directory>")?.into();
     for crd in tec_k8s::api::crds() {
         let yaml = serde_saphyr::to_string(&crd)?;
-        let name = crd.metadata.name.as_deref().context("a definition without a name")?;
+        let name = crd.metadata.name.as_deref().context("a definition has no name")?;
         let text = format!("# Written by `cargo xtask codegen` from tec-k8s/src/api.\n{yaml}");
         let path = dir.join(format!("{name}.yaml"));
         std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;

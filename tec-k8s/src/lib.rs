@@ -2,8 +2,8 @@
 //!
 //! *What it is*: the custom resources of the group `trusted-execution-clusters.io`, with the names, fields
 //! and rules that existing clusters use, and their mapping to [`tec_core`]. The feature `client` adds the
-//! ports of tec-core over an API server, `server` what servers know about the cluster, `controller` the work
-//! of an operator, and `service` the bootstrap of a platform's services.
+//! ports of tec-core over an API server, `server` the servers' view of the cluster, `controller` the
+//! controllers of an operator, and `service` the bootstrap of a platform's services.
 //!
 //! *What it is not*: it knows no Trustee; `tec-operator` brings the two together. The bootstrap of nodes is
 //! in `tec-node`. It picks neither a version of the Kubernetes API nor a TLS provider: the binary that links
@@ -38,8 +38,8 @@
 //! ```
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-/// The Kubernetes API types in this crate's public interface. The program that links this chooses the version
-/// of the API by a feature of this crate, for example `v1_33`.
+/// The Kubernetes API types in this crate's public interface. The program that links this crate chooses the
+/// version of the API with a feature, for example `v1_33`.
 #[cfg(feature = "api")]
 pub use k8s_openapi;
 /// The client in this crate's public interface.

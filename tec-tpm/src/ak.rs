@@ -1,4 +1,4 @@
-//! Attestation keys as described by their TPM.
+//! Attestation keys, as described by their TPM.
 //!
 //! A bare public key says nothing about where it is stored. Its public area does: together with
 //! credential activation ([`ek`](crate::ek)) it proves that the key was created inside a TPM, never
@@ -38,15 +38,15 @@ pub struct AkHandle(u32);
 
 /// The text or number is not a persistent handle that an owner may use.
 #[derive(Debug, thiserror::Error)]
-#[error("a handle for an attestation key is a number from 0x81000000 to 0x817fffff")]
+#[error("a handle for an attestation key must be a number from 0x81000000 to 0x817fffff")]
 #[non_exhaustive]
 pub struct AkHandleError;
 
 impl AkHandle {
-    /// The handle that attesters of confidential-containers use as well.
+    /// The handle that the attesters of confidential-containers also use.
     pub const DEFAULT: Self = Self(0x8101_0002);
-    /// Where the paravisor of Azure confidential virtual machines stores the key that its report
-    /// names.
+    /// The handle at which the paravisor of Azure confidential virtual machines stores the key that its
+    /// report names.
     pub const AZURE: Self = Self(0x8100_0003);
 
     /// Checks that the handle is in the owner's range of persistent objects (TPM 2.0 Library Part
@@ -99,7 +99,7 @@ impl fmt::Debug for AkHandle {
     }
 }
 
-/// Required attributes: without any one of them the key could be imported, moved, or sign anything.
+/// Required attributes: if one of them is missing, the key can be imported, moved, or used to sign anything.
 pub(crate) const REQUIRED: ObjectAttributes = ObjectAttributes::FIXED_TPM
     .union(ObjectAttributes::FIXED_PARENT)
     .union(ObjectAttributes::SENSITIVE_DATA_ORIGIN)
@@ -119,22 +119,22 @@ pub enum AkError {
     /// An attribute is missing.
     #[error("an attestation key must have the attribute {attribute}; this one does not")]
     AttributeMissing {
-        /// Its name in the specification.
+        /// Name of the attribute in the specification.
         attribute: &'static str,
     },
     /// A forbidden attribute is set.
     #[error("an attestation key must not have the attribute {attribute}; this one does")]
     AttributeForbidden {
-        /// Its name in the specification.
+        /// Name of the attribute in the specification.
         attribute: &'static str,
     },
-    /// The key does not sign with a scheme that quotes are verified with here.
+    /// The key uses a signature scheme that is not supported for quotes here.
     #[error(
         "an attestation key must sign with RSASSA or ECDSA over SHA-256; this one uses \
              {scheme:?}"
     )]
     Scheme {
-        /// The scheme that it would sign with.
+        /// The scheme of the key.
         scheme: Scheme,
     },
 }
@@ -195,7 +195,7 @@ impl AttestationKey {
         &self.public
     }
 
-    /// Its name, which credentials are created for.
+    /// Name of the key, for which credentials are created.
     pub fn name(&self) -> ObjectName {
         self.name
     }
@@ -207,7 +207,7 @@ impl AttestationKey {
 pub enum AkOrigin {
     /// It was already at the handle.
     Found,
-    /// It was created now.
+    /// It was created by this call.
     Created,
 }
 

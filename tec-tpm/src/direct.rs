@@ -73,10 +73,10 @@ impl Tpm {
     }
 
     /// Content of a non-volatile index that can be read without a password, by its own
-    /// authorization or the owner's. `None` if there is none.
+    /// authorization or the owner's. `None` if there is no such index.
     ///
     /// # Errors
-    /// [`TpmError`] for the TPM's answer.
+    /// [`TpmError`] if the command fails.
     pub fn nv_read(&self, index: u32) -> Result<Option<Vec<u8>>, TpmError> {
         nv::read(&mut self.channel(), index, "read non-volatile storage")
     }
@@ -85,7 +85,7 @@ impl Tpm {
         Self { channel: Mutex::new(channel), ek: EkAlgorithm::default() }
     }
 
-    /// Ignores poisoning of the lock: between commands there is no half-done state.
+    /// Ignores lock poisoning: there is no partial state between commands.
     fn channel(&self) -> MutexGuard<'_, Channel> {
         self.channel.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -26,13 +26,13 @@ const MAX_VALUES: usize = 64;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EvidenceError {
-    /// Members are missing or of another JSON type.
+    /// Members are missing or have the wrong JSON type.
     #[error("the evidence is not TPM evidence in JSON")]
     Json(#[source] serde_json::Error),
     /// A member is not base64, or too large.
     #[error("{member} is not standard base64 of at most {limit} bytes")]
     Base64 {
-        /// Which member.
+        /// The member.
         member: &'static str,
         /// Maximum number of bytes.
         limit: usize,
@@ -42,14 +42,14 @@ pub enum EvidenceError {
     Value {
         /// Position in the list, from 0.
         position: usize,
-        /// Why.
+        /// The cause.
         #[source]
         source: ParseDigestError,
     },
     /// Far too many PCR values.
     #[error("tpm_quote.pcrs has {count} values")]
     TooManyValues {
-        /// How many.
+        /// Number of values.
         count: usize,
     },
     /// The key is not acceptable.
@@ -70,7 +70,7 @@ impl EvidenceError {
     }
 }
 
-/// Borrows its texts from the JSON value: they are decoded once and never copied.
+/// Borrows its strings from the JSON value: they are decoded once and never copied.
 #[derive(Deserialize)]
 struct Wire<'v> {
     #[serde(borrow)]
@@ -115,15 +115,15 @@ impl TpmEvidence {
         Self { signature, message, values, ak, event_log: None }
     }
 
-    /// Adds an event log. A log larger than [`MAX_EVENT_LOG`] is omitted: evidence without a log is
-    /// complete, refused evidence is not.
+    /// Adds an event log. A log larger than [`MAX_EVENT_LOG`] is omitted: evidence is complete without a log,
+    /// but would be refused with one that large.
     #[must_use]
     pub fn with_event_log(mut self, log: Vec<u8>) -> Self {
         self.event_log = (log.len() <= MAX_EVENT_LOG).then_some(log);
         self
     }
 
-    /// Decodes the JSON form. Unknown members are ignored, as other implementations do.
+    /// Decodes the JSON form. Unknown members are ignored, as in other implementations.
     ///
     /// # Errors
     /// [`EvidenceError`] with the member that is malformed.

@@ -9,7 +9,7 @@ use serde::{Serialize, Serializer};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Guid([u8; 16]);
 
-/// The text is not a GUID.
+/// The string is not a GUID.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a GUID: 32 hexadecimal digits in groups of 8-4-4-4-12")]
 #[non_exhaustive]

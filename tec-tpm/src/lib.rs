@@ -8,7 +8,8 @@
 //! `testing::SoftTpm` (feature `test-util`).
 //!
 //! *What it is not*: it decides nothing about approval (that is `tec_core::attest`), and with
-//! default features it links neither libtss2 nor OpenSSL and reads neither clock nor randomness.
+//! default features it links neither libtss2 nor OpenSSL and reads neither a clock nor random
+//! numbers.
 //!
 //! ```text
 //!  node                                          server

@@ -1,5 +1,5 @@
 //! The Secure Boot policy that a log proves: the variables that the firmware measures into PCR 7,
-//! and what it and shim verified programs with.
+//! and what the firmware and shim verified programs with.
 
 use tec_core::attest::LogEvidence;
 use tec_core::digest::Sha256Digest;
@@ -10,11 +10,11 @@ use crate::compute::entry_digests;
 use crate::event_log::{Bank, Content, DataProof, Event, EventKind, EventLog};
 use crate::guid::Guid;
 
-/// What shim measures as authorities: its own certificate, the lists that it looks a signer up in,
-/// and the revocation level. `MokSBState`, which turns its checks off, is not one.
+/// What shim measures as authorities: its own certificate, the lists in which it looks up signers,
+/// and the revocation level. `MokSBState`, which turns its checks off, is not one of them.
 const SHIM_AUTHORITIES: [&str; 5] = ["Shim", "MokList", "MokListRT", "vendor_db", "SbatLevel"];
 
-/// Reads a log that came with evidence, and the [variables](EventLog::policy_variables) of its
+/// Reads a log that was sent with evidence, and the [variables](EventLog::policy_variables) of its
 /// Secure Boot policy; one that does not parse is [`LogEvidence::Broken`].
 pub fn evidence_with_policy(log: &[u8], quoted: &PcrValues) -> (LogEvidence, Vec<LoggedVariable>) {
     match EventLog::parse(log) {
@@ -28,7 +28,7 @@ impl EventLog<'_> {
     ///
     /// # Security
     /// They are proven only if PCR 7 replays to its quoted value. The type of an event is not
-    /// measured, so the bytes are read as a variable whatever the type is.
+    /// measured, so the bytes are read as a variable regardless of the type.
     pub fn policy_variables(&self) -> Vec<LoggedVariable> {
         let events = self.events().iter();
         let of_policy = events.filter(|event| event.extends() == Some(PcrIndex::SECURE_BOOT));

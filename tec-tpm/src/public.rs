@@ -31,7 +31,7 @@ pub(crate) const MAX_AREA: usize = 1024;
 const MAX_POLICY: usize = 64;
 /// RSA-4096 modulus.
 const MAX_MODULUS: usize = 512;
-/// Coordinate of P-521, so that a key on another curve is named as such.
+/// Coordinate of P-521, so that a key on another curve is reported as such.
 const MAX_COORDINATE: usize = 66;
 /// Coordinate of P-256.
 pub(crate) const P256_COORDINATE: usize = 32;
@@ -42,7 +42,7 @@ const DEFAULT_EXPONENT: u32 = 65537;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PublicError {
-    /// It is not a TPMT_PUBLIC or TPM2B_PUBLIC.
+    /// The bytes are not a TPMT_PUBLIC or TPM2B_PUBLIC.
     #[error("the public area is malformed")]
     Malformed(#[source] WireError),
     /// Neither an RSA nor an ECC object.
@@ -67,7 +67,7 @@ pub enum PublicError {
     #[error("the key is not acceptable")]
     Key(#[source] ParsePublicKeyError),
     /// The key cannot be encoded as SubjectPublicKeyInfo.
-    #[error("the key cannot be encoded")]
+    #[error("cannot encode the key as SubjectPublicKeyInfo")]
     Encode,
 }
 

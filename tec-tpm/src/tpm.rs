@@ -36,10 +36,10 @@ use crate::evidence::TpmEvidence;
 /// A TPM 2.0 with a SHA-256 bank.
 ///
 /// *Contract*: calls block for as long as the TPM takes, and calls from several threads take turns.
-/// Whether it succeeds or fails, a call leaves nothing behind in the TPM except its purpose.
-/// *Idempotence*: [`ensure_ak`](Self::ensure_ak) and [`evict_ak`](Self::evict_ak) may be repeated
-/// at any time; calls that extend a register may not. *Implemented by* `direct::Tpm` (feature
-/// `direct`) and `tss::Tpm` (feature `tss`); one suite, tests/swtpm, runs over both.
+/// Whether it succeeds or fails, a call leaves nothing behind in the TPM except its intended
+/// result. *Idempotence*: [`ensure_ak`](Self::ensure_ak) and [`evict_ak`](Self::evict_ak) may be
+/// repeated at any time; calls that extend a register may not. *Implemented by* `direct::Tpm`
+/// (feature `direct`) and `tss::Tpm` (feature `tss`); one suite, tests/swtpm, runs over both.
 ///
 /// # Security
 /// The passwords of the hierarchies are assumed to be empty, as they are on nodes that boot

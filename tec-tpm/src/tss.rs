@@ -100,7 +100,7 @@ impl Tpm {
         self
     }
 
-    /// Ignores poisoning of the lock: the context holds no half-done state between commands.
+    /// Ignores lock poisoning: the context holds no partial state between commands.
     fn context(&self) -> MutexGuard<'_, Context> {
         self.context.lock().unwrap_or_else(PoisonError::into_inner)
     }

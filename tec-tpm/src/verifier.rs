@@ -121,7 +121,7 @@ fn check_init_data(pcrs: &PcrValues, digest: &[u8], ak: Fingerprint) -> Result<(
     }
 }
 
-/// Maps a failed check to the gate at which it is reported.
+/// Maps a failed check to the attestation check as which it is reported.
 fn refusal(error: &QuoteError, ak: Fingerprint) -> VerifyError {
     let quote = |reason| VerifyError::Quote { reason, claimed_ak: Some(ak) };
     let selection = |reason| VerifyError::Selection { reason, ak };

@@ -1,4 +1,4 @@
-//! How nodes learn about a further CA for the server that they pin, and report what they trust.
+//! How nodes learn of an additional CA for the server that they pin, and report which CAs they trust.
 //!
 //! ```text
 //! GET authorities ─► the CA certificates that nodes should trust for this server

@@ -45,22 +45,22 @@ const MAX_PASSPHRASE: usize = 64 * 1024;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClevisError {
-    /// Longer than any sealed passphrase.
+    /// The text is longer than any sealed passphrase.
     #[error("the sealed passphrase has {length} bytes, more than the limit of 1048576")]
     TooLarge {
         /// Length of the input.
         length: usize,
     },
-    /// Not five parts, or the encrypted key is not empty as `dir` prescribes.
+    /// The text does not have five parts, or has an encrypted key, which `dir` does not allow.
     #[error("the sealed passphrase is not a compact JWE with a direct key")]
     Form,
     /// The protected header is not the expected JSON.
     #[error("the header of the sealed passphrase is malformed")]
     Header(#[source] serde_json::Error),
-    /// The header asks for another algorithm, or has critical extensions.
+    /// The header specifies another algorithm, or has critical extensions.
     #[error("the header of the sealed passphrase names algorithms that are not supported")]
     Algorithm,
-    /// The object `clevis` in the header does not belong to this pin.
+    /// The `clevis` object in the header does not belong to this pin.
     #[error("the header of the sealed passphrase does not belong to the Clevis pin trustee")]
     Config(#[source] ParsePinConfigError),
     /// The configuration cannot be written as JSON.
@@ -82,7 +82,7 @@ struct Header {
     zip: Option<serde_json::Value>,
 }
 
-/// The object `clevis` as written: `clevis luks list` skips a slot whose header has no member with the name
+/// The `clevis` object as written: `clevis luks list` skips a slot whose header has no member with the name
 /// of its pin (Clevis 19, `clevis_luks_print_pin_config`).
 #[derive(Serialize)]
 struct Listed<'c> {
@@ -136,7 +136,7 @@ impl SealedPassphrase {
     /// Reads the text that [`seal`] or the existing pin wrote; surrounding white space is dropped.
     ///
     /// # Errors
-    /// Anything that is not a compact JWE with `dir` and `A256GCM` of this pin.
+    /// The text is not a compact JWE with `dir` and `A256GCM` of this pin.
     pub fn parse(text: &str) -> Result<Self, ClevisError> {
         if text.len() > MAX_TEXT {
             return Err(ClevisError::TooLarge { length: text.len() });

@@ -1,4 +1,4 @@
-//! What evidence binds: a digest over nonce and session key (KBS attestation protocol 0.4.0).
+//! What evidence binds: a digest over the nonce and the session key (KBS attestation protocol 0.4.0).
 //!
 //! Canonical JSON (RFC 8785), then SHA-384. The nonce is included as its base64 text, not decoded. The
 //! session key is included as the JSON value sent in `tee-pubkey`.

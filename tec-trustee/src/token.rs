@@ -1,7 +1,8 @@
 //! The attestation token: an EAR as a JWT signed with ES256 (EAR, draft-ietf-rats-ear).
 //!
 //! # Security
-//! A verifier accepts the keys that it was configured with. The key in a token's own header is never used.
+//! A verifier accepts only the keys that it was configured with. The key in a token's own header is never
+//! used.
 //!
 //! ```
 //! use tec_core::time::Timestamp;
@@ -95,8 +96,8 @@ impl TokenSigner {
         Ok(Self { key: SigningKey::from(key), chain: Vec::new() })
     }
 
-    /// The signer from these files. Its certificate goes into the header, so that a KBS that trusts the CA
-    /// accepts its tokens.
+    /// The signer with this key and certificate. The certificate goes into the header, so that a KBS that
+    /// trusts the CA accepts its tokens.
     ///
     /// # Errors
     /// `SignerKey`.
@@ -201,7 +202,7 @@ pub struct EarClaims<'a> {
     pub attempt: AttemptId,
     /// When it was issued.
     pub issued_at: Timestamp,
-    /// How long it is valid.
+    /// How long it is valid, in seconds.
     pub lifetime_seconds: i64,
     /// What the policy found.
     pub verdict: &'a Verdict,

@@ -10,7 +10,7 @@ use serde_json::Value;
 use tec_core::code::Code;
 use tec_core::id::{AttemptId, ParseResourcePathError, ResourcePath};
 
-/// The one protocol version: servers accept exactly this, clients send exactly this.
+/// The one protocol version: servers accept exactly this, and clients send exactly this.
 pub const PROTOCOL_VERSION: &str = "0.4.0";
 /// Common prefix of all paths.
 pub const BASE_PATH: &str = "/kbs/v0";
@@ -27,7 +27,7 @@ pub struct AuthRequest {
     pub version: String,
     /// Type of evidence that will follow.
     pub tee: String,
-    /// Anything; clients send an object with `supported-hash-algorithms`.
+    /// Any JSON; clients send an object with `supported-hash-algorithms`.
     #[serde(rename = "extra-params")]
     pub extra_params: Value,
 }
@@ -43,7 +43,7 @@ impl AuthRequest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Challenge {
-    /// Standard base64 of 32 random bytes; it is used as this text everywhere.
+    /// Standard base64 of 32 random bytes; it is used in this form everywhere.
     pub nonce: String,
     /// The empty string, except for one type of evidence.
     #[serde(rename = "extra-params", default)]
@@ -146,7 +146,7 @@ impl AttestResponse {
     }
 }
 
-/// The claims of a token without checking its signature: for people, never for a decision.
+/// The claims of a token without checking its signature: for display, never for a decision.
 ///
 /// `None` if the text is not a JWT.
 pub fn token_claims(token: &str) -> Option<Value> {
@@ -160,7 +160,7 @@ pub fn token_claims(token: &str) -> Option<Value> {
     claims.is_object().then_some(claims)
 }
 
-/// A resource as people write it: `kbs:///a/b/c`, `/a/b/c` or `a/b/c`. In requests there is exactly one slash
+/// A resource as users write it: `kbs:///a/b/c`, `/a/b/c` or `a/b/c`. In requests there is exactly one slash
 /// between segments, since a KBS does not collapse them (clevis-pin-trustee).
 ///
 /// # Errors
@@ -177,7 +177,7 @@ pub struct ErrorBody {
     /// [`ERROR_NAMESPACE`] and the name of the variant.
     #[serde(rename = "type")]
     pub kind: String,
-    /// For people.
+    /// Human-readable message.
     #[serde(default)]
     pub detail: String,
 }
@@ -213,7 +213,7 @@ macro_rules! error_kinds {
         #[non_exhaustive]
         pub enum ErrorKind {
             $($(#[doc = $doc])+ $name,)*
-            /// A type that this version does not know; its name, at most 64 characters of it.
+            /// A type that this version does not know: its name, cut to 64 characters.
             Other(String),
         }
 
@@ -273,7 +273,7 @@ error_kinds! {
 }
 
 impl ErrorKind {
-    /// HTTP status that goes with it (KBS attestation protocol 0.4.0): 404 for two, 401 for all others.
+    /// HTTP status of the error (KBS attestation protocol 0.4.0): 404 for two types, 401 for all others.
     pub fn http_status(&self) -> u16 {
         match self {
             Self::PluginNotFound | Self::InvalidRequestPath => 404,

@@ -1,6 +1,6 @@
 //! Joins of a fleet through one join service: nodes and service that attest to each other, against the same
-//! calls over mutual TLS with certificates of a CA. What a node does with its ticket, kubeadm above all, is
-//! done in memory on both sides; the TPMs are software.
+//! calls over mutual TLS with certificates of a CA. On both sides, what a node does with its ticket, mainly
+//! kubeadm, is done in memory; the TPMs are software.
 
 mod plain;
 mod service;
@@ -135,7 +135,7 @@ impl Node {
         })
     }
 
-    /// Joins, with everything but the calls in memory.
+    /// Joins, with everything in memory except for the calls.
     async fn join(&self, dial: Arc<dyn Dial>) -> anyhow::Result<Duration> {
         let begin = Instant::now();
         let node = Arc::new(MemoryNode::new(self.disk));
@@ -188,7 +188,7 @@ impl Dial for One<Plain> {
         Ok(vec![self.address.clone()])
     }
 
-    /// Nothing is proven here: it is trusted.
+    /// Proves nothing: the peer is trusted.
     async fn dial(&self, address: &str) -> Result<Reached, PortError> {
         let cluster = service::cluster().await.map_err(|error| {
             PortError::new(PortErrorKind::Internal, "derive the cluster").because(error)
@@ -200,7 +200,7 @@ impl Dial for One<Plain> {
     }
 }
 
-/// All nodes, some of them concurrently.
+/// Joins all nodes, some of them concurrently.
 async fn all(
     fleet: &Arc<[Node]>,
     tally: &Tally,

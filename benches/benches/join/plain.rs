@@ -71,7 +71,7 @@ impl Plain {
     }
 }
 
-/// A server that knows its callers by their certificates.
+/// A server that identifies its callers by their certificates.
 #[derive(Clone)]
 pub(crate) struct PlainServer {
     acceptor: TlsAcceptor,
@@ -111,7 +111,7 @@ impl PlainServer {
         let stream = self.acceptor.accept(stream).await?;
         let peer = stream.get_ref().1.peer_certificates();
         let peer = peer.and_then(<[_]>::first).context("a certificate")?;
-        let key = self.callers.get(peer.as_ref()).context("a known caller")?;
+        let key = self.callers.get(peer.as_ref()).context("unknown caller")?;
         let caller = Caller::dangerous_assume(key.clone(), MarkerState::Unset);
         let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
             request.extensions_mut().insert(caller.clone());

@@ -18,7 +18,7 @@ use tokio_rustls::TlsConnector;
 const CONNECTIONS: u64 = 1000;
 /// Addresses that they come from: 127.0.0.2 and following.
 const ADDRESSES: u8 = 16;
-/// A closed connection reconnects after this time.
+/// A closed connection is reopened after this time.
 const AGAIN: Duration = Duration::from_millis(100);
 const SECOND: Duration = Duration::from_secs(1);
 const HALF: &[u8] =
@@ -26,7 +26,7 @@ const HALF: &[u8] =
 /// The header of a ClientHello (RFC 8446, section 5.1) of 512 bytes that never arrive.
 const HALF_HELLO: &[u8] = b"\x16\x03\x01\x02\x00\x01";
 
-/// A thousand of them. They end when the value is dropped.
+/// A thousand idle connections, closed when the value is dropped.
 pub(crate) struct Crowd {
     opened: Arc<AtomicU64>,
     _tasks: JoinSet<()>,
@@ -41,7 +41,7 @@ struct Member {
 }
 
 impl Crowd {
-    /// Around a server, with TLS if there is a CA.
+    /// Keeps idle connections open to `server`, with TLS if `ca` is given.
     pub(crate) fn around(server: SocketAddr, ca: Option<&str>) -> anyhow::Result<Self> {
         let tls = ca.map(connector).transpose()?;
         let (opened, mut tasks) = (Arc::new(AtomicU64::new(0)), JoinSet::new());

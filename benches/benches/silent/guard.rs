@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::Context as _;
 use serde_json::Value;
 
-/// Ends when the value is dropped.
+/// A running guard, stopped when the value is dropped.
 pub(crate) struct Guard {
     child: Child,
     pub(crate) address: SocketAddr,

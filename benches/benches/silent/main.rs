@@ -30,11 +30,11 @@ const NAME: &str = "silent/";
 const SIEGE: Duration = Duration::from_mins(1);
 /// Unlocks on the idle server.
 const IDLE_UNLOCKS: usize = 100;
-/// A node rests between two unlocks.
+/// Pause of a node between two unlocks.
 const REST: Duration = Duration::from_millis(200);
 /// Address of the node; the crowd uses the sixteen addresses before it.
 const NODE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 18));
-/// Here one node asks more often than a whole rack normally does.
+/// Rate limit: here one node sends more requests than a whole rack normally does.
 const FLAGS: [&str; 4] = ["--kbs-rate", "100000", "--register-rate", "100000"];
 
 fn main() -> anyhow::Result<()> {
@@ -57,7 +57,7 @@ async fn run(suite: &Suite, programs: PathBuf) -> anyhow::Result<()> {
     let state = directory.path().join("state");
     let anchor = Anchor::start(&settings, &state, &logs, &FLAGS)?;
     let image = settings.image("current");
-    let image = image.to_str().context("the path of the image")?;
+    let image = image.to_str().context("the path of the image is not UTF-8")?;
     let approved = anchor.tec(&["image", "approve", "debian", image])?;
     let node = fleet::register(&anchor, 1).await?;
     for digest in fleet::boot_digests(&approved)? {

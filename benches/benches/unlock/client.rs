@@ -25,10 +25,10 @@ use tokio::sync::Mutex;
 
 use crate::server::{Emulated, Machine};
 
-/// What the node seals.
+/// The data that the node seals.
 const PASSPHRASE: &[u8] = b"passphrase";
 const AUTH: &str = r#"{"version":"0.4.0","tee":"tpm","extra-params":{}}"#;
-/// Characters of a nonce in base64, and of a session's id.
+/// Characters of a nonce in base64, and of a session's ID.
 const NONCE: usize = 44;
 const SESSION: usize = 32;
 
@@ -83,7 +83,7 @@ impl Client {
             let challenge = connection.ask("POST", "auth", "", AUTH).await?;
             let nonce = after(&challenge, "\"nonce\":\"", NONCE)?;
             let session = after(&challenge, "kbs-session-id=", SESSION)?;
-            let evidence = self.prepared.evidence.get(nonce).context("a known nonce")?;
+            let evidence = self.prepared.evidence.get(nonce).context("unknown nonce")?;
             connection.ask("POST", "attest", session, evidence).await?;
             let path = &self.prepared.path;
             connection.ask("GET", path, session, "").await?;
@@ -93,8 +93,8 @@ impl Client {
 }
 
 fn after<'a>(text: &'a str, mark: &str, length: usize) -> anyhow::Result<&'a str> {
-    let (_, rest) = text.split_once(mark).context("the mark is there")?;
-    rest.get(..length).context("the answer is long enough")
+    let (_, rest) = text.split_once(mark).context("the answer does not contain the mark")?;
+    rest.get(..length).context("the answer is too short")
 }
 
 struct Connection {
@@ -124,7 +124,7 @@ impl Connection {
         let length = loop {
             anyhow::ensure!(
                 self.stream.read_buf(&mut self.answer).await? > 0,
-                "it was interrupted"
+                "the connection was closed before the end of the answer"
             );
             if let Some(length) = length(&self.answer) {
                 break length;
@@ -133,7 +133,7 @@ impl Connection {
         while self.answer.len() < length {
             anyhow::ensure!(
                 self.stream.read_buf(&mut self.answer).await? > 0,
-                "it was interrupted"
+                "the connection was closed before the end of the answer"
             );
         }
         let answer = String::from_utf8_lossy(&self.answer).into_owned();
@@ -154,7 +154,7 @@ fn length(answer: &[u8]) -> Option<usize> {
     Some(end + 4 + of_body?)
 }
 
-/// A node that boots: the program that Clevis runs opens what it sealed before, measured from start to exit.
+/// A node that boots: the program that Clevis runs opens what it sealed earlier; measured from start to exit.
 pub(crate) struct Node<'a> {
     program: PathBuf,
     machine: &'a Emulated,
@@ -185,7 +185,7 @@ impl<'a> Node<'a> {
             .stderr(Stdio::piped())
             .spawn()?;
         // Closed immediately, which ends the input.
-        let mut stdin = child.stdin.take().context("there is a pipe")?;
+        let mut stdin = child.stdin.take().context("the child has no pipe")?;
         stdin.write_all(input)?;
         drop(stdin);
         let output = child.wait_with_output()?;

@@ -38,7 +38,7 @@ impl Crypto {
         let mut rng = ChaCha20Rng::seed_from_u64(1);
         Ok(Self {
             key: pkcs1v15::VerifyingKey::new(key),
-            signature: signature.context("the signature is short")?.try_into()?,
+            signature: signature.context("the signature is too short")?.try_into()?,
             message: quote.message,
             signer: SigningKey::from(p256::SecretKey::generate_from_rng(&mut rng)),
             node: p256::SecretKey::generate_from_rng(&mut rng).public_key(),

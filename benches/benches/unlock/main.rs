@@ -43,7 +43,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The time of `times` unlocks, scaled from `NODES` times as many: that many by each node, all concurrently,
+/// The time for `times` unlocks, scaled from `NODES` times as many: each node does `times`, all concurrently,
 /// each over its own connection.
 fn storm(runtime: &Runtime, clients: &[Client], times: u64) -> Duration {
     let begin = Instant::now();
@@ -60,7 +60,7 @@ fn storm(runtime: &Runtime, clients: &[Client], times: u64) -> Duration {
     begin.elapsed() / NODES
 }
 
-/// Processor time that all threads used in the meantime: other programs do not count.
+/// Processor time that all threads of this process have used: other programs do not count.
 fn processor(work: impl FnOnce()) -> Duration {
     let used = || Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default();
     let begin = used();

@@ -70,7 +70,7 @@ pub(crate) fn policies(suite: &mut Suite) -> anyhow::Result<()> {
         anyhow::bail!("a reference value is missing");
     };
     anyhow::ensure!(verdict.status().as_str() == "affirming", "{verdict:?}");
-    anyhow::ensure!(case.allows(&resource)?, "the machine's own path is allowed");
+    anyhow::ensure!(case.allows(&resource)?, "the machine's own path is denied");
     suite.compare(
         "kbs/policy",
         "evaluate the attestation policy kept parsed / parse and interpret it",

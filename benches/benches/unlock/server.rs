@@ -44,7 +44,8 @@ use crate::client::{Client, Prepared};
 const NONCES: usize = 256;
 /// Sessions last for seconds, so that millions of unlocks fit into memory.
 const SESSION_SECONDS: u32 = 5;
-/// More sessions than are opened in that time, a quarter of them by one client.
+/// Maximum number of sessions: more than are opened in that time, even if one client may open only a quarter
+/// of them.
 const MAX_SESSIONS: usize = 1 << 20;
 
 /// A machine after its approved boot.
@@ -94,8 +95,8 @@ impl Clock for Stopwatch {
     }
 }
 
-/// Issues a few nonces over and over; all other randomness, which never has the length of a nonce, is new
-/// each time.
+/// Issues a few nonces repeatedly; all other randomness, which never has the length of a nonce, is new each
+/// time.
 #[derive(Debug)]
 struct FewNonces {
     nonces: Vec<[u8; 32]>,
@@ -196,7 +197,7 @@ async fn approve(ports: &LivePorts) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Both, on loopback, over plain HTTP and, as nodes reach them, over TLS.
+/// KBS and guard, on loopback, over plain HTTP and, as nodes reach them, over TLS.
 pub(crate) struct Server {
     pub(crate) kbs: SocketAddr,
     pub(crate) guard: SocketAddr,
@@ -283,7 +284,7 @@ async fn serve(router: axum::Router) -> anyhow::Result<SocketAddr> {
     Ok(address)
 }
 
-/// The same over TLS, with a certificate of its own that the endpoint pins.
+/// Serves over TLS, with a separate certificate that the endpoint pins.
 fn serve_tls(router: axum::Router) -> anyhow::Result<Endpoint> {
     let rcgen::CertifiedKey { cert, signing_key } =
         rcgen::generate_simple_self_signed(vec!["localhost".to_owned()])?;

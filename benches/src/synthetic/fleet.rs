@@ -5,7 +5,7 @@ use tec_core::image::{ExpectedPcr, ExpectedPcrs, ImageEvent};
 use tec_core::pcr::{PcrIndex, PcrSet};
 use tec_tpm::compute::Guid;
 
-/// Revocation levels published by the shim project, so that newer ones are known.
+/// Revocation levels published by the shim project, so that the combiner knows newer ones.
 const LEVELS: [&str; 3] = [
     "sbat,1,2024010900\nshim,4\ngrub,3\ngrub.debian,4\n",
     "sbat,1,2024040900\nshim,4\ngrub,4\ngrub.peimage,2\n",

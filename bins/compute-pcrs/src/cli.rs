@@ -7,7 +7,7 @@ use tec_registry::RegistryArgs;
 use tec_support::image::ImageChoice;
 use tec_support::log::LogForm;
 
-/// Computes the PCR values of an image's boot before it boots.
+/// Computes the PCR values of an image before it boots.
 #[derive(Debug, Parser)]
 #[command(name = "compute-pcrs", version, arg_required_else_help = true)]
 pub(crate) struct Cli {

@@ -18,7 +18,7 @@ use crate::cli::{Compute, Image, Kind, MokVariables};
 use crate::mok;
 use crate::mok::MokError;
 
-/// Nothing was computed.
+/// The computation failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ComputePcrsError {
     /// The image cannot be opened.
@@ -62,8 +62,8 @@ pub(crate) enum ComputePcrsError {
     /// Nothing is measured into the register.
     #[error("nothing is measured into PCR {pcr}")]
     NotMeasured { pcr: PcrIndex },
-    /// The image does not boot what the flag says.
-    #[error("{} boots no unified kernel image, so --uki is wrong", .rootfs.display())]
+    /// The image does not boot what the flag names.
+    #[error("{} does not boot a unified kernel image (omit --uki)", .rootfs.display())]
     NoUki { rootfs: PathBuf },
     /// shim's lists cannot be read.
     #[error("cannot read shim's lists in {}", .directory.display())]
@@ -127,8 +127,8 @@ fn captured(directory: &Path) -> Result<DirectoryImage, ComputePcrsError> {
         .map_err(|source| ComputePcrsError::Directory { directory: directory.to_owned(), source })
 }
 
-/// The machine with these variables. The flag decides about Secure Boot, regardless of the state they were
-/// captured in.
+/// The machine with these variables. The flag decides whether Secure Boot is on, regardless of the state in
+/// which the variables were captured.
 fn with_variables(image: &Image, efivars: &Path) -> Result<PlatformState, ComputePcrsError> {
     let platform = PlatformState::from_efivars(&captured(efivars)?, "");
     let platform = platform

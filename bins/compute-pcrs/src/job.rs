@@ -1,4 +1,4 @@
-//! The Job's first step: from an image to a file with its measurements.
+//! The Job's first step: measures an image, and writes the result to a file.
 
 use std::fs;
 use std::path::Path;
@@ -23,7 +23,7 @@ use crate::cli::JobArgs;
 /// Failure").
 const LAST_WORDS: &str = "/dev/termination-log";
 
-/// Leaves the reason for a failure where the kubelet finds it.
+/// Writes the reason for a failure where the kubelet finds it.
 pub(crate) fn told(done: anyhow::Result<u8>) -> anyhow::Result<u8> {
     if let Err(error) = &done {
         let code = error.chain().find_map(|cause| cause.downcast_ref::<CodedError>());
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &JobArgs) -> anyhow::Result<u8> {
         None => of_registry(&Remote::accepted(args)?, args)?,
     };
     if expected.pcrs.is_empty() {
-        bail!("no PCR can be predicted from {} alone", args.image);
+        bail!("cannot predict any PCR from {} alone", args.image);
     }
     let text = serde_json::to_vec(&expected)?;
     fs::write(&args.to, text).with_context(|| format!("cannot write {}", args.to.display()))?;
@@ -83,7 +83,7 @@ impl Remote {
         Ok(Self { runtime, registry: Arc::new(registry), reference })
     }
 
-    /// The image, if one of the accepted keys signed it or no signature is demanded.
+    /// The image, if one of the accepted keys signed it or no signature is required.
     fn accepted(args: &JobArgs) -> anyhow::Result<Self> {
         let remote = Self::new(args)?;
         if let Some(directory) = &args.signed_by {
@@ -107,11 +107,13 @@ fn signers(directory: &Path) -> anyhow::Result<Vec<SignerKey>> {
             continue;
         }
         let pem = fs::read_to_string(&path).with_context(unreadable)?;
-        let key = pem.parse().with_context(|| format!("{} is unusable", path.display()))?;
+        let key = pem
+            .parse()
+            .with_context(|| format!("cannot use the public key in {}", path.display()))?;
         keys.push(key);
     }
     if keys.is_empty() {
-        bail!("{} has no public key, so no image is accepted", directory.display());
+        bail!("{} contains no public key, so no image would be accepted", directory.display());
     }
     Ok(keys)
 }
@@ -145,7 +147,7 @@ fn of_registry(remote: &Remote, args: &JobArgs) -> anyhow::Result<ExpectedPcrs> 
     }
 }
 
-/// The label, unless the boot files say something else about a register that follows from them alone.
+/// The label, unless the boot files contradict it about a register that follows from them alone.
 fn agreed(
     labeled: ExpectedPcrs,
     predicted: &ExpectedPcrs,
@@ -169,8 +171,8 @@ fn coded(error: RegistryError) -> CodedError {
     CodedError::caused(error.code(), "read the image", error)
 }
 
-/// What booting the image measures, whatever the variables of the machine, except for shim's lists. Secure
-/// Boot is on, as with the existing program (upstream compute-pcrs as a Job).
+/// Predicts what booting the image measures, independent of the variables of the machine, except for shim's
+/// lists. Secure Boot is on, as with the existing program (upstream compute-pcrs as a Job).
 fn predict(image: &OpenImage, args: &JobArgs) -> anyhow::Result<ExpectedPcrs> {
     let mut platform = PlatformState::with_unknown_variables(SecureBoot::On);
     if let Some(folder) = &args.mok_variables {

@@ -3,7 +3,7 @@
 //! Accepts the command line of the program of the same name that labels images today, and prints the same
 //! JSON on stdout. Exit code 0, or 1 with the reason on stderr. As a Job it runs twice: the step that reads
 //! the image has no token for the cluster, and the step that writes the values to the status of an
-//! ApprovedImage reads nothing of the image.
+//! ApprovedImage does not read the image.
 
 mod cli;
 mod compute;

@@ -35,8 +35,8 @@ pub(crate) enum MokError {
     TooLarge { file: PathBuf, size: u64 },
 }
 
-/// What shim measures for the lists in `directory`. A missing list was not created by that machine's shim, so
-/// it was not measured either; every shim creates MokListRT.
+/// Predicts what shim measures for the lists in `directory`. A missing list was not created by that machine's
+/// shim, so it was not measured either; every shim creates MokListRT.
 pub(crate) fn pcr14(directory: &Path) -> Result<ExpectedPcr, MokError> {
     let mut events = Vec::new();
     for (name, id) in LISTS {

@@ -1,4 +1,4 @@
-//! The Job's second step: from a file with measurements to the status of an ApprovedImage.
+//! The Job's second step: writes the measurements in a file to the status of an ApprovedImage.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -16,7 +16,7 @@ use tec_support::exit::OK;
 
 use crate::cli::PublishArgs;
 
-/// Largest file. An object can hold less (etcd, 1.5 MiB by default).
+/// Largest file. An object cannot hold as much (etcd, 1.5 MiB by default).
 const LONGEST: u64 = 1 << 20;
 
 pub(crate) fn run(args: &PublishArgs) -> anyhow::Result<u8> {
@@ -34,16 +34,19 @@ fn read(file: &Path) -> anyhow::Result<ExpectedPcrs> {
     let mut text = Vec::new();
     let mut file = File::open(file)?.take(LONGEST + 1);
     let length = u64::try_from(file.read_to_end(&mut text)?)?;
-    ensure!(length <= LONGEST, "it is larger than {LONGEST} bytes");
+    ensure!(length <= LONGEST, "the file is larger than {LONGEST} bytes");
     let expected: ExpectedPcrs = serde_json::from_slice(&text)?;
-    ensure!(!expected.pcrs.is_empty(), "it has no measurements");
-    ensure!(expected.is_sound(), "its measurements do not produce its PCR values");
+    ensure!(!expected.pcrs.is_empty(), "the file contains no measurements");
+    ensure!(expected.is_sound(), "the measurements in the file do not produce its PCR values");
     Ok(expected)
 }
 
 /// Writes the measurements; status fields of other owners stay.
 async fn write(args: &PublishArgs, expected: &ExpectedPcrs) -> anyhow::Result<()> {
-    let client = Client::try_default().await.context("cannot find the API server")?;
+    let client = Client::try_default().await.context(
+        "cannot create a Kubernetes client: found neither a service account nor a usable \
+         kubeconfig",
+    )?;
     let namespace = args.namespace.clone();
     let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
     let images: Api<ApprovedImage> = Api::namespaced(client, &namespace);
@@ -83,15 +86,15 @@ mod tests {
         assert_eq!(read(&file).unwrap(), good);
         std::fs::write(&file, "{\"pcrs\":[]}").unwrap();
         let none = read(&file).unwrap_err().to_string();
-        assert_eq!(none, "it has no measurements");
+        assert_eq!(none, "the file contains no measurements");
         let mut other = serde_json::to_value(&good).unwrap();
         other["pcrs"][0]["value"] = "00".repeat(32).into();
         std::fs::write(&file, other.to_string()).unwrap();
         let unsound = read(&file).unwrap_err().to_string();
-        assert_eq!(unsound, "its measurements do not produce its PCR values");
+        assert_eq!(unsound, "the measurements in the file do not produce its PCR values");
         let long = vec![b' '; usize::try_from(LONGEST).unwrap() + 1];
         std::fs::write(&file, long).unwrap();
         let long = read(&file).unwrap_err().to_string();
-        assert_eq!(long, "it is larger than 1048576 bytes");
+        assert_eq!(long, "the file is larger than 1048576 bytes");
     }
 }

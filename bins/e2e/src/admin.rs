@@ -12,7 +12,7 @@ pub const KMS: &str = "kms://cluster-kms?key=QEFCQ0RFRkdISUpLTE1OT1BRUlNUVVZXWFl
                        &salt=YGFiY2RlZmdoaWprbG1ub3BxcnN0dXZ3eHl6e3x9fn8=";
 /// The key as in the URI.
 pub const MASTER_KEY: &str = "QEFCQ0RFRkdISUpLTE1OT1BRUlNUVVZXWFlaW1xdXl8";
-/// The secret whose hash nodes have.
+/// The init secret; nodes have its hash.
 pub const INIT_SECRET: &[u8] = b"the secret of the demo";
 /// Version of Kubernetes.
 pub const VERSION: &str = "v1.34.3";
@@ -30,7 +30,7 @@ impl Admin {
     /// Sets up a desk in a new directory below `base`.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The files cannot be written.
     pub fn new(program: PathBuf, base: &Path) -> anyhow::Result<Self> {
         let desk = base.join("admin");
         fs::create_dir(&desk)?;
@@ -69,7 +69,7 @@ impl Admin {
     /// Uses a different master secret.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn with_master_key(self, key: &str) -> anyhow::Result<Self> {
         fs::write(self.desk.join("kms-uri"), KMS.replace(MASTER_KEY, key))?;
         Ok(self)
@@ -87,8 +87,8 @@ impl Admin {
         let made = self.run(&[&init[..], &files].concat(), key)?;
         let id =
             |answer: &Value| answer.get("clusterId").and_then(Value::as_str).map(str::to_owned);
-        anyhow::ensure!(id(&checked) == id(&made), "the check reported a different cluster");
-        id(&made).context("the cluster has no id")
+        anyhow::ensure!(id(&checked) == id(&made), "--dry-run reported a different cluster");
+        id(&made).context("the answer contains no cluster ID")
     }
 
     /// Opens the disk of a node, after checking the keys.
@@ -106,14 +106,14 @@ impl Admin {
     /// Runs `tec` as the admin of the cluster created from this desk.
     ///
     /// # Errors
-    /// It fails; the error contains its output.
+    /// The command fails; the error contains its output.
     pub fn kube(&self, arguments: &[&str]) -> anyhow::Result<()> {
         let mut tec = Command::new(&self.program);
         tec.args(["--kubeconfig", &self.path("admin.conf")]).args(arguments);
         let output = tec.output().context("cannot run tec")?;
         let said = String::from_utf8_lossy(&output.stderr);
         let what = arguments.join(" ");
-        anyhow::ensure!(output.status.success(), "tec {what}: {}", said.trim());
+        anyhow::ensure!(output.status.success(), "tec {what} failed: {}", said.trim());
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! A running `tec serve`: the trust anchor of the scenes.
+//! A running `tec serve`, the trust anchor of the scenes.
 
 use std::fs;
 use std::net::TcpStream;
@@ -47,7 +47,7 @@ impl Anchor {
     /// Starts a server on free ports of the loopback address.
     ///
     /// # Errors
-    /// It did not become ready; the error contains its output.
+    /// The server did not become ready; the error contains its output.
     pub fn start(
         settings: &Settings,
         state_dir: &Path,
@@ -60,7 +60,7 @@ impl Anchor {
     /// Starts a server on free ports of the loopback address, which nodes reach as `host`.
     ///
     /// # Errors
-    /// As of [`start`](Self::start).
+    /// As for [`start`](Self::start).
     pub fn start_for(
         host: &str,
         settings: &Settings,
@@ -92,7 +92,7 @@ impl Anchor {
         Ok(anchor)
     }
 
-    /// Process id of the server.
+    /// Process ID of the server.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -100,7 +100,7 @@ impl Anchor {
     /// Kills the server with SIGKILL: no handler runs, nothing is flushed.
     ///
     /// # Errors
-    /// It was already gone.
+    /// The server was already gone.
     pub fn kill(&mut self) -> anyhow::Result<()> {
         self.child.kill().context("cannot kill the server")?;
         self.child.wait().context("cannot reap the server")?;
@@ -110,10 +110,10 @@ impl Anchor {
     /// Stops the server with SIGTERM, and waits for it.
     ///
     /// # Errors
-    /// It did not stop in time.
+    /// The server did not stop in time.
     pub fn terminate(&mut self, limit: Duration) -> anyhow::Result<ExitStatus> {
         let pid = i32::try_from(self.pid()).ok().and_then(rustix::process::Pid::from_raw);
-        let pid = pid.context("the server has no process id")?;
+        let pid = pid.context("the server has no process ID")?;
         rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
         let mut status = None;
         wait_for("the server to end", limit, || {
@@ -126,7 +126,7 @@ impl Anchor {
     /// Starts the server again with the same state and addresses.
     ///
     /// # Errors
-    /// It did not become ready.
+    /// The server did not become ready.
     pub fn restart(&mut self) -> anyhow::Result<()> {
         let (child, time) = spawn(
             &self.tec,
@@ -225,7 +225,7 @@ impl Anchor {
     /// Opens the store while the server is running.
     ///
     /// # Errors
-    /// It cannot be opened.
+    /// The store cannot be opened.
     pub fn store(&self) -> anyhow::Result<Store> {
         Store::open(&self.state_dir, &SystemEntropy).context("cannot open the server's store")
     }

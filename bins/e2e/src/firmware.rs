@@ -1,4 +1,4 @@
-//! What firmware, shim and GRUB do before Linux runs, simulated on a software TPM: each boot file is measured
+//! Simulates on a software TPM what firmware, shim and GRUB do before Linux runs: each boot file is measured
 //! into PCR 4 and recorded in the event log.
 //!
 //! The real thing, OVMF in a virtual machine, is a different test. The digests here are those of the real
@@ -107,7 +107,7 @@ impl BootChain {
         Ok(self)
     }
 
-    /// What booting it leaves in PCR 4, as the builder of an image could state it.
+    /// The value that booting the chain leaves in PCR 4, as the builder of an image could state it.
     ///
     /// # Errors
     /// A file is not a PE image.

@@ -1,5 +1,5 @@
-//! Nodes that reboot in a loop while something happens to their servers, with a record of who answered which
-//! boot.
+//! Nodes that reboot in a loop while something happens to their servers, with a record of which server
+//! answered each boot.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -183,14 +183,14 @@ impl Fleet {
         ended.answered()
     }
 
-    /// Stops the nodes, and draws which server answered which boot.
+    /// Stops the nodes, and draws which server answered each boot.
     ///
     /// # Errors
     /// The nodes died.
     pub fn finish(mut self, servers: &[&str]) -> anyhow::Result<Ended> {
         self.shared.stop.store(true, Ordering::SeqCst);
         if let Some(thread) = self.thread.take() {
-            thread.join().map_err(|_| anyhow!("the nodes died"))??;
+            thread.join().map_err(|_| anyhow!("the thread of the nodes panicked"))??;
         }
         let boots = std::mem::take(&mut *lock(&self.shared.boots));
         let marks = std::mem::take(&mut *lock(&self.shared.marks));

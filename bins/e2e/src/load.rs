@@ -92,7 +92,7 @@ impl Nodes {
     pub fn finish(self) -> anyhow::Result<Vec<MachineId>> {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads {
-            thread.join().ok().context("a node died")??;
+            thread.join().ok().context("the thread of a node panicked")??;
         }
         let mut list = self.acknowledged.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(std::mem::take(&mut *list))
@@ -151,7 +151,7 @@ async fn one(
 /// The machine that an Ignition config names.
 ///
 /// # Errors
-/// It names none.
+/// The config names no machine.
 pub fn machine_of(ignition: &Value) -> anyhow::Result<MachineId> {
     let config = &ignition["storage"]["luks"][0]["clevis"]["custom"]["config"];
     let pin = PinConfig::parse(config.as_str().context("no pin in the config")?)?;
@@ -173,7 +173,7 @@ pub fn boot_digests(approved: &Value) -> anyhow::Result<Vec<Sha256Digest>> {
 /// Digest of the disk key of each machine with a bound attestation key.
 ///
 /// # Errors
-/// The store cannot be read, or a machine has two bound keys or none to its disk.
+/// The store cannot be read, or a machine has two bound keys or no disk key.
 pub fn key_digests(
     runtime: &Runtime,
     store: &Store,

@@ -35,7 +35,7 @@ pub struct Refusal {
 /// A node.
 #[derive(Debug)]
 pub struct Machine {
-    /// Name in the story.
+    /// Name of the node in the story.
     pub name: String,
     /// What it boots.
     pub chain: BootChain,
@@ -53,7 +53,7 @@ impl Machine {
     /// A new machine with a new TPM and an empty disk that boots `chain`.
     ///
     /// # Errors
-    /// Its TPM does not start.
+    /// The TPM does not start.
     pub fn new(
         settings: &Settings,
         logs: &Arc<Transcript>,

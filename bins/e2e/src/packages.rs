@@ -43,17 +43,17 @@ pub fn helm_at(kubeconfig: &Path, arguments: &[&str]) -> anyhow::Result<String> 
 /// Output of `kubectl kustomize` for a directory.
 ///
 /// # Errors
-/// As above, for kubectl.
+/// kubectl is missing or refuses; the error contains its output.
 pub fn kustomize(below: &str) -> anyhow::Result<Vec<Value>> {
     let mut command = Command::new(tool("bin/kubectl")?);
     command.arg("kustomize").arg(directory().join(below));
     documents(&stdout(&mut command)?)
 }
 
-/// The documents of a YAML text.
+/// The documents of a YAML stream.
 ///
 /// # Errors
-/// The text is not YAML.
+/// The string is not YAML.
 pub fn documents(text: &str) -> anyhow::Result<Vec<Value>> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(text).context("not YAML")?;
     Ok(documents.into_iter().filter(|document| !document.is_null()).map(whole_numbers).collect())
@@ -80,7 +80,7 @@ pub fn whole_numbers(value: Value) -> Value {
 /// A program in the tools cache.
 ///
 /// # Errors
-/// It is missing; the error names the command that sets it up.
+/// The program is missing; the error names the command that sets it up.
 pub fn tool(below: &str) -> anyhow::Result<PathBuf> {
     let path = cache()?.join(below);
     ensure!(path.is_file(), "{} is missing; run `cargo xtask tools`", path.display());
@@ -91,5 +91,5 @@ fn stdout(command: &mut Command) -> anyhow::Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.output().with_context(|| format!("cannot run {program}"))?;
     ensure!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).context("it printed no text")
+    String::from_utf8(output.stdout).context("the output is not UTF-8 text")
 }

@@ -23,7 +23,7 @@ impl Transcript {
     /// Logs go to this directory, which is created.
     ///
     /// # Errors
-    /// It cannot be created.
+    /// The directory cannot be created.
     pub fn new(directory: PathBuf) -> anyhow::Result<Self> {
         fs::create_dir_all(&directory)
             .with_context(|| format!("cannot create {}", directory.display()))?;
@@ -33,7 +33,7 @@ impl Transcript {
     /// A new log file with this word in its name.
     ///
     /// # Errors
-    /// It cannot be created.
+    /// The file cannot be created.
     pub fn file(&self, word: &str) -> anyhow::Result<(PathBuf, File)> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let path = self.directory.join(format!("{number:03}-{word}.log"));
@@ -45,7 +45,7 @@ impl Transcript {
     /// Runs a program to its end, and keeps its output.
     ///
     /// # Errors
-    /// It cannot be started, or its output cannot be kept.
+    /// The program cannot be started, or its output cannot be kept.
     pub fn run(&self, command: &mut Command) -> anyhow::Result<Output> {
         let name = command.get_program().to_string_lossy().into_owned();
         let word = Path::new(&name).file_name().unwrap_or_else(|| OsStr::new("program"));
@@ -60,7 +60,7 @@ impl Transcript {
     /// Runs a program that must succeed, and returns its standard output.
     ///
     /// # Errors
-    /// It failed; the error contains its stderr.
+    /// The program failed; the error contains its stderr.
     pub fn must(&self, command: &mut Command) -> anyhow::Result<String> {
         let output = self.run(command)?;
         ensure!(
@@ -108,7 +108,7 @@ pub fn wait_for(
     let end = Instant::now() + limit;
     while !ready()? {
         if Instant::now() > end {
-            bail!("{what}: not within {} s", limit.as_secs());
+            bail!("{what}: timed out after {} s", limit.as_secs());
         }
         #[expect(clippy::disallowed_methods, reason = "the one poll loop, with a deadline")]
         std::thread::sleep(Duration::from_millis(10));

@@ -48,7 +48,7 @@ impl Settings {
     /// Checks that everything is there.
     ///
     /// # Errors
-    /// Names what is missing, and the command that sets it up.
+    /// Something is missing; the error names it, and the command that sets it up.
     pub fn check(&self) -> anyhow::Result<()> {
         for program in [self.tec(), self.node_agent()] {
             ensure!(
@@ -113,7 +113,7 @@ pub fn picture(name: &str) -> anyhow::Result<PathBuf> {
 /// One of our own programs.
 ///
 /// # Errors
-/// It is missing; the error names the command that builds it.
+/// The program is missing; the error names the command that builds it.
 pub fn own_program(name: &str) -> anyhow::Result<PathBuf> {
     let path = bin_dir()?.join(name);
     ensure!(path.is_file(), "{} is missing; run `cargo build -p {name}`", path.display());

@@ -91,7 +91,7 @@ impl Story {
     /// Runs a step that must work.
     ///
     /// # Errors
-    /// It failed.
+    /// The step failed.
     pub fn works<T>(
         &mut self,
         what: &str,
@@ -113,7 +113,7 @@ impl Story {
     /// explain it.
     ///
     /// # Errors
-    /// It was not refused, or was refused with a different code.
+    /// The step was not refused, or was refused with a different code.
     pub fn refused(
         &mut self,
         what: &str,
@@ -122,7 +122,7 @@ impl Story {
     ) -> anyhow::Result<()> {
         let begin = self.elapsed();
         match step().map_err(|error| error.context(format!("step failed: {what}")))? {
-            Ok(()) => anyhow::bail!("this must be refused, and was not: {what}"),
+            Ok(()) => anyhow::bail!("not refused: {what}"),
             Err((met, more)) if met == code => {
                 self.keep(what, Outcome::Refused(met), begin, more);
                 Ok(())

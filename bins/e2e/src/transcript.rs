@@ -91,7 +91,7 @@ pub fn execute(page: &Path, shell: &mut Command) -> anyhow::Result<()> {
         let has_ended_well = output.status.success() || !is_last;
         ensure!(
             step.output.is_empty() || matches(&step.output, &lines),
-            "{}: `{}` printed\n{}\nand not\n{}",
+            "{}: `{}` printed\n{}\ninstead of\n{}",
             place(step),
             step.command,
             lines.join("\n"),
@@ -103,7 +103,7 @@ pub fn execute(page: &Path, shell: &mut Command) -> anyhow::Result<()> {
     let last = steps.get(done.saturating_sub(1)).map(place).unwrap_or_default();
     ensure!(
         done == steps.len(),
-        "{last}: the command failed, and so the page ended: {}",
+        "{last}: the command failed, so the page ended: {}",
         printed.rsplit(MARK).next().unwrap_or_default()
     );
     Ok(())

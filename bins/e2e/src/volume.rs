@@ -36,7 +36,7 @@ pub fn sealed_header(logs: &Transcript, volume: &Path) -> anyhow::Result<Value> 
     let mut export = command("cryptsetup");
     export.args(["token", "export", "--token-id", "0"]).arg(volume);
     let token: Value = serde_json::from_str(&logs.must(&mut export)?)?;
-    ensure!(token["type"] == "clevis", "the token is of the type {}", token["type"]);
+    ensure!(token["type"] == "clevis", "unexpected type of token: {}", token["type"]);
     let protected = token["jwe"]["protected"].as_str().context("the token has no header")?;
     serde_json::from_slice(&URL_SAFE_NO_PAD.decode(protected)?).context("cannot read the header")
 }

@@ -103,7 +103,7 @@ pub struct Session {
     nonce: String,
 }
 
-/// What a node sends to be attested.
+/// The evidence that a node sends, and a key for the answers.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Proof {

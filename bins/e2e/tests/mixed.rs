@@ -19,7 +19,7 @@ use tec_tpm::testing::SoftTpm;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-/// What a machine boots, by the image of each component.
+/// The boot chain of a machine, by the image of each component.
 #[derive(Clone, Copy)]
 struct Chain {
     loader: &'static str,

@@ -80,8 +80,8 @@ fn operator_of(overlay: &str) -> BTreeMap<String, Value> {
     by_name(documents)
 }
 
-/// What the chart deploys, without the annotation for objects kept on uninstall, and the names of those
-/// objects.
+/// The objects that the chart deploys, without the annotation for objects kept on uninstall, and the names of
+/// the latter.
 fn operator_of_the_chart(values: &str) -> (BTreeMap<String, Value>, Vec<String>) {
     let mut chart = by_name(helm("tec-operator", DEFAULT_NAMESPACE, &[values]).unwrap());
     let mut kept = Vec::new();

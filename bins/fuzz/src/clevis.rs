@@ -12,8 +12,8 @@ const KEY: [u8; 32] = [7; 32];
 /// Maximum number of servers that a pin may name.
 const MAX_SERVERS: usize = 32;
 
-/// A header has one value in any form, and what opens still opens after it was sealed again; with a different
-/// key nothing opens.
+/// A header has one value in any form; what opens still opens after it was sealed again; and nothing opens
+/// with a different key.
 pub(crate) fn clevis(data: &[u8]) {
     if let Ok(value) = serde_json::from_slice::<Value>(data)
         && let Ok(config) = HeaderConfig::from_value(value)

@@ -66,7 +66,7 @@ fn check_shape(data: &[u8], log: &EventLog<'_>) {
     assert!(padding, "nothing but padding follows the last event");
 }
 
-/// The data reported as measured has the digest, and all of it is found at its place.
+/// The data reported as measured has the digest, and is found at the reported place.
 fn check_measured(event: &Event<'_>) {
     for bank in Bank::ALL {
         let digest = event.digests.get(bank).filter(|_| event.extends().is_some());

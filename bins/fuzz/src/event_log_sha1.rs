@@ -18,7 +18,7 @@ const KINDS: [EventKind; 8] = [
     EventKind::EFI_VARIABLE_AUTHORITY,
     EventKind::EFI_VARIABLE_DRIVER_CONFIG,
 ];
-/// More events would show nothing new.
+/// Maximum number of events; more would show nothing new.
 const MAX_EVENTS: usize = 64;
 
 /// A log is read as it was written, or refused for the one event that no log may have. A log does not differ

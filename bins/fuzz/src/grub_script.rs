@@ -1,4 +1,4 @@
-//! GRUB scripts: the commands followed are those in the text, word by word.
+//! GRUB scripts: the commands that are followed are those in the script, word for word.
 
 use tec_tpm::compute::Unpredictable;
 use tec_tpm::compute::testing::parsers;

@@ -1,4 +1,4 @@
-//! The guard in front of a broker that reads requests as leniently as any server might, and gives out
+//! The guard in front of a broker that reads requests as leniently as any server might, and releases
 //! everything.
 
 mod lax;
@@ -29,7 +29,7 @@ use crate::sample::{MACHINE, OTHER_MACHINE, p256_tpm, ready, rsa_tpm};
 
 /// Largest body of evidence, small enough for inputs to reach the limit.
 const MAX_PAYLOAD: usize = 8192;
-/// More sessions than one input can open.
+/// Maximum number of sessions: more than one input can open.
 const MAX_SESSIONS: usize = 16;
 
 /// Whatever is sent, the broker behind the guard gets only evidence of a registered machine, for the nonce of

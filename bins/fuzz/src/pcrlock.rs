@@ -9,7 +9,7 @@ use tec_tpm::output;
 use crate::label::{image, text};
 use crate::{Seed, outcome};
 
-/// Written again register by register, a component has the same content for each.
+/// A component written again register by register has the same content for each register.
 pub(crate) fn pcrlock(data: &[u8]) {
     let Some(records) = text(data).and_then(|text| output::read_pcrlock(text).ok()) else {
         return;

@@ -10,7 +10,7 @@ use crate::Seed;
 use crate::label::text;
 use crate::outcome;
 
-/// Written again, a bank has the same content; other banks next to it have no effect.
+/// A bank written again has the same content; other banks next to it have no effect.
 pub(crate) fn pcrread(data: &[u8]) {
     let Some(text) = text(data) else { return };
     let Ok(values) = output::read_pcrread(text) else {

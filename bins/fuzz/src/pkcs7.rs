@@ -1,4 +1,4 @@
-//! Embedded signatures: two readers agree, and no one vouches for what was not signed.
+//! Embedded signatures: two readers agree, and no CA vouches for what was not signed.
 
 use tec_core::digest::Sha256Digest;
 use tec_tpm::compute::testing::{der, parsers};

@@ -1,4 +1,4 @@
-//! Policy texts.
+//! Policies as text.
 
 use serde_json::json;
 use tec_core::attest::{PinnedPcrs, Tee};
@@ -7,12 +7,12 @@ use tec_trustee::policy::{AttestationPolicy, PolicyIntent, ResourcePolicy};
 
 use crate::Seed;
 
-/// Longer texts only take longer.
+/// Maximum length: longer policies only take longer.
 const MAX_TEXT: usize = 16 << 10;
 /// Nesting of brackets that no policy may have: the parser's time doubles with each level.
 const TOO_DEEP: usize = 16;
 
-/// A text is a policy of both kinds or of neither, regardless of white space at its end, and the check is
+/// A string is a policy of both kinds or of neither, regardless of white space at its end, and the check is
 /// fast: deep nesting is refused. Policies of strangers are not evaluated, since admins set the policies.
 pub(crate) fn policy_text(data: &[u8]) {
     let Some(text) = std::str::from_utf8(data).ok().filter(|text| text.len() <= MAX_TEXT) else {

@@ -127,7 +127,7 @@ fn check_fewer(full: &Prediction, image: &MemoryImage, machine: &PlatformState) 
     }
 }
 
-/// What firmware, shim or GRUB start is a file in the image.
+/// Checks that what firmware, shim or GRUB start is a file in the image.
 fn check_files(prediction: &Prediction, image: &MemoryImage) {
     for started in prediction.of_register(PcrIndex::BOOT_MANAGER) {
         let Some(path) = &started.file else { continue };

@@ -37,7 +37,7 @@ use crate::sample::{MACHINE, OTHER_MACHINE, p256_tpm, ready, rsa_tpm};
 const TOKEN: &str = "registration-token";
 /// Machines that may wait: the two existing ones, and one more.
 const LIMIT: u64 = 3;
-/// Machines of one world to list; there are at most five.
+/// Maximum number of machines to list; a world has at most five.
 const MANY: usize = 100;
 
 /// Every request is answered with a documented status and JSON in the endpoint's form. What is refused leaves

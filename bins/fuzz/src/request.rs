@@ -15,7 +15,7 @@ const SEPARATOR: u8 = 0x1e;
 /// Maximum number of requests per input, so that an input takes milliseconds.
 const MOST: usize = 6;
 
-/// The requests in an input. What `http` itself refuses never reaches a service, so it is skipped.
+/// The requests in an input. What `http` refuses never reaches a service, so it is skipped.
 pub(crate) fn requests(data: &[u8]) -> impl Iterator<Item = Request<Bytes>> {
     data.split(|byte| *byte == SEPARATOR).take(MOST).filter_map(request)
 }

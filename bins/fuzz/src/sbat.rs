@@ -7,7 +7,7 @@ use crate::{Seed, outcome};
 /// Maximum number of lines, as in the error.
 const MAX_LINES: usize = 256;
 
-/// Written again, a section has the same content; what follows a NUL has no effect; and a GRUB version is
+/// A section written again has the same content; what follows a NUL has no effect; and a GRUB version is
 /// known exactly if all entries agree on a known one.
 pub(crate) fn sbat(data: &[u8]) {
     let profile = GrubProfile::from_sbat(Some(data));

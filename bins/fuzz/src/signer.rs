@@ -49,7 +49,7 @@ impl Signer {
         self.sign_with(&[&self.certificate], image)
     }
 
-    /// Same, with other certificates; the first is the signer's.
+    /// Like `sign`, with other certificates; the first is the signer's.
     pub(crate) fn sign_with(&self, certificates: &[&[u8]], image: &[u8; 32]) -> Vec<u8> {
         // Object identifiers in DER: messageDigest, ecdsa-with-SHA256.
         const MESSAGE_DIGEST: &[u8] = b"\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x09\x04";

@@ -3,7 +3,7 @@
 use std::io;
 use std::io::Read;
 
-/// Returns at most this many bytes at a time, and is interrupted now and then.
+/// Returns at most this many bytes at a time, and is interrupted occasionally.
 pub(crate) struct Slow<R> {
     inner: R,
     most: usize,

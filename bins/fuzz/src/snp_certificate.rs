@@ -52,7 +52,7 @@ fn set(fields: &mut CertificateFields, tail: &str, content: &[u8]) {
     }
 }
 
-/// All that the CAs of the fabricated AMD ever signed here.
+/// Everything that the fabricated AMD CAs ever signed here.
 fn certified() -> &'static [Vec<u8>; 7] {
     static CERTIFIED: OnceLock<[Vec<u8>; 7]> = OnceLock::new();
     CERTIFIED.get_or_init(|| {

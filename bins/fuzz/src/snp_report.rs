@@ -14,9 +14,9 @@ use crate::{Seed, outcome};
 const SIGNED: usize = 0x2a0;
 const REPORT_DATA: [u8; 64] = [0x5a; 64];
 
-/// An input is tried twice. Unchanged, it verifies only if it is what the chip signed. Its signed part,
-/// signed by a chip that signs everything, has no finding about the signature, and verifies only if the
-/// relevant fields, read here a second time, are as required.
+/// An input is tried twice. Unchanged, it verifies only if it is what the chip signed. When its signed part
+/// is signed by a chip that signs everything, no finding concerns the signature, and it verifies only if the
+/// relevant fields, read here independently, are as required.
 pub(crate) fn snp_report(data: &[u8]) {
     let read = Report::parse(data);
     assert_eq!(matches!(read, Err(ReportError::Length { .. })), data.len() != REPORT_SIZE);

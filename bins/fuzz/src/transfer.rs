@@ -11,9 +11,9 @@ use tec_core::testing::{SeededEntropy, sample};
 
 use crate::{Seed, outcome};
 
-/// Only what the source wrote is read: anything that opens completely contains the units and documents of a
-/// file that was created, as listed in its manifest. Nothing else opens, and only its recipient can read a
-/// file.
+/// Only what the source wrote is read: an input that opens completely contains the units and documents of a
+/// file that the source created, as listed in its manifest. Nothing else opens, and only the recipient can
+/// read a file.
 pub(crate) fn transfer(data: &[u8]) {
     if let Ok(content) = read(data, ends()) {
         assert!(genuine().contains(&content));

@@ -21,7 +21,7 @@ const KEPT: [&str; 3] = [".osrel", ".cmdline", ".sdmagic"];
 /// Longest name in a section header (PE format, "Section Table"); the stub does not read longer ones.
 const SHORT_NAME: usize = 8;
 
-/// However the file is split into reads, its parts have the same digests; what is kept of a section is what
+/// However the file is split into reads, its parts have the same digests; what is stored of a section is what
 /// is hashed; a name that fits a section header is found nowhere else; and a boot measures the same in one
 /// bank as in two.
 pub(crate) fn uki(data: &[u8]) {

@@ -9,7 +9,7 @@ use crate::{Seed, outcome};
 /// The level to which shim resets when Secure Boot is off (shim, `SbatLevel_Variable.txt`).
 const ORIGINAL: &[u8] = b"sbat,1,2021030218\n";
 
-/// Each part is where its two numbers say. A level is the original one, one of the section, or the stored
+/// Each part is where its size and offset say. A level is the original one, one of the section, or the stored
 /// one; and once it is in force, the next boot leaves it unchanged.
 ///
 /// The input is both sections, `.vendor_cert` and `.sbatlevel`.

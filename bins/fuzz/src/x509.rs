@@ -12,8 +12,8 @@ use crate::ek_certificate::{authority, ca, certify};
 use crate::sample::rsa_tpm;
 use crate::{Seed, outcome};
 
-/// Whatever a strict reader accepts is read with the same parts; what follows a certificate is ignored; and a
-/// CA signed exactly what it signed.
+/// Whatever a strict reader accepts is read with the same parts; what follows a certificate is ignored; and
+/// only what a CA signed verifies with its key.
 pub(crate) fn x509(data: &[u8]) {
     let strict = Certificate::from_der(data).ok();
     let Ok(parts) = parsers::certificate(data) else {

@@ -1,9 +1,9 @@
-//! The protocol between guest and host: named pieces of data, each with its length in front.
+//! The protocol between guest and host: named pieces of data, each preceded by its length.
 
 use std::io;
 use std::io::{Read, Write};
 
-/// The first bytes from the guest. Firmware may print on the same line before them.
+/// The first bytes from the guest. Firmware may have printed on the same line before.
 pub const GREETING: &[u8] = b"\0TEC guest 1\n";
 /// Size of the nonce that the host answers with: the minimum for a quote (SHA-256).
 pub const NONCE_SIZE: usize = 32;

@@ -1,4 +1,4 @@
-//! What a measured virtual machine reports to its host, and how.
+//! The program of a measured virtual machine: what it reports to its host, and how.
 //!
 //! The program `tec-guest` is process 1 of the machine: it reads what the boot has measured, has the TPM
 //! quote it, sends everything over the second serial port and switches the machine off. It unlocks and

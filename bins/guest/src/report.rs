@@ -11,8 +11,8 @@ use anyhow::Context as _;
 use crate::{frame, tpm};
 
 const TPM: &str = "/dev/tpm0";
-/// The event log of firmware, shim and the kernel's EFI stub. There is none if the boot loader starts the
-/// kernel without its stub.
+/// The event log of firmware, shim and the kernel's EFI stub. Absent if the boot loader starts the kernel
+/// without its stub.
 const EVENT_LOG: &str = "/sys/kernel/security/tpm0/binary_bios_measurements";
 /// One directory `pcr-<bank>` for each active bank, with a file per register.
 const REGISTERS: &str = "/sys/class/tpm/tpm0";

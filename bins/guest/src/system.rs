@@ -22,7 +22,7 @@ const STEP: Duration = Duration::from_millis(50);
 /// Mounts the file systems that the report reads.
 ///
 /// # Errors
-/// Names the file system that cannot be mounted.
+/// A file system cannot be mounted; the error names it.
 pub fn mount() -> anyhow::Result<()> {
     for (kind, place) in FILE_SYSTEMS {
         fs::create_dir_all(place).with_context(|| format!("cannot create {place}"))?;
@@ -35,7 +35,7 @@ pub fn mount() -> anyhow::Result<()> {
 /// Waits until a device appears.
 ///
 /// # Errors
-/// It did not appear in time.
+/// The device did not appear in time.
 pub fn wait_for(device: &Path) -> anyhow::Result<()> {
     let end = Instant::now() + DEVICE_LIMIT;
     while !device.exists() {
@@ -64,10 +64,10 @@ pub fn open_line(device: &Path) -> anyhow::Result<File> {
         .open(device)
         .with_context(|| format!("cannot open {}", device.display()))?;
     let mut settings =
-        rustix::termios::tcgetattr(&line).context("cannot read the line's settings")?;
+        rustix::termios::tcgetattr(&line).context("cannot read the settings of the serial line")?;
     settings.make_raw();
     rustix::termios::tcsetattr(&line, OptionalActions::Now, &settings)
-        .context("cannot set the line to raw mode")?;
+        .context("cannot set the serial line to raw mode")?;
     Ok(line)
 }
 

@@ -23,7 +23,7 @@ use tec_core::port::{AkRegistry, Clock, MachineRegistry, UnclaimedLimit};
 use tec_core::store::Store;
 use tec_support::serve::Shutdown;
 
-/// Polling interval of the directories; a revocation takes effect after at most this long.
+/// Polling interval for the directories; a revocation takes effect within this time.
 const POLL: Duration = Duration::from_secs(1);
 /// Interval after which the directories are read even if they look unchanged: file times are coarse, and a
 /// file can be rewritten without changing its directory.
@@ -75,7 +75,7 @@ impl Keys {
         Ok(())
     }
 
-    /// Anyone who can write to the directory acts as the admin.
+    /// Keys are approved as by an admin: whoever can write to the directory is trusted like one.
     async fn bind(&self, id: MachineId, public: PublicKey) -> anyhow::Result<()> {
         let machines: &dyn MachineRegistry = &*self.store;
         let machine = Machine::unclaimed(id, RegisteredBy::Admin, self.clock.now());

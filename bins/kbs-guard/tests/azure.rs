@@ -53,7 +53,7 @@ impl Clock for Then {
     }
 }
 
-/// Believes that any evidence comes from one key.
+/// Accepts any evidence as coming from one key.
 #[derive(Debug)]
 struct Believer(SoftAzure);
 
@@ -115,7 +115,7 @@ impl World {
         }
     }
 
-    /// The broker accepts it; the guard does not, and says why.
+    /// The broker accepts the evidence; the guard does not, and reports why.
     async fn stopped(&self, attester: &dyn Attester) -> Code {
         assert!(fetch(self.direct, MACHINE, attester).await.is_ok());
         let refused = fetch(self.guarded, MACHINE, attester).await;

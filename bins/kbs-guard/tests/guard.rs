@@ -157,7 +157,7 @@ fn event() -> Sha256Digest {
     Sha256Digest::new([0xab; 32])
 }
 
-/// What PCR 4 holds after the approved boot; the resettable PCR 16 can be made to hold the same value.
+/// The value of PCR 4 after the approved boot; the resettable PCR 16 can be made to hold the same value.
 fn approved() -> Sha256Digest {
     let tpm = SoftTpm::rsa(99);
     tpm.extend(PcrIndex::BOOT_MANAGER, &event());

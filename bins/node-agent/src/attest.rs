@@ -55,19 +55,19 @@ pub struct AttestArgs {
     pub deadline: u64,
 }
 
-/// What a key broker answered.
+/// The answer of a key broker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Attested {
     /// The output, without a final newline: one JSON object for the servers of the command line, a sentence
     /// for those of the pins.
     pub shown: Option<String>,
-    /// Why it was refused, if it was.
+    /// Why the boot was refused, if it was.
     pub refused: Option<Report>,
 }
 
 impl Attested {
-    /// Prints it, and returns the exit code: 3 if it was refused.
+    /// Prints the answer, and returns the exit code: 3 if the boot was refused.
     ///
     /// # Errors
     /// `Io` if the output cannot be written.
@@ -142,7 +142,7 @@ fn outcome_text(outcome: &Outcome) -> Result<Option<String>, Failure> {
     text.map(Some).map_err(|error| Failure::io("write the outcome")(error.into()))
 }
 
-/// Tells a refusal, which is an answer, from a failure to ask.
+/// Distinguishes a refusal, which is an answer, from a failure to get one.
 fn answered(
     asked: Result<Outcome, Failure>,
     machine: Option<MachineId>,
@@ -156,7 +156,8 @@ fn answered(
     Ok(Attested { shown, refused: refused.map(|report| of_machine(report, machine)) })
 }
 
-/// The next command names the machine: its next attempt may replace this one at the server.
+/// The command to run next names the machine, not the attempt: the machine's next attempt may replace this
+/// one at the server.
 fn of_machine(mut report: Report, machine: Option<MachineId>) -> Report {
     if machine.is_none() {
         return report;
@@ -167,7 +168,7 @@ fn of_machine(mut report: Report, machine: Option<MachineId>) -> Report {
     report.of_machine(machine)
 }
 
-/// Why a token obtains nothing: a key broker issues one for a boot that it does not approve, too.
+/// Why a token obtains nothing: a key broker issues tokens even for boots that are not approved.
 fn refusal(outcome: &Outcome) -> Option<Report> {
     let Outcome::Token { claims, .. } = outcome else {
         return None;

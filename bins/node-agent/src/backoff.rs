@@ -22,12 +22,12 @@ pub struct Backoff<'a> {
 }
 
 impl<'a> Backoff<'a> {
-    /// For a server that may come back at any moment.
+    /// Waits for a server that may come back at any moment.
     pub fn short(entropy: &'a dyn Entropy) -> Self {
         Self::new(entropy, SHORT)
     }
 
-    /// For a decision of an admin.
+    /// Waits for a decision of an admin.
     pub fn long(entropy: &'a dyn Entropy) -> Self {
         Self::new(entropy, LONG)
     }

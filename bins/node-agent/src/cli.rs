@@ -55,7 +55,8 @@ pub enum Command {
     Rebind(RebindArgs),
     /// Update the CAs in the pins of all disks to those of their servers, and report them
     RefreshCa(RefreshArgs),
-    /// Manage the recovery key for when no server is left: 48 digits, escrowed at the servers for an admin
+    /// Manage the recovery key: 48 digits that open the disk without a server, escrowed at the
+    /// servers for an admin
     #[command(subcommand)]
     Recovery(RecoveryCommand),
     /// Predict what the next boot measures, and whether the disk will open by itself; exit code 3 if not
@@ -111,7 +112,7 @@ pub enum AkCommand {
     Show,
     /// Register the key for a machine, creating it first if necessary
     Register {
-        /// URL of the registration, …/register-ak
+        /// URL of the registration endpoint, …/register-ak
         #[arg(long)]
         url: String,
         /// ID of the machine

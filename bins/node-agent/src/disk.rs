@@ -27,16 +27,16 @@ pub enum DiskError {
     /// `cryptsetup` cannot be run.
     #[error("cannot run cryptsetup to {operation}")]
     Start {
-        /// What it was run for.
+        /// What `cryptsetup` was run for.
         operation: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
     /// `cryptsetup` failed.
     #[error("cryptsetup cannot {operation}: {message}")]
     Failed {
-        /// What failed.
+        /// What `cryptsetup` was run for.
         operation: &'static str,
         /// Its error output.
         message: String,
@@ -50,7 +50,7 @@ pub enum DiskError {
     /// The metadata is not LUKS2 metadata.
     #[error("the header has no LUKS2 metadata")]
     Metadata(#[source] serde_json::Error),
-    /// There is no token of the pin.
+    /// The disk has no token of the pin.
     #[error("the header has no token of the Clevis pin trustee")]
     NoToken,
     /// The disks belong to several machines.
@@ -72,17 +72,17 @@ pub enum DiskError {
         slot: u32,
     },
     /// The token read back differs from the token written.
-    #[error("token {id} reads back differently than it was written")]
+    #[error("token {id} was read back with different content")]
     ReadBack {
         /// The token.
         id: u32,
     },
     /// A token holds no sealed passphrase.
-    #[error("token {id} holds no passphrase that can be opened")]
+    #[error("cannot read the sealed passphrase in token {id}")]
     Sealed {
         /// The token.
         id: u32,
-        /// Why.
+        /// The cause.
         #[source]
         source: ClevisError,
     },
@@ -134,7 +134,7 @@ pub trait Header: fmt::Debug + Send + Sync {
         mark: SlotMark,
     ) -> Result<u32, DiskError>;
 
-    /// Creates this key slot with this mark, authorized by a passphrase of the disk.
+    /// Creates a key slot with a mark, authorized by a passphrase of the disk.
     ///
     /// # Errors
     /// [`DiskError`], including when the slot is taken.

@@ -31,23 +31,23 @@ pub enum Failure {
         operation: &'static str,
         /// The code, or a more specific one from the TPM adapter.
         code: Code,
-        /// Why.
+        /// The cause.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
     /// There is no attestation key.
     #[error("there is no attestation key at {handle}: {hint}")]
     NoAk {
-        /// Where it should be.
+        /// Handle where it should be.
         handle: AkHandle,
-        /// What it means, or what to do.
+        /// What this means, or what to do.
         hint: &'static str,
     },
     /// The attestation key was not registered.
     #[error("cannot register the attestation key")]
     Register(#[source] RegisterError),
     /// The servers of the configuration cannot be used.
-    #[error("cannot use the servers of the pin's configuration")]
+    #[error("cannot use the servers in the pin's configuration")]
     Servers(#[source] SetupError),
     /// No key was released.
     #[error("cannot fetch the disk key")]
@@ -61,7 +61,7 @@ pub enum Failure {
     Sealed {
         /// What failed.
         operation: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         source: ClevisError,
     },
@@ -69,14 +69,14 @@ pub enum Failure {
     #[error("cannot use the header of the disk")]
     Disk(#[source] DiskError),
     /// The CAs that a server hands out cannot be pinned.
-    #[error("cannot use the CA certificates that {server} hands out: {reason}")]
+    #[error("cannot use the CA certificates that {server} provides: {reason}")]
     Bundle {
         /// The server.
         server: String,
         /// What is wrong with them.
         reason: &'static str,
     },
-    /// Nothing can be sealed to the admin's key.
+    /// The admin's key cannot be used for sealing.
     #[error("cannot use the admin's key: {reason}")]
     AdminKey {
         /// What is wrong with it.
@@ -87,7 +87,7 @@ pub enum Failure {
     Foretell {
         /// The code.
         code: Code,
-        /// Why.
+        /// The cause.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
@@ -96,7 +96,7 @@ pub enum Failure {
     Io {
         /// What failed.
         operation: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -109,7 +109,7 @@ impl Failure {
         move |source| Self::Io { operation, source }
     }
 
-    /// The code that identifies the fix.
+    /// The code, which identifies the fix.
     pub fn code(&self) -> Code {
         match self {
             Self::Io { source, .. } if is_full(source) => Code::NodeFull,

@@ -35,13 +35,13 @@ pub trait KeyRound: fmt::Debug + Send + Sync {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verdict {
-    /// No server answered, or none was able to; one may answer later.
+    /// No server answered, or none could decide; one may later.
     Unanswered,
-    /// A server refused, possibly because it has not learned of this machine yet.
+    /// A server refused, possibly because it does not know this machine yet.
     Unsettled,
     /// A server refused.
     Refused,
-    /// This node cannot even ask.
+    /// This node cannot send a request at all.
     Hopeless,
 }
 
@@ -49,7 +49,7 @@ pub enum Verdict {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "a yes or no with names")]
 pub enum Stage {
-    /// Right after the registration: servers may need a moment to learn of the machine.
+    /// Right after the registration: it may take a moment until servers know the machine.
     FirstBoot,
     /// On a later boot: servers know the machine, or have forgotten it.
     LaterBoot,
@@ -69,7 +69,7 @@ pub struct FetchError {
 }
 
 impl FetchError {
-    /// A failed round over `servers`, in wording for people.
+    /// A failed round over `servers`, in words for people.
     pub fn new(
         code: Code,
         verdict: Verdict,
@@ -79,7 +79,7 @@ impl FetchError {
         Self { code, verdict, attempt: None, servers: servers.into(), source: source.into() }
     }
 
-    /// Adds the attempt under which the server keeps the reason.
+    /// Adds the attempt under which the server recorded the reason.
     #[must_use]
     pub fn of_attempt(mut self, attempt: Option<AttemptId>) -> Self {
         self.attempt = attempt;
@@ -96,7 +96,7 @@ impl FetchError {
         self.attempt
     }
 
-    /// Whether a server refused, rather than that none could be asked.
+    /// Whether a server refused, as opposed to no server being reachable.
     pub fn is_refusal(&self) -> bool {
         matches!(self.verdict, Verdict::Refused | Verdict::Unsettled)
     }
@@ -125,7 +125,7 @@ impl FetchError {
 /// The error of the last round.
 ///
 /// # Cancel safety
-/// Nothing is kept between rounds; dropping it loses nothing.
+/// Nothing is kept between rounds, so dropping the future loses nothing.
 pub async fn fetch_key(
     round: &dyn KeyRound,
     retries: Option<NumRetries>,

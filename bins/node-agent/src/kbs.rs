@@ -67,7 +67,7 @@ pub(crate) fn client(
     RcarClient::new(servers, deadlines, &provider, Arc::clone(entropy))
 }
 
-/// The failure of a round over `servers`, in wording for people.
+/// The failure of a round over `servers`, in words for people.
 pub(crate) fn fetch_error(servers: &[Endpoint], error: RcarError) -> FetchError {
     let attempt = match &error {
         RcarError::Denied { attempt, .. } => *attempt,

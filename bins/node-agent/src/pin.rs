@@ -127,7 +127,7 @@ async fn try_decrypt(
         |failure| match failure {
             Failure::Fetch(error) if error.is_for_want_of_ak() => Failure::NoAk {
                 handle: flags.ak_handle,
-                hint: "the TPM was cleared or replaced since this disk was sealed, and a new key \
+                hint: "the TPM was cleared or replaced after this disk was sealed, and a new key \
                        would not be registered",
             },
             other => other,

@@ -70,8 +70,8 @@ impl Rebound {
     }
 }
 
-/// Binds a disk to other servers. They must release the key now: a disk is never bound to servers that do
-/// not.
+/// Binds a disk to other servers. The servers must release the key now: a disk is never bound to servers that
+/// do not.
 ///
 /// # Errors
 /// `Disk`, `Tpm`, `Servers`, `Fetch`, `Resource`, `Sealed`. The disk opens as before.

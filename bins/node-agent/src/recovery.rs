@@ -1,13 +1,13 @@
-//! `node-agent recovery`: a key slot for when no server is left.
+//! `node-agent recovery`: maintains a key slot for the case that no server is left.
 //!
 //! The key is generated here, sealed to an admin's public key, escrowed at the servers, put into a key slot,
-//! and forgotten. After a boot that needed it, it is renewed: a key that was typed is no longer secret.
+//! and forgotten. After a boot that needed the key, it is renewed: a key that was typed is no longer secret.
 //!
 //! ```text
 //! intent on the disk ─► escrow at the server ─► key slot ─► tried ─► token ─► older slots removed
 //! ```
-//! Power may fail at each arrow: a slot exists only after its key was escrowed, and the next try removes what
-//! an unfinished one left.
+//! Power may fail at each arrow: a slot exists only after its key was escrowed, and the next attempt removes
+//! what an unfinished one left.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -82,10 +82,10 @@ impl Enrolled {
     }
 }
 
-/// Keeps a sealed key somewhere else.
+/// Escrows a sealed key.
 #[async_trait]
 trait Escrow: fmt::Debug + Send + Sync {
-    /// Stores it durably, and returns its number.
+    /// Stores the key durably, and returns its number.
     async fn keep(&self, sealed: &Jwe) -> Result<u32, Failure>;
 }
 
@@ -174,7 +174,7 @@ async fn enroll(
     Ok(Enrolled { slot, number: Some(number) })
 }
 
-/// Removes the intents of earlier tries, with the slots that they created. A slot that someone else has
+/// Removes the intents of earlier tries, with the slots that they created. A slot that another program has
 /// created there since stays: it does not have the mark of the intent.
 fn remove_unfinished(header: &dyn Header) -> Result<(), DiskError> {
     let view = header.recovery()?;

@@ -74,8 +74,8 @@ impl Refreshed {
 /// The key brokers of a pin.
 #[async_trait]
 trait Brokers: fmt::Debug + Send + Sync {
-    /// The CAs that this server hands out, over TLS that trusts those in `server`; `None` if it has no such
-    /// path.
+    /// The CAs that this server hands out, over TLS that trusts those in `server`; `None` if the server has
+    /// no such path.
     async fn bundle(&self, server: &Endpoint) -> Result<Option<String>, Failure>;
 
     /// The disk key, from servers trusted as in `wanted`.
@@ -89,7 +89,8 @@ trait Brokers: fmt::Debug + Send + Sync {
     ) -> Result<(), Failure>;
 }
 
-/// Updates the CAs in the pins of all disks to those that their servers hand out, and reports them.
+/// Updates the CAs in the pins of all disks to those that their servers hand out, and reports the result to
+/// the servers.
 ///
 /// # Errors
 /// `Disk`, `Tpm`, `Servers`, `Fetch`, `Resource`, `Bundle`. The disks open as before, and nothing was
@@ -144,8 +145,8 @@ async fn follow(
     Ok(refreshed)
 }
 
-/// What every pin trusts for a server that is replacing its CA. With a single CA, no replacement waits for
-/// this machine.
+/// What every pin trusts for a server that is replacing its CA. A server with a single CA waits for no report
+/// of this machine.
 fn common(trusts: &[Trust]) -> Vec<(&Endpoint, BTreeSet<Sha256Digest>)> {
     let mut servers = BTreeMap::new();
     for trust in trusts.iter().filter(|trust| trust.is_current) {

@@ -30,9 +30,9 @@ use self::answer::Answer;
 pub use self::http::HttpRegistrar;
 use crate::backoff::Backoff;
 
-/// Tries at a server that does not answer, if the configuration has no number.
+/// Number of tries at a server that does not answer, if the configuration has none.
 const DEFAULT_TRIES: u32 = 10;
-/// Polls while an admin has not decided: about an hour, at 30 s each.
+/// Maximum number of polls while an admin has not decided: about an hour, at 30 s each.
 const PENDING_POLLS: u32 = 130;
 /// Maximum number of challenges to answer: a server forgets them when it restarts.
 const MAX_CHALLENGES: u32 = 3;
@@ -67,7 +67,7 @@ pub trait Activator: fmt::Debug + Send + Sync {
 #[error("cannot answer the challenge of the endorsement key")]
 #[non_exhaustive]
 pub struct ActivateError {
-    /// Why.
+    /// The cause.
     #[source]
     pub source: Box<dyn Error + Send + Sync>,
 }
@@ -125,7 +125,7 @@ pub enum RegisterError {
         url: String,
         /// Whether TLS failed, or the network.
         code: Code,
-        /// Why.
+        /// The cause.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
@@ -134,33 +134,33 @@ pub enum RegisterError {
     Refused {
         /// HTTP status.
         status: u16,
-        /// The server's code, or what its status stands for.
+        /// The server's code, or the one that its status stands for.
         code: Code,
     },
-    /// The key is registered for another machine, which this node was before.
-    #[error("the key belongs to machine {machine}")]
+    /// The key is registered for another machine ID, which this node had before.
+    #[error("the attestation key belongs to machine {machine}")]
     Elsewhere {
-        /// That machine.
+        /// The other machine.
         machine: MachineId,
     },
     /// The server kept replying that it cannot answer now.
-    #[error("the server stayed busy, last with status {status} ({code})")]
+    #[error("the server is still busy (status {status}, {code})")]
     Busy {
         /// HTTP status.
         status: u16,
-        /// The server's code, or what its status stands for.
+        /// The server's code, or the one that its status stands for.
         code: Code,
     },
     /// No admin approved the key in time.
-    #[error("the key waits for approval by an admin")]
+    #[error("the attestation key waits for approval by an admin")]
     Pending,
     /// The TPM did not answer the challenge.
-    #[error("cannot prove the key")]
+    #[error("cannot prove that the attestation key is in this TPM")]
     Activate(#[source] ActivateError),
 }
 
 impl RegisterError {
-    /// The code that identifies the fix.
+    /// The code, which identifies the fix.
     pub fn code(&self) -> Code {
         match self {
             Self::Address { .. } => Code::NodeConfig,
@@ -174,7 +174,7 @@ impl RegisterError {
     }
 }
 
-/// What registration works with.
+/// The ports of a registration.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "a bundle of references, built field by field")]
 pub struct RegisterPorts<'a> {
@@ -236,7 +236,7 @@ fn full_body(identity: &AkIdentity, machine: MachineId) -> Value {
     body
 }
 
-/// Where one submission led.
+/// Result of one submission.
 enum Step {
     Done,
     Again,

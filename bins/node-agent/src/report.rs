@@ -17,17 +17,17 @@ use crate::settings::Flags;
 /// Longest cause to print; console lines are for people.
 const MAX_CAUSE: usize = 400;
 
-/// A failure in wording for people.
+/// A failure in words for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
     /// The code.
     pub code: Code,
-    /// The attempt under which a server keeps the reason, if a server reported it.
+    /// The attempt under which a server recorded the reason, if a server reported it.
     pub attempt: Option<AttemptId>,
     /// The machine whose key was requested, if known.
     pub machine: Option<MachineId>,
-    /// What failed and why, for failures that no server knows about.
+    /// What failed and why, for failures that no server recorded.
     pub cause: String,
 }
 
@@ -60,7 +60,7 @@ impl Report {
     }
 }
 
-/// One line for a console: texts from servers must not move the cursor or forge further lines.
+/// One line for a console: strings from servers must not move the cursor or forge further lines.
 fn one_line(text: &str) -> String {
     let mut line: String = text
         .split_whitespace()

@@ -19,8 +19,8 @@ pub const DEFAULT_TCTI: &str = "device:/dev/tpmrm0";
 pub const DEFAULT_EVENT_LOG: &str = "/sys/kernel/security/tpm0/binary_bios_measurements";
 /// Timeout of one request in seconds, the same as in the existing client.
 pub const DEFAULT_TIMEOUT: &str = "60";
-/// Logs what is degraded but safe, or worse. Servers that released no key are not included: the console of a
-/// refused node should show the three lines of the report and nothing else.
+/// Logs warnings and errors. Servers that released no key are not included: the console of a refused node
+/// should show the three lines of the report and nothing else.
 pub const DEFAULT_LOG: &str = "warn,tec_trustee=error";
 
 /// Flags of all commands.
@@ -48,8 +48,8 @@ pub struct Flags {
         value_parser = clap::value_parser!(u64).range(1..=3600)
     )]
     pub timeout: u64,
-    /// Rounds over the servers; 1 asks once, to see a refusal without waiting (default: from the pin's
-    /// configuration)
+    /// Maximum number of rounds over the servers; 1 shows a refusal without waiting (default: from
+    /// the pin's configuration)
     #[arg(long, env = "TEC_ROUNDS", global = true)]
     pub rounds: Option<NonZeroU32>,
     /// Additional destination for the report of a failure, such as a console, for callers that

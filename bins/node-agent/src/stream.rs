@@ -37,10 +37,10 @@ pub fn read_sealed() -> Result<String, Failure> {
         .map_err(Failure::io(operation))?;
     std::str::from_utf8(&bytes)
         .map(|text| text.trim().to_owned())
-        .map_err(|_| Failure::io(operation)(io::Error::other("it is not text")))
+        .map_err(|_| Failure::io(operation)(io::Error::other("it is not UTF-8 text")))
 }
 
-/// Refuses a terminal: a passphrase must not be typed where it shows.
+/// Refuses a terminal: a passphrase must not be typed where it is visible.
 fn piped_stdin() -> io::Result<StdinLock<'static>> {
     let stdin = io::stdin();
     if stdin.is_terminal() {

@@ -100,7 +100,7 @@ fn network(text: &str) -> Result<String, String> {
 }
 
 impl Args {
-    /// What to deploy, with images as named by the environment.
+    /// The settings of what to deploy, with the images that the environment names.
     ///
     /// # Errors
     /// Jobs cannot do what the flags say.

@@ -25,7 +25,10 @@ fn main() -> ExitCode {
 }
 
 async fn run(args: &Args) -> anyhow::Result<u8> {
-    let client = tec_k8s::client::connect().await.context("cannot find the API server")?;
+    let client = tec_k8s::client::connect().await.context(
+        "cannot create a Kubernetes client: found neither a service account nor a usable \
+         kubeconfig",
+    )?;
     let operator = Operator::new(parts(args, client)?);
     let (shutdown, signals) = Shutdown::on_signals()?;
     let mut tasks: JoinSet<anyhow::Result<()>> = JoinSet::new();
@@ -38,7 +41,7 @@ async fn run(args: &Args) -> anyhow::Result<u8> {
     let mut stop = shutdown;
     tasks.spawn(async move {
         let ended = operator.run(stop.triggered()).await;
-        ended.context("the controllers ended")
+        ended.context("the controllers failed")
     });
     tasks.spawn(async {
         signals.await;

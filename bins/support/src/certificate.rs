@@ -1,5 +1,5 @@
-//! A certificate issued while the program runs: kept in memory only, and replaced while connections come and
-//! go.
+//! A certificate issued while the program runs: kept only in memory, and replaced without closing
+//! connections.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -52,7 +52,7 @@ impl Certificate {
     /// Replaces the certificate with this one: chain and key in PEM.
     ///
     /// # Errors
-    /// They cannot be used, or do not belong together; the previous one stays.
+    /// The chain and key cannot be used, or do not belong together; the previous certificate stays.
     pub fn replace(&self, chain: &[u8], key: &SecretBytes) -> anyhow::Result<()> {
         let chain = CertificateDer::pem_slice_iter(chain)
             .collect::<Result<Vec<_>, _>>()

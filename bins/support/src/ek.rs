@@ -13,10 +13,10 @@ use tec_tpm::ek::{CredentialIssuer, TrustStore};
 use crate::pem;
 
 /// Issues challenges to any endorsement key or, with a file of CA certificates in PEM, only to keys whose
-/// certificate chains to one of them. The log says why a key is refused.
+/// certificate chains to one of them. The log shows why a key is refused.
 ///
 /// # Errors
-/// As [`roots`].
+/// As for [`roots`].
 pub fn issuer(file: Option<&Path>, clock: Arc<dyn Clock>) -> anyhow::Result<Arc<dyn TpmObjects>> {
     let issuer = match file {
         Some(path) => CredentialIssuer::with_roots(roots(path)?, clock),
@@ -32,9 +32,11 @@ pub fn issuer(file: Option<&Path>, clock: Arc<dyn Clock>) -> anyhow::Result<Arc<
 pub fn roots(path: &Path) -> anyhow::Result<TrustStore> {
     let mut store = TrustStore::new();
     let certificates = pem::certificates(path)?;
-    anyhow::ensure!(!certificates.is_empty(), "{} has no certificate", path.display());
+    anyhow::ensure!(!certificates.is_empty(), "{} contains no certificate", path.display());
     for der in certificates {
-        store.add_root(&der).with_context(|| format!("cannot use a root in {}", path.display()))?;
+        store
+            .add_root(&der)
+            .with_context(|| format!("cannot use a CA certificate in {}", path.display()))?;
     }
     Ok(store)
 }

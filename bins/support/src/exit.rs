@@ -12,7 +12,7 @@ pub const OK: u8 = 0;
 pub const FAILED: u8 = 1;
 /// Wrong command line.
 pub const USAGE: u8 = 2;
-/// Not ready yet.
+/// Not ready yet: the command may succeed later.
 pub const NOT_READY: u8 = 3;
 
 /// An error with the code that identifies its fix.

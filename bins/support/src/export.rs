@@ -15,7 +15,7 @@ use tracing_subscriber::layer::Context;
 
 use crate::SystemClock;
 
-/// Maximum number of lines that wait for a collector; any more go to stderr only.
+/// Maximum number of lines that wait for a collector; further ones go only to stderr.
 const WAITING: usize = 1024;
 
 static QUEUE: OnceLock<Sender<Line>> = OnceLock::new();
@@ -26,7 +26,7 @@ pub fn lines() -> Option<Receiver<Line>> {
     QUEUE.set(sender).ok().map(|()| receiver)
 }
 
-/// A layer that keeps nothing until [`lines`] is called.
+/// A layer that collects nothing until [`lines`] is called.
 #[derive(Debug)]
 pub(crate) struct Exported;
 

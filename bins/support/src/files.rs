@@ -12,7 +12,7 @@ pub fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
     write(path, content, 0o600)
 }
 
-/// Same with mode 0644, regardless of the umask, for files that others have to read.
+/// Like [`write_private`], with mode 0644, regardless of the umask, for files that others have to read.
 pub fn write_public(path: &Path, content: &[u8]) -> io::Result<()> {
     write(path, content, 0o644)
 }

@@ -38,7 +38,7 @@ use crate::{SystemClock, listen, tls};
 /// Longest time to answer a request, including its body: a node must not wait for a hanging API server when
 /// it could ask a different server.
 const ANSWER: Duration = Duration::from_secs(30);
-/// Metric that says why every request is refused.
+/// Metric that shows why every request is refused.
 const REFUSING: &str = "tec_refusing";
 
 /// Flags of such a server; the TLS flags are those of the existing programs (trusted-cluster-operator).
@@ -60,8 +60,8 @@ pub struct FrontArgs {
     /// Address of the probes (/livez, /readyz) and /metrics, plain HTTP
     #[arg(long)]
     pub metrics_addr: Option<SocketAddr>,
-    /// Requests per second in total; each client network gets a tenth of that. Bursts may be ten seconds'
-    /// worth
+    /// Requests per second in total; each client network gets a tenth of that, with bursts of up to
+    /// 10 seconds' worth of the total
     #[arg(long, env = "TEC_RATE", default_value = "1000")]
     pub rate: NonZeroU32,
     /// Networks whose addresses each stand for many clients, such as 10.0.0.0/8, separated by commas: nodes
@@ -131,7 +131,7 @@ async fn admit(
     }
 }
 
-/// Answers in time, whatever the service is waiting for.
+/// Answers within the deadline, whatever the service is waiting for.
 async fn in_time(State(style): State<ReplyStyle>, request: Request, next: Next) -> Response {
     let late = match style {
         ReplyStyle::KeyBroker => Code::StoreUnavailable,

@@ -35,7 +35,8 @@ pub fn log_bytes(path: &Path) -> anyhow::Result<Vec<u8>> {
 /// # Errors
 /// The file cannot be read, is larger, or is not UTF-8.
 pub fn text(path: &Path, limit: u64) -> anyhow::Result<String> {
-    String::from_utf8(read(path, limit)?).with_context(|| format!("{} is not text", path.display()))
+    String::from_utf8(read(path, limit)?)
+        .with_context(|| format!("{} is not UTF-8 text", path.display()))
 }
 
 /// `NAME=FILE`, or a file whose stem is the name.

@@ -1,5 +1,5 @@
-//! What every program of the project shares: system clock and entropy, logging, exit codes, boot images,
-//! flags for evidence, TLS with live reload, servers with limits and graceful shutdown.
+//! The code that all programs of the project share: system clock and entropy, logging, exit codes, boot
+//! images, flags for evidence, TLS with live reload, servers with limits and graceful shutdown.
 
 pub mod age;
 #[cfg(feature = "images")]

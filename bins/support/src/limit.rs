@@ -41,7 +41,7 @@ impl Limiter {
         }
     }
 
-    /// For clients in these networks, only the total limit applies.
+    /// Exempts clients in these networks from the limit per address: only the total limit applies to them.
     #[must_use]
     pub fn shared_by(self, shared: SharedSources) -> Self {
         Self { shared, ..self }

@@ -1,5 +1,5 @@
-//! Logging to stderr, filtered by `--log` or `TEC_LOG`, as JSON on request. The last lines are kept, for
-//! those who may see them.
+//! Logging to stderr, filtered by `--log` or `TEC_LOG`, as JSON on request. The last lines are kept for those
+//! who may see them.
 
 use std::collections::VecDeque;
 use std::io;

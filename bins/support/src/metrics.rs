@@ -11,8 +11,8 @@ use axum::response::Response;
 use tec_core::code::Code;
 use tokio::time::Instant;
 
-/// Upper bounds of the histogram's buckets, in milliseconds: from one write to a fast store up to the longest
-/// wait of a client.
+/// Upper bounds of the histogram's buckets, in milliseconds: from a single write to a fast store up to the
+/// longest time a client waits.
 const BUCKETS: [u64; 12] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 10_000];
 
 /// Requests by error code, and their duration. Nothing about the client is kept.

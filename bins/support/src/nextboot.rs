@@ -1,5 +1,5 @@
-//! What the next boot of a machine will measure, and whether it will be refused: for the admin's program, and
-//! for the node itself.
+//! Predicts what the next boot of a machine will measure, and whether it will be refused: for the admin's
+//! program, and for the node itself.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -42,8 +42,8 @@ pub struct NextbootArgs {
     /// The machine that it boots on.
     #[command(flatten)]
     pub machine: MachineArgs,
-    /// dbx update that the firmware will have applied by then: signature lists, with or without the signature
-    /// before them (.esl, .auth, DBXUpdate.bin); repeatable
+    /// dbx update that the firmware will have applied by then: signature lists, with or without the
+    /// preceding signature (.esl, .auth, DBXUpdate.bin); repeatable
     #[arg(long, value_name = "FILE", help_heading = "The machine")]
     pub dbx_update: Vec<PathBuf>,
     /// File with accepted values: of an image, a bundle, or a Trustee list; repeatable. States between images
@@ -181,7 +181,7 @@ fn with_firmware(
     Ok(prediction.with_recorded(&verified, proven))
 }
 
-/// Judges by what is accepted.
+/// Decides whether what is accepted includes the boot.
 fn judged(
     args: &NextbootArgs,
     next: NextBoot,

@@ -25,7 +25,7 @@ pub struct PinsArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers must handle every word")]
 pub enum Pin {
-    /// The registers that each image's prediction states.
+    /// The registers that each image's prediction contains.
     Predicted,
     /// This register, for every image.
     Pcr(PcrIndex),

@@ -44,7 +44,7 @@ pub trait Settings: DeserializeOwned {
     /// The file cannot be read, has an unknown or wrong member, or contradicts itself.
     fn read(path: &Path) -> anyhow::Result<Self> {
         let text = input::text(path, MAX_SETTINGS)?;
-        Self::parse(&text).with_context(|| format!("cannot use the settings of {}", path.display()))
+        Self::parse(&text).with_context(|| format!("cannot use the settings in {}", path.display()))
     }
 
     /// Parses the text of a file.

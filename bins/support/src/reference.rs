@@ -63,7 +63,7 @@ fn leaf(command: &Command, path: &str, args: &mut dyn Iterator<Item = &Arg>, pag
     rows(page, &mut args);
 }
 
-/// Flags shared by all commands below `next` that the commands next to it do not have.
+/// Flags that all commands below `next` share, and that its sibling commands do not have.
 fn common(command: &Command, next: &Command, path: &str, page: &mut String) {
     let is_new = |arg: &&Arg| command.get_arguments().all(|old| old.get_id() != arg.get_id());
     let mut flags = global(next).filter(is_new).peekable();
@@ -121,7 +121,7 @@ fn row(arg: &Arg) -> String {
 
 const HEAD: &str = "| | variable | default | |\n|---|---|---|---|\n";
 
-/// As it is typed.
+/// The flag or argument as it is typed.
 fn name(arg: &Arg) -> String {
     let values = arg.get_value_names().unwrap_or_default();
     let values: Vec<_> = values.iter().map(|name| format!("<{name}>")).collect();

@@ -1,5 +1,5 @@
-//! Networks whose addresses each stand for many clients: nodes and balancers that replace a client's address
-//! with their own.
+//! Networks whose addresses each stand for many clients, because nodes or balancers replace a client's
+//! address with their own.
 //!
 //! *What it is not*: it trusts no header and no address that a client sends. Clients in such a network share
 //! the limits of the whole server with one another, and have no limits of their own.
@@ -15,16 +15,16 @@ pub struct Network {
     mask: u128,
 }
 
-/// The text is not a network.
+/// The string is not a network.
 #[derive(Debug, thiserror::Error)]
-#[error("{text:?} is not a network such as 10.0.0.0/8 or fd00::/8")]
+#[error("invalid network {text:?} (expected, for example, 10.0.0.0/8 or fd00::/8)")]
 #[non_exhaustive]
 pub struct ParseNetworkError {
     /// The given text.
     pub text: String,
 }
 
-/// Bits before an IPv4 address in its IPv6 form (RFC 4291, section 2.5.5.2).
+/// Number of bits before an IPv4 address in its IPv6 form (RFC 4291, section 2.5.5.2).
 const MAPPED: u32 = 96;
 
 fn bits(address: IpAddr) -> u128 {
@@ -53,7 +53,7 @@ impl FromStr for Network {
     }
 }
 
-/// Networks in which clients share an address.
+/// Networks in which many clients may share an address.
 #[derive(Clone, Debug, Default)]
 pub struct SharedSources(Arc<[Network]>);
 

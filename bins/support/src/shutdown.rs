@@ -30,12 +30,12 @@ impl Shutdown {
         (sender, Self(receiver))
     }
 
-    /// Whether the program should stop.
+    /// Whether the program must stop.
     pub fn is_triggered(&self) -> bool {
         *self.0.borrow()
     }
 
-    /// Runs an endless future until the program should stop.
+    /// Runs an endless future until the program must stop.
     ///
     /// # Errors
     /// Never; the type matches that of other parts of a program.
@@ -47,7 +47,7 @@ impl Shutdown {
         Ok(())
     }
 
-    /// Resolves when the program should stop.
+    /// Resolves when the program must stop.
     pub async fn triggered(&mut self) {
         // A dropped sender stops the program, too.
         let _ = self.0.wait_for(|stop| *stop).await;

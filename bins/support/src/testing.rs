@@ -8,21 +8,21 @@ use std::process;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Start of a range that the kernel never assigns by itself: its own starts at 32768 (Linux, ip-sysctl.rst,
-/// `ip_local_port_range`).
+/// Start of a port range that the kernel never assigns by itself: its own range starts at 32768 (Linux,
+/// ip-sysctl.rst, `ip_local_port_range`).
 const FIRST: u16 = 12_000;
 const PORTS: u16 = 20_000;
 /// Distance between the starting points of processes, so that few try the same port.
 const EACH: u32 = 97;
 
-/// How many ports this process has tried.
+/// Number of ports that this process has tried.
 static TRIED: AtomicU16 = AtomicU16::new(0);
-/// Keep the claims of this process until it ends.
+/// The claims of this process, held until it ends.
 static CLAIMS: Mutex<Vec<net::UnixListener>> = Mutex::new(Vec::new());
 
-/// A port of 127.0.0.1 for a server that a different program opens later. No one listens on it now, no
-/// outgoing connection gets it (as can happen with a port chosen by the kernel), and no one else gets it from
-/// this function while this process runs.
+/// A port of 127.0.0.1 for a server that another program starts later. No program listens on the port now, no
+/// outgoing connection gets it (as can happen with a port chosen by the kernel), and no other caller of this
+/// function gets it while this process runs.
 ///
 /// # Errors
 /// All ports are taken.

@@ -115,7 +115,7 @@ impl LiveCertificate {
     }
 
     /// Keeps the certificate up to date until shutdown. If the files cannot be read, the old certificate
-    /// stays in use; this is logged once per change.
+    /// stays in use, and a warning is logged once per change.
     pub async fn keep_fresh(self: Arc<Self>, clock: Arc<dyn Clock>, mut shutdown: Shutdown) {
         let mut seen = self.stamp();
         let mut checked = clock.now();
@@ -207,7 +207,8 @@ pub fn built_in_ca(directory: &Path) -> PathBuf {
 }
 
 fn instant(at: Timestamp) -> anyhow::Result<OffsetDateTime> {
-    OffsetDateTime::from_unix_timestamp(at.unix_seconds()).context("the clock is out of range")
+    OffsetDateTime::from_unix_timestamp(at.unix_seconds())
+        .context("the time of the clock is out of range")
 }
 
 fn named(common_name: &str) -> DistinguishedName {
@@ -319,7 +320,7 @@ fn new_leaf(
     Ok(Pair::new(&certificate.context("cannot sign the server's certificate")?, &key))
 }
 
-/// Names and renewal date of the leaf, kept next to it so that it need not be parsed.
+/// Names and renewal date of the leaf, stored next to it so that the leaf need not be parsed.
 fn leaf_note(names: &[String], renew_at: Timestamp) -> String {
     format!("{}\n{}\n", renew_at.unix_seconds(), names.join(","))
 }

@@ -16,7 +16,7 @@ pub(crate) enum AkCommand {
     },
     /// Approve a pending key.
     Approve {
-        /// Fingerprint of the key or its first digits; on Kubernetes the name of the object.
+        /// Fingerprint of the key, or its first digits; on Kubernetes, the name of the object.
         key: String,
         /// Form of the machine's disk key, if it has none yet (default: compatible).
         #[arg(long, env = "TEC_DISK_KEYS", value_enum)]
@@ -26,7 +26,7 @@ pub(crate) enum AkCommand {
     },
     /// Revoke a key; the machine may then register a new one.
     Revoke {
-        /// Fingerprint of the key or its first digits; on Kubernetes the name of the object.
+        /// Fingerprint of the key, or its first digits; on Kubernetes, the name of the object.
         key: String,
         #[command(flatten)]
         dry_run: DryRun,

@@ -96,14 +96,14 @@ impl Access {
 /// A machine.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct MachineRef {
-    /// Id or name of the machine, or the first digits of its id.
+    /// ID or name of the machine, or the first digits of its ID.
     pub(crate) machine: String,
 }
 
 /// Limits a list to one machine.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct MachineFilter {
-    /// Only entries of this machine: id, first digits of the id, or name.
+    /// Only entries of this machine: its ID, the first digits of its ID, or its name.
     #[arg(long)]
     pub(crate) machine: Option<String>,
 }

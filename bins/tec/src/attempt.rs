@@ -32,7 +32,7 @@ fn row(attempt: &Attempt) -> Vec<String> {
 pub(crate) struct LastSeen {
     pub(crate) at: Timestamp,
     pub(crate) result: String,
-    /// Since when it has been seen with this result in this boot, if more than once.
+    /// Since when the machine has been seen with this result in this boot, if more than once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) since: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -115,7 +115,7 @@ fn detail(state: StepState, detail: &str) -> &str {
     if state == StepState::NotReached { "not reached" } else { detail }
 }
 
-/// What is known about a code by itself.
+/// The page of an error code: what the code alone implies.
 pub(crate) fn page(code: Code) -> String {
     format!(
         "{code} {}\n  cause: {}\n  fix:   {}\n  more:  {}",

@@ -73,7 +73,7 @@ impl Wanted {
             && !self.is_before(line)
     }
 
-    /// Whether the line is older than everything selected.
+    /// Whether the line is older than all selected lines.
     pub(crate) fn is_before(&self, line: &AuditEvent) -> bool {
         self.since.is_some_and(|since| line.at < since)
     }

@@ -44,7 +44,7 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run the registration servers and the key broker in one process.
     Serve(Box<ServeArgs>),
-    /// Show servers, counts, recent refusals and what needs you; exit code 3 if not ready.
+    /// Show servers, counts, recent refusals and open tasks; exit code 3 if not ready.
     Status(StatusArgs),
     /// Explain why a machine got its key or was refused.
     Explain(ExplainArgs),

@@ -30,7 +30,7 @@ pub(crate) struct Origin {
         conflicts_with_all = ["ChainArgs", "ImageChoice", "MachineArgs"]
     )]
     pub(crate) pcrs: Option<PathBuf>,
-    /// Signed bundle of values, as `tec pcr bundle sign` writes it.
+    /// Signed bundle of values, as written by `tec pcr bundle sign`.
     #[arg(
         long,
         value_name = "FILE",
@@ -109,7 +109,7 @@ pub(crate) struct ProofArgs {
     pub(crate) image_digest: Option<ImageReference>,
 }
 
-/// Whether it is approved, and until when.
+/// Whether the image is approved, and until when.
 pub(crate) fn image_state(image: &ApprovedImage) -> String {
     match (image.revoked_at, image.expires_at) {
         (Some(at), _) => format!("revoked {at}"),

@@ -26,7 +26,7 @@ pub(crate) enum MachineCommand {
     },
     /// Register a machine manually, and print its Ignition config.
     Add {
-        /// Id of the machine (default: a random one).
+        /// ID of the machine (default: a random one).
         #[arg(long)]
         id: Option<MachineId>,
         /// Name of the machine, such as that of its Kubernetes Node.
@@ -35,7 +35,7 @@ pub(crate) enum MachineCommand {
         #[command(flatten)]
         dry_run: DryRun,
     },
-    /// Name a machine; commands accept the name in place of the id.
+    /// Name a machine; commands accept the name in place of the ID.
     Name {
         #[command(flatten)]
         machine: MachineRef,
@@ -45,7 +45,7 @@ pub(crate) enum MachineCommand {
         #[command(flatten)]
         dry_run: DryRun,
     },
-    /// Withhold the disk key of a machine until it is released.
+    /// Withhold the disk key of a machine until you release the machine.
     Quarantine {
         #[command(flatten)]
         machine: MachineRef,
@@ -62,7 +62,7 @@ pub(crate) enum MachineCommand {
         #[command(flatten)]
         dry_run: DryRun,
     },
-    /// Decommission a machine permanently; its disk key is kept until it is removed.
+    /// Decommission a machine permanently; its disk key is kept until the machine is removed.
     Retire {
         #[command(flatten)]
         machine: MachineRef,
@@ -86,7 +86,7 @@ pub(crate) enum MachineCommand {
     /// Accept the next quote of the TPM as its first.
     ///
     /// For a TPM that was reset deliberately, for example by restoring a snapshot of a virtual machine.
-    /// Any other copy of that TPM state may then come first.
+    /// Another copy of that TPM state could then be accepted in its place.
     Readmit {
         #[command(flatten)]
         machine: MachineRef,
@@ -112,7 +112,7 @@ pub(crate) enum MachineCommand {
     },
 }
 
-/// Fewest digits of an ID or a fingerprint that identify it.
+/// Minimum number of digits to identify an ID or a fingerprint.
 pub(crate) const PREFIX: usize = 4;
 
 /// An irreversible change.
@@ -154,13 +154,13 @@ impl Final {
     }
 }
 
-/// No machine, or no single one, matches the given text.
+/// No machine, or more than one, matches the given string.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unknown {
     /// No machine matches.
-    #[error("no machine has the id or name {0}")]
+    #[error("no machine has the ID or name {0}")]
     None(String),
-    /// Several IDs start with it, or several machines have that name.
+    /// Several IDs start with the string, or several machines have that name.
     #[error("{0} matches several machines: {ids}", ids = .1.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
     Several(String, Vec<MachineId>),
 }

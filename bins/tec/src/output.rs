@@ -24,7 +24,7 @@ impl Output {
         Self { form, last: Mutex::new(None) }
     }
 
-    /// Prints `value` for programs, or its text for people.
+    /// Prints `value` for programs, or as text for people.
     pub(crate) fn print<T: Serialize + ?Sized>(
         &self,
         value: &T,
@@ -33,7 +33,9 @@ impl Output {
         self.raw(match self.form {
             OutputForm::Json => serde_json::to_string_pretty(value)?,
             OutputForm::Yaml => yaml(value)?,
-            OutputForm::Name => anyhow::bail!("-o name is for lists (use -o table, json or yaml)"),
+            OutputForm::Name => {
+                anyhow::bail!("-o name works only for lists (use -o table, json or yaml)")
+            }
             OutputForm::Table | OutputForm::Wide => text(value),
         })
     }
@@ -61,7 +63,7 @@ impl Output {
     }
 }
 
-/// Goes through JSON, so that both formats have the same members.
+/// Converts through JSON, so that both formats have the same members.
 fn yaml<T: Serialize + ?Sized>(value: &T) -> anyhow::Result<String> {
     Ok(serde_saphyr::to_string(&serde_json::to_value(value)?)?)
 }
@@ -88,7 +90,7 @@ pub(crate) fn write_page(page: &Page, file: &Path) -> anyhow::Result<()> {
 pub(crate) struct Check {
     pub(crate) what: String,
     pub(crate) ok: bool,
-    /// What was found, or what is wrong.
+    /// What was found, or the problem.
     pub(crate) message: String,
 }
 

@@ -23,7 +23,7 @@ const SMALL_FLEET: usize = 200;
 /// How far back to look for attempts of unknown machines.
 const OF_UNKNOWN: usize = 200;
 
-/// What the store knows, for people.
+/// The contents of the store, for people.
 pub(crate) async fn page(state_dir: &Path, store: &Store) -> anyhow::Result<Page> {
     let unavailable = || unavailable("read the store");
     let mut names = store
@@ -56,9 +56,9 @@ fn authority_line(authority: &Authority) -> String {
     format!("{} at epoch {}", authority.role(), authority.epoch())
 }
 
-/// The latest attempts of each machine, and of unknown ones; newest first. Read by machine, so that a
-/// machine that boots often hides none that boots rarely. Of a large fleet only the last result of each
-/// machine stays in memory.
+/// The latest attempts of each machine, and of unknown ones; newest first. Attempts are read per machine, so
+/// that a machine that boots often does not hide one that boots rarely. Of a large fleet only the last result
+/// of each machine stays in memory.
 async fn attempts(store: &Store, machines: &[Seen]) -> Result<Vec<Attempt>, PortError> {
     let known: HashSet<_> = machines.iter().map(|(machine, _)| Some(machine.id)).collect();
     let mut all = store.latest(None, OF_UNKNOWN).await?;

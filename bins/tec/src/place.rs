@@ -27,7 +27,7 @@ const CLUSTER: [(&str, &[&str]); 5] = [
     ("bootstrap init", &["operator_image", "pull_secret", "assigned_pod_user", "user_roles"]),
 ];
 
-/// What on the command line does not apply to this kind of anchor, as a sentence.
+/// Names what on the command line does not apply to this kind of anchor, as a sentence.
 pub(crate) fn misplaced(matches: &ArgMatches, on_cluster: bool) -> Option<String> {
     let (table, hint): (&[_], _) = if on_cluster {
         (

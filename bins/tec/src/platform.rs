@@ -13,7 +13,7 @@ pub(crate) enum PlatformCommand {
         #[command(flatten)]
         machine: MachineRef,
     },
-    /// Approve the firmware or Secure Boot policy that a machine showed last.
+    /// Approve the firmware or Secure Boot policy that a machine reported last.
     ///
     /// Applies to every machine with the same baseline: approve an update once for each model and
     /// version. The previous baseline of a machine is accepted until its first boot with the update.

@@ -26,7 +26,7 @@ struct Left {
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Content {
-    /// For an admin who holds the private key elsewhere.
+    /// The sealed key, for an admin who has the private key elsewhere.
     Sealed(Jwe),
     /// The digits, printed because the user requested them.
     Key(String),
@@ -77,7 +77,7 @@ fn read(number: u32, sealed: &SecretBytes, key: Option<&EcPrivateKey>) -> anyhow
     Ok(Left { number, content })
 }
 
-/// A machine can escrow anything: only a valid recovery key is displayed.
+/// A machine can escrow anything, so only a valid recovery key is displayed.
 fn opened(number: u32, jwe: &Jwe, key: &EcPrivateKey) -> anyhow::Result<String> {
     let not_ours = || format!("recovery key {number} cannot be opened with this key");
     let content = key.decrypt(jwe).with_context(not_ours)?;

@@ -1,7 +1,7 @@
 //! `tec.toml` in the state directory: the flags of `tec serve` that were passed to `tec bootstrap init`.
 //!
 //! Keys are the long names of the flags. `tec serve` and a second `tec bootstrap init` read the file; a flag
-//! that contradicts it is an error, since nodes keep what they were given.
+//! that contradicts the file is an error, since nodes keep the addresses and settings that they got.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -24,7 +24,7 @@ const HEAD: &str = "# Flags of `tec serve`, written by `tec bootstrap init`. A r
 /// Flags that take a path, which must not depend on the working directory of the server.
 const PATHS: [&str; 5] = ["tls-cert", "tls-key", "tls-ca", "ek-roots", "registration-token-file"];
 
-/// The arguments that the settings of the state directory add to a command line, if it takes them.
+/// The arguments that the settings of the state directory add to a command line, if its command accepts them.
 ///
 /// # Errors
 /// The settings are malformed, or the command line contradicts them.

@@ -113,7 +113,11 @@ impl Endpoints {
     pub(crate) fn read(directory: &Path) -> anyhow::Result<Self> {
         let path = directory.join(ENDPOINTS);
         let text = std::fs::read(&path).with_context(|| {
-            format!("cannot read {}; has `tec serve` run on this directory?", path.display())
+            format!(
+                "cannot read {} (run `tec bootstrap init` or `tec serve` on this state \
+                 directory first)",
+                path.display()
+            )
         })?;
         serde_json::from_slice(&text).with_context(|| format!("cannot parse {}", path.display()))
     }
@@ -134,7 +138,7 @@ impl Endpoints {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Said {
     pub(crate) demands: Demands,
-    /// Empty if the prediction of each image decides.
+    /// Empty if the prediction of each image determines the registers.
     pub(crate) pcrs: BTreeSet<PcrIndex>,
 }
 

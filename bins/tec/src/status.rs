@@ -1,4 +1,4 @@
-//! Where a state directory stands, for `tec status` and its page.
+//! The state of a state directory, for `tec status` and its page.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! Strangers at the key broker of `tec serve`: 100,000 of them, including some that send too much or too
-//! slowly. Memory is bounded, and the service continues.
+//! 100,000 strangers connect to the key broker of `tec serve`, including some that send too much or too
+//! slowly. Memory stays bounded, and the service continues.
 #![expect(clippy::unwrap_used, reason = "clippy takes helpers of tests for library code")]
 
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ const SLOW: usize = 200;
 const REQUESTS: usize = 33_334;
 /// Maximum number of sessions of one address: a quarter of 65,536.
 const SHARE: usize = 16_384;
-/// Sessions expire after this time, and their space is free again.
+/// Sessions expire after this time, and their memory is released.
 const SESSION: Duration = Duration::from_mins(5);
 /// Maximum resident memory of the server at any time, in KiB; 50,000 sessions take about 20 MiB of it.
 const MAX_RESIDENT: u64 = 96 * 1024;

@@ -1,5 +1,5 @@
 //! `cargo xtask bench`: runs the suites, then prints the key results: each measurement as a multiple of its
-//! baseline in the same run, a ratio that other machines reproduce, too.
+//! baseline in the same run, a ratio that other machines can reproduce.
 
 use std::fs;
 use std::path::{Path, PathBuf};

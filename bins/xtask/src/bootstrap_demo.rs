@@ -22,7 +22,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     play(root, &tools)
 }
 
-/// Plays it with the programs already built; namespaces require root.
+/// Plays the demo with the programs already built; namespaces require root.
 pub(crate) fn play(root: &Path, tools: &Tools) -> Result<()> {
     term::step("bootstrap demo");
     let bin_dir = programs::directory(root)?;

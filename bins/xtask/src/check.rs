@@ -1,4 +1,4 @@
-//! `cargo xtask check`: what needs no running program. Formatting, lints, documentation,
+//! `cargo xtask check`: all checks that need no running program. Formatting, lints, documentation,
 //! architecture, WebAssembly, generated files, words, and what is linked: licenses and advisories.
 
 use std::path::Path;

@@ -19,7 +19,7 @@ pub(crate) struct Args {
 
 #[derive(Clone, Copy, Debug, Subcommand)]
 enum Verb {
-    /// Start a new node, ending any that is running
+    /// Start a new node, and stop any that is running
     Up,
     /// Stop the node, and remove what it left
     Down,

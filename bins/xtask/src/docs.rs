@@ -67,7 +67,7 @@ fn files(docs: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// mdBook leaves out pages that the summary does not list.
+/// Checks that the summary lists every page: mdBook leaves out all others.
 fn every_page_is_listed(docs: &Path, files: &[PathBuf]) -> Result<()> {
     let summary = docs.join(SUMMARY);
     let text = fs::read_to_string(&summary)

@@ -33,9 +33,9 @@ const RUSTFLAGS: [&str; 6] = [
     "-Cllvm-args=-sanitizer-coverage-trace-compares",
     "--cfg=fuzzing",
 ];
-/// An input that needs more is a finding.
+/// An input that needs more memory is a finding.
 const RSS_LIMIT_MB: u32 = 2048;
-/// An input that takes longer is a finding.
+/// An input that takes longer than this is a finding.
 const TIMEOUT_SECONDS: u32 = 10;
 /// Any number except 0, which libFuzzer takes to mean "pick one".
 const SEED: u32 = 1;
@@ -204,8 +204,7 @@ fn last_line(said: &str) -> String {
     said.lines().rev().find(|line| line.starts_with("Done ")).unwrap_or("ended").to_owned()
 }
 
-/// A run adds its findings to its corpus, which must not dirty the work tree; findings of earlier runs are
-/// kept.
+/// A run adds inputs to its corpus, which must not dirty the work tree; those of earlier runs are kept.
 fn copy_seeds(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to).with_context(|| format!("cannot create {}", to.display()))?;
     if !from.is_dir() {

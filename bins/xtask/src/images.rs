@@ -26,9 +26,9 @@ const CONTAINERFILE: &str = "bins/operator/deploy/image/Containerfile";
 const FOLDER: &str = "images";
 /// Profile of distributed programs.
 const PROFILE: &str = "dist";
-/// Features that programs in images have, according to the documentation.
+/// Features that the documentation promises for programs in images.
 const FEATURES: &str = "bootstrapper/aws";
-/// A program that is in no image: it runs before there are pods.
+/// A program that is in no image, because it runs before there are pods.
 const BOOTSTRAPPER: &str = "bootstrapper";
 /// The only image with a third-party program.
 const VAULT: &str = "tec-services";

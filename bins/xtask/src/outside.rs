@@ -102,7 +102,8 @@ impl Place<'_> {
         command
     }
 
-    /// Downloads the crates that a program needs and this workspace does not, unless they are already there.
+    /// Downloads the crates that a program needs and this workspace does not need, unless they are already
+    /// there.
     fn fetch(&self, folder: &Path) -> Result<()> {
         if process::capture(self.cargo(folder).args(["fetch", "--quiet"])).is_ok() {
             return Ok(());
@@ -111,7 +112,7 @@ impl Place<'_> {
         process::run(online.args(["fetch", "--quiet"]).env_remove("CARGO_NET_OFFLINE"))
     }
 
-    /// With all features, as on docs.rs.
+    /// Builds the documentation with all features, as on docs.rs.
     fn document(&self) -> Result<()> {
         for verb in [&["check"][..], &["doc", "--no-deps"]] {
             let mut all = self.cargo(&self.crates());

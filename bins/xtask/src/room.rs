@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::cargo::Metadata;
 
 const GIB: u64 = 1 << 30;
-/// What a first `cargo xtask test` writes below the target directory, with some margin.
+/// Space that a first `cargo xtask test` needs below the target directory, with some margin.
 const FIRST_RUN: u64 = 15 * GIB;
 
 /// Fails if a first run would not fit on the disk.

@@ -10,8 +10,8 @@ use serde_json::Value;
 use crate::cargo::cargo;
 use crate::{lanes, process, programs, term};
 
-/// Tests that simulate clusters, nodes and platforms: they take longest, and measure whether something
-/// happens in time. They run one after another, in parallel with all others.
+/// Tests that simulate clusters, nodes and platforms: they take longest, and depend on timing. They run one
+/// after another, in parallel with all others.
 const CLUSTERS: [&str; 3] = ["kubernetes", "pods", "platform"];
 /// At most this many failed tests run again, alone: more failures than that are not a matter of timing.
 const AGAIN: usize = 3;
@@ -101,8 +101,8 @@ pub(crate) fn run_all(root: &Path, prepare: Prepare<'_>) -> Result<Count> {
     Ok(all)
 }
 
-/// Runs a failed test a second time, while nothing else runs, and reports whether it really fails or passes
-/// only on an idle machine.
+/// Runs a failed test again while nothing else runs, and reports whether it really fails or passes only on an
+/// idle machine.
 fn again(failed: &Failed, prepare: Prepare<'_>, count: &mut Count) -> Result<()> {
     let name = format!("{} {}", failed.suite.name, failed.test);
     let output = process::output(command(&failed.suite, prepare)?.args(["--exact", &failed.test]))?;

@@ -17,7 +17,7 @@ fn paint(style: &str, text: &str) -> String {
     }
 }
 
-/// A closed pipe must not stop a run half way.
+/// A closed pipe must not stop a run halfway.
 fn line(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }

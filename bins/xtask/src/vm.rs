@@ -1,5 +1,5 @@
-//! `cargo xtask vm`: nodes in virtual machines with real firmware, starting from their first boot; played by
-//! the binary `vm` of tec-e2e.
+//! `cargo xtask vm`: runs nodes in virtual machines with real firmware, starting from their first boot;
+//! played by the binary `vm` of tec-e2e.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -107,7 +107,7 @@ fn play(root: &Path, tools: &Tools, scenes: &[String], power: Power) -> Result<(
     Ok(())
 }
 
-/// Plays all scenes, shows each one when it is over, and returns the failed ones. A machine keeps one
+/// Plays all scenes, prints each one when it is over, and returns the failed ones. A machine keeps one
 /// processor busy.
 fn at_once(
     scenes: &[String],

@@ -55,7 +55,7 @@ impl Entropy for SystemEntropy {
     }
 }
 
-/// The server side: what is known, and the time.
+/// The server side: the stores and the clock.
 struct Anchor {
     /// Machines, keys, images, secrets, audit and attempts; a database in production.
     store: Arc<MemoryRegistry>,
@@ -73,7 +73,7 @@ impl Anchor {
         Ok(())
     }
 
-    /// First boot of a machine: it gets an id and its pin, its key is bound, and it gets a disk key. A server
+    /// First boot of a machine: it gets an ID and its pin, its key is bound, and it gets a disk key. A server
     /// does this in response to two requests; see `tec_core::http`.
     async fn admit(&self, pins: &ClevisPinGenerator, tpm: &SoftTpm) -> anyhow::Result<MachineId> {
         let (store, clock) = (&*self.store, &*self.clock);
@@ -133,7 +133,7 @@ impl Anchor {
     }
 }
 
-/// What firmware and boot loaders do: measure each file into the TPM, and log it.
+/// Boots an image: like firmware and boot loaders, measures each file into the TPM, and logs it.
 fn boot(tpm: &SoftTpm, image: &MemoryImage) -> anyhow::Result<()> {
     tpm.reboot();
     // Firmware that an attacker controls checks no signatures, but it cannot undo measurements.

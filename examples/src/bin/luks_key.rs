@@ -1,9 +1,9 @@
-//! LUKS key generation: a machine's disk key is generated once, and seals the passphrase of its disk.
+//! LUKS key generation: a machine's disk key is generated once, and seals the passphrase of the disk.
 //!
 //! ```text
 //! cargo run -p tec-examples --bin luks_key
 //! ```
-//! Nothing secret is printed: secrets have no text form, only their length is shown.
+//! Nothing secret is printed: secrets cannot be formatted, and only their length is shown.
 #![expect(clippy::print_stdout, reason = "an example tells what it does")]
 
 use anyhow::{Context as _, ensure};
@@ -40,7 +40,7 @@ async fn main() -> anyhow::Result<()> {
     println!("stored at         {path}; a second key was not taken");
 
     // The content key in it seals the passphrase, as `clevis luks bind` does.
-    let released = store.find(&path).await?.context("it was just stored")?;
+    let released = store.find(&path).await?.context("the key that was just stored is missing")?;
     let key = content_key(&released)?;
     let json =
         format!(r#"{{"servers":[{{"url":"https://kbs.example.org:8080"}}],"path":"{path}"}}"#);

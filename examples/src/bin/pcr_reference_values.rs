@@ -46,7 +46,7 @@ fn main() -> anyhow::Result<()> {
 
     // A changed kernel is refused: its signature covers a different digest.
     let mut changed = image.content(KERNEL).context("no kernel")?.to_vec();
-    let byte_of_code = changed.get_mut(600).context("a short kernel")?;
+    let byte_of_code = changed.get_mut(600).context("the kernel is too short")?;
     *byte_of_code ^= 1;
     let image = image.with(KERNEL, changed);
     let computer = ChainComputer::new(SecureBoot::On);

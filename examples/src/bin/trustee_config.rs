@@ -1,4 +1,4 @@
-//! Trustee configuration: patches an existing KBS configuration, so that nothing insecure remains.
+//! Trustee configuration: patches an existing KBS configuration so that nothing insecure remains.
 //!
 //! ```text
 //! cargo run -p tec-examples --bin trustee_config
@@ -32,7 +32,7 @@ fn main() -> anyhow::Result<()> {
     intent.admin_public_key = Some("/etc/kbs/admin.pub".to_owned());
 
     let Patched::Changed(patched) = Generation::V0_21.patch(CURRENT, &intent)? else {
-        bail!("a configuration with open doors must be changed");
+        bail!("an insecure configuration was not changed");
     };
     // The patch orders tables by name, so this compares lines, not their positions.
     for line in CURRENT.lines().filter(|line| !patched.lines().any(|new| new == *line)) {
@@ -42,8 +42,8 @@ fn main() -> anyhow::Result<()> {
         println!("+ {line}");
     }
 
-    ensure!(!patched.contains("nsecure"), "settings that disable checks are removed");
-    ensure!(patched.contains("worker_count = 4"), "keys that are not ours stay");
+    ensure!(!patched.contains("nsecure"), "a setting that disables checks was kept");
+    ensure!(patched.contains("worker_count = 4"), "an unrelated key was removed");
     ensure!(Generation::V0_21.patch(&patched, &intent)? == Patched::Unchanged);
     println!("patched again: unchanged");
     Ok(())

@@ -1,5 +1,5 @@
-//! Quote verification: TPM evidence goes in, register values come out, and nothing in between needs a TPM,
-//! libtss2 or OpenSSL.
+//! Quote verification: TPM evidence goes in, register values come out, and no step needs a TPM, libtss2 or
+//! OpenSSL.
 //!
 //! ```text
 //! cargo run -p tec-examples --bin verify_quote                            # evidence made here
@@ -18,7 +18,7 @@ use tec_core::port::{EvidenceRequest, Verifier as _};
 use tec_tpm::testing::SoftTpm;
 use tec_tpm::verifier::TpmVerifier;
 
-/// That is all. Whose key it is, and whether the values are good, is up to the caller.
+/// That is all. The caller must know whose key it is, and whether the values are good.
 async fn verify(evidence: &Value, report_data: &[u8; 48]) -> Result<VerifiedEvidence, VerifyError> {
     let request = EvidenceRequest::new(Tee::Tpm, evidence, report_data);
     TpmVerifier::new().verify(request).await
@@ -28,10 +28,11 @@ async fn verify(evidence: &Value, report_data: &[u8; 48]) -> Result<VerifiedEvid
 fn input() -> anyhow::Result<(Value, [u8; 48])> {
     let mut arguments = std::env::args_os().skip(1);
     if let Some(path) = arguments.next().map(PathBuf::from) {
-        let digits = arguments.next().context("give the report data after the file")?;
+        let digits =
+            arguments.next().context("the report data is missing (pass it after the file)")?;
         let mut report_data = [0; 48];
         hex::decode_to_slice(digits.to_string_lossy().as_bytes(), &mut report_data)
-            .map_err(|error| anyhow!("the report data: {error}"))?;
+            .map_err(|error| anyhow!("invalid report data: {error}"))?;
         return Ok((serde_json::from_slice(&std::fs::read(path)?)?, report_data));
     }
     let report_data = [0x5a; 48];

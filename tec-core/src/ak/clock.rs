@@ -19,8 +19,8 @@ use crate::time::Timestamp;
 /// State of a TPM's clock (TPM 2.0 Library Part 2, "TPMS_CLOCK_INFO").
 ///
 /// The TPM adds a number to both counts if the signing key is not in the endorsement or platform
-/// hierarchy (Part 2, "TPMS_ATTEST"). The number is the same for the same key, so differences are
-/// correct modulo 2^32, while the counts themselves mean nothing.
+/// hierarchy (Part 2, "TPMS_ATTEST"). The number is constant for a key, so differences are correct
+/// modulo 2^32; the counts themselves mean nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(clippy::exhaustive_structs, reason = "the structure of the specification, field by field")]
 pub struct TpmClock {
@@ -30,7 +30,7 @@ pub struct TpmClock {
     pub reset_count: u32,
     /// Number of restarts and resumes since the last reset.
     pub restart_count: u32,
-    /// Whether the TPM never reported a higher `clock_ms`.
+    /// Whether the TPM has never reported a higher `clock_ms`.
     pub safe: bool,
 }
 
@@ -53,8 +53,8 @@ impl TpmClock {
     }
 }
 
-/// A clock reading with bounds on our own clock: after the challenge was issued, and before the
-/// quote arrived.
+/// A reading of a TPM's clock, with bounds on its time by our own clock: after the challenge was
+/// issued, and before the quote arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ClockReading {
@@ -81,13 +81,13 @@ pub enum ClockFault {
     /// The TPM was reset fewer times.
     #[error("its TPM counts {fewer} fewer resets than at {last}")]
     Resets {
-        /// How many are missing.
+        /// Number of missing resets.
         fewer: u32,
         /// When the last quote arrived.
         last: Timestamp,
     },
-    /// A processor report vouched for its key before, and now none does.
-    #[error("its evidence was {was} at {last}, and is {is} now, which proves less")]
+    /// A processor report vouched for the key before, but none does now.
+    #[error("its evidence was of type {was} at {last} and is now of type {is}, which proves less")]
     LessEvidence {
         /// Type of the last evidence.
         was: Tee,
@@ -96,17 +96,17 @@ pub enum ClockFault {
         /// When the last quote arrived.
         last: Timestamp,
     },
-    /// It has been restarted fewer times since the same reset.
-    #[error("its TPM counts {fewer} fewer restarts than at {last}, after as many resets")]
+    /// The TPM was restarted fewer times since the same reset.
+    #[error("its TPM counts {fewer} fewer restarts than at {last}, with the same number of resets")]
     Restarts {
-        /// How many are missing.
+        /// Number of missing restarts.
         fewer: u32,
         /// When the last quote arrived.
         last: Timestamp,
     },
-    /// It has been reset since, but has been powered for less time.
+    /// The TPM was reset in the meantime, but was powered for less time.
     #[error(
-        "its TPM was powered for {less_ms} ms less than at {last}, though it has been reset since"
+        "its TPM was powered for {less_ms} ms less than at {last}, although it has been reset since"
     )]
     Powered {
         /// Milliseconds that are missing.
@@ -114,33 +114,32 @@ pub enum ClockFault {
         /// When the last quote arrived.
         last: Timestamp,
     },
-    /// It has not been reset since, but its clock and ours advanced by different amounts.
+    /// The TPM was not reset in the meantime, but its clock and ours advanced by different amounts.
     #[error(
         "its TPM has not been reset since {last}, but its clock advanced by {ticked_ms} ms in {passed_s} s"
     )]
     Apart {
-        /// Milliseconds of the TPM's clock.
+        /// Milliseconds by which the TPM's clock advanced.
         ticked_ms: i128,
-        /// Seconds of ours.
+        /// Seconds by which our clock advanced.
         passed_s: i64,
         /// When the last quote arrived.
         last: Timestamp,
     },
 }
 
-/// After an unorderly shutdown a TPM's clock restarts from its last saved value, which is no older
-/// than this (Part 2, "TPMS_CLOCK_INFO", clock: at least once per 2^22 ms).
+/// After a non-orderly shutdown, a TPM's clock restarts from its last saved value, which is no
+/// older than this (Part 2, "TPMS_CLOCK_INFO", clock: at least once per 2^22 ms).
 const SAVED_EVERY_MS: u64 = 1 << 22;
-/// Divisor of a duration: the TPM's clock may be off by this part of it. Its oscillator is not
-/// exact, and its owner may change the rate (Part 3, "TPM2_ClockRateAdjust"); a third is more than
-/// both.
+/// The TPM's clock may be off by a duration divided by this. Its oscillator is not exact, and its
+/// owner may change the rate (Part 3, "TPM2_ClockRateAdjust"); a third exceeds both.
 const DRIFT: i128 = 3;
 /// Milliseconds by which our own clock may have been adjusted in the meantime.
 const SET_MS: i128 = 5_000;
 const MS: i128 = 1_000;
 
 impl ClockReading {
-    /// A reading.
+    /// Creates a reading.
     pub fn new(clock: TpmClock, asked_at: Timestamp, at: Timestamp) -> Self {
         Self { clock, asked_at, at, tee: Tee::Tpm }
     }
@@ -156,13 +155,13 @@ impl ClockReading {
     /// keep: the later one by the TPM's clock, since quotes may overtake one another.
     ///
     /// # Errors
-    /// How this reading contradicts the last one.
+    /// The reading contradicts the last one; the error says how.
     ///
     /// # Security
     /// The first use of a copy looks like a reboot. The copies are detected once both have been
     /// used, unless they were powered off for the same time. A key that a processor once vouched
-    /// for is accepted only with a processor report: an attacker who moved its TPM elsewhere has
-    /// none.
+    /// for is accepted only with a processor report, which an attacker who moved the TPM's state
+    /// elsewhere does not have.
     pub fn succeeding(self, last: &Self) -> Result<Self, ClockFault> {
         if last.tee != self.tee && last.tee != Tee::Tpm {
             return Err(ClockFault::LessEvidence { was: last.tee, is: self.tee, last: last.at });
@@ -186,8 +185,8 @@ impl ClockReading {
         Err(ClockFault::Powered { less_ms, last: last.at })
     }
 
-    /// Both clocks ran all the time in between: at least from the last quote's arrival to this
-    /// challenge, at most from the last challenge to this quote's arrival.
+    /// Both clocks ran continuously between the quotes: at least from the last quote's arrival to
+    /// this challenge, at most from the last challenge to this quote's arrival.
     fn of_the_same_run(self, last: &Self) -> Result<Self, ClockFault> {
         let ticked_ms = i128::from(self.clock.clock_ms) - i128::from(last.clock.clock_ms);
         // Points in time are whole seconds, rounded down.

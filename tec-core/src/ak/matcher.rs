@@ -10,7 +10,7 @@ use std::fmt;
 use super::{AkRecord, AkState, Fingerprint, PublicKey, SourceNetwork};
 use crate::machine::Machine;
 
-/// A key that asks to be bound.
+/// A key to be bound.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct AkCandidate {
@@ -18,13 +18,13 @@ pub struct AkCandidate {
     pub public: PublicKey,
     /// Endorsement key that credential activation proved to be in the same TPM.
     pub proven_ek: Option<Fingerprint>,
-    /// Whether an admin asks for the binding.
+    /// Whether an admin requests the binding.
     pub approved_by_admin: ByAdmin,
     /// Network that the key was submitted from.
     pub source: Option<SourceNetwork>,
 }
 
-/// Who asks for a binding.
+/// Who requests a binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "a yes or no with names")]
 pub enum ByAdmin {
@@ -45,7 +45,7 @@ impl AkCandidate {
         Self { public, proven_ek, approved_by_admin: ByAdmin::Yes, source: None }
     }
 
-    /// The same key, with the network that it was submitted from.
+    /// Sets the network that the key was submitted from.
     #[must_use]
     pub fn from_network(self, source: Option<SourceNetwork>) -> Self {
         Self { source, ..self }
@@ -68,9 +68,9 @@ pub enum AkReason {
     NeedsAdmin,
     /// Waits for credential activation.
     NeedsEkProof,
-    /// The machine had another key before, so this one waits for an admin.
+    /// The machine had another key before, so the new one waits for an admin.
     NeedsRebind,
-    /// The limit of machines claimed by first use is reached, so this one waits for an admin.
+    /// The limit of machines claimed on first use is reached, so the key waits for an admin.
     Quarantined,
     /// There is no such machine, or it is not in service: quarantined, revoked or retired.
     MachineNotWaiting,
@@ -80,7 +80,7 @@ pub enum AkReason {
     KeyHasOtherMachine,
     /// The key was revoked; revocation is permanent.
     KeyRevoked,
-    /// The answer of a custom matcher, as nodes and admins read it.
+    /// The answer of a custom matcher, as shown to nodes and admins.
     Policy(&'static str),
 }
 
@@ -110,7 +110,7 @@ impl fmt::Display for AkReason {
 pub enum AkDecision {
     /// Bind it.
     Approve(AkReason),
-    /// Keep it, unbound.
+    /// Store it, unbound.
     Wait(AkReason),
     /// Refuse it.
     Reject(AkReason),
@@ -119,19 +119,19 @@ pub enum AkDecision {
 /// Decides whether an attestation key may be bound to a machine.
 ///
 /// *Contract*: pure and total; reads only its arguments; equal arguments give equal answers.
-/// `machine` is the machine that the key was submitted for, `of_machine` the key bound to it,
-/// `same_key` what the registry knows about this very key. *Implemented by* [`TofuMatcher`],
+/// `machine` is the machine that the key was submitted for, `of_machine` the key bound to it, and
+/// `same_key` the registry's record of the submitted key. *Implemented by* [`TofuMatcher`],
 /// [`EkBoundMatcher`], [`ManualMatcher`], [`AllOf`]. *Conformance suite*:
 /// [`testing::ak_matcher`](crate::testing::ak_matcher).
 ///
 /// # Security
 /// Never approves when the machine is bound to another key, when the key is bound to another
-/// machine, or when the key was revoked. The registry's compare-and-swap enforces the same again.
-/// First use happens once in the life of a machine: one that ever had a key takes another only with
-/// an admin's approval, or with the endorsement key that was proven for the last one.
+/// machine, or when the key was revoked. The registry's compare-and-swap enforces the same rules
+/// again. First use happens once in the life of a machine: a machine that ever had a key accepts
+/// another one only with an admin's approval, or with the endorsement key proven for its last key.
 #[cfg_attr(any(test, feature = "test-util"), mockall::automock)]
 pub trait AkMatcher: fmt::Debug + Send + Sync {
-    /// Decides.
+    /// Decides on a key.
     fn decide<'a>(
         &self,
         candidate: &AkCandidate,
@@ -141,7 +141,7 @@ pub trait AkMatcher: fmt::Debug + Send + Sync {
     ) -> AkDecision;
 }
 
-/// What every matcher refuses or grants before it applies its own rule: `Some` is final.
+/// The decision of every matcher before it applies its own rule: `Some` is final.
 fn common_rule(
     candidate: &AkCandidate,
     machine: Option<&Machine>,
@@ -168,7 +168,7 @@ fn common_rule(
     }
 }
 
-/// What a machine that had a key before needs for another one: an admin's approval, or the
+/// The decision for a machine that had a key before: another one needs an admin's approval, or the
 /// endorsement key of the last one. `Some` is final.
 fn rebind_rule(candidate: &AkCandidate, machine: Option<&Machine>) -> Option<AkDecision> {
     let machine = machine.filter(|machine| machine.was_bound())?;
@@ -178,7 +178,7 @@ fn rebind_rule(candidate: &AkCandidate, machine: Option<&Machine>) -> Option<AkD
     (!is_granted).then_some(AkDecision::Wait(AkReason::NeedsRebind))
 }
 
-/// Trust on first use: binds the first key of a machine, refuses every other.
+/// Trust on first use: binds the first key of a machine, and refuses all others.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::exhaustive_structs, reason = "there is nothing to configure")]
 pub struct TofuMatcher;
@@ -202,8 +202,8 @@ impl AkMatcher for TofuMatcher {
     }
 }
 
-/// First use, and only with an endorsement key proven by credential activation; with an allow-list,
-/// only the listed endorsement keys. A machine that had a key takes another one with the same
+/// Trust on first use, but only with an endorsement key proven by credential activation; with an
+/// allow-list, only with a listed one. A machine that had a key accepts another one with the same
 /// endorsement key or with an admin's approval.
 #[derive(Clone, Debug, Default)]
 pub struct EkBoundMatcher {
@@ -267,7 +267,7 @@ impl AkMatcher for ManualMatcher {
     }
 }
 
-/// Approves only what every inner matcher approves; any rejection wins over any wait.
+/// Approves only what every inner matcher approves; a rejection takes precedence over a wait.
 #[derive(Debug)]
 pub struct AllOf(Vec<Box<dyn AkMatcher>>);
 

@@ -36,7 +36,7 @@ pub enum AkState {
     Revoked,
 }
 
-/// One attestation key as the registry keeps it.
+/// One attestation key as stored in the registry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct AkRecord {
@@ -68,14 +68,14 @@ impl AkRecord {
         Self { public, machine, state: AkState::Pending, ek, submitted_at, source: None }
     }
 
-    /// SHA-256 of the key's DER form: its name everywhere.
+    /// SHA-256 of the key's DER form, which identifies the key everywhere.
     pub fn fingerprint(&self) -> Fingerprint {
         self.public.fingerprint()
     }
 }
 
 /// Proof that a key passed [`AkMatcher::decide`]; only [`flow::approve`](crate::flow::approve)
-/// creates one, and only [`AkRegistry::bind`](crate::port::AkRegistry::bind) takes it.
+/// creates one, and only [`AkRegistry::bind`](crate::port::AkRegistry::bind) accepts it.
 #[derive(Clone, Debug)]
 pub struct ApprovedAk(AkRecord);
 

@@ -59,7 +59,7 @@ pub enum ParsePublicKeyError {
     #[error("the key is not a SubjectPublicKeyInfo in DER")]
     Der,
     /// RSA with an unaccepted size or exponent.
-    #[error("an RSA key needs 2048 to 4096 bits and the exponent 65537, this one has {bits} bits")]
+    #[error("an RSA key needs 2048 to 4096 bits and the exponent 65537; this one has {bits} bits")]
     Rsa {
         /// Size of the modulus.
         bits: u32,
@@ -156,8 +156,8 @@ const ALGORITHM_P256: [u8; 21] = [
 
 /// Whether this is a SEQUENCE of one of the two algorithms and a BIT STRING without unused bits.
 ///
-/// Keys come from strangers, so the general parser only sees what passes here; it panics on an
-/// empty BIT STRING, for example.
+/// Keys come from strangers, so only what passes here reaches the general parser, which panics on
+/// an empty BIT STRING, for example.
 fn has_expected_frame(der: &[u8]) -> bool {
     let Some((0x30, body, [])) = element(der) else {
         return false;

@@ -9,13 +9,13 @@ use crate::text::text_form;
 
 /// The network that an attestation key was submitted from, as
 /// [`network_of`](crate::endpoint::network_of) groups addresses: one IPv4 address, or the 64-bit
-/// prefix of an IPv6 address. A server behind a proxy sees the proxy.
+/// prefix of an IPv6 address. A server behind a proxy sees the network of the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SourceNetwork(IpAddr);
 
-/// The text is not an IP address.
+/// The string is not an IP address.
 #[derive(Debug, thiserror::Error)]
-#[error("a source network is written as an IP address")]
+#[error("a source network must be an IP address")]
 #[non_exhaustive]
 pub struct ParseSourceNetworkError;
 

@@ -1,4 +1,4 @@
-//! What a registration service needs from code that understands TPM structures.
+//! The interface of a registration service to code that understands TPM structures.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ pub struct EkOffer {
 }
 
 impl EkOffer {
-    /// An offer.
+    /// Creates an offer.
     pub fn new(public: PublicKey, certificate: Option<Vec<u8>>) -> Self {
         Self { public, certificate }
     }
@@ -36,7 +36,7 @@ pub struct Credential {
 }
 
 impl Credential {
-    /// Both parts of a challenge.
+    /// Creates a challenge from its parts.
     pub fn new(id_object: Vec<u8>, encrypted_secret: Vec<u8>) -> Self {
         Self { id_object, encrypted_secret }
     }

@@ -1,5 +1,5 @@
-//! Attempts that repeat one another, so that a node that attests every few minutes does not fill
-//! the log.
+//! Merges attempts that repeat one another, so that a node that attests every few minutes does not
+//! fill the log.
 //!
 //! ```text
 //! released ─► attested ─► attested ─► attested ─► refused ─► refused       one boot, six attempts
@@ -22,13 +22,13 @@ pub struct Repeats {
 }
 
 impl Attempt {
-    /// Whether this attempt says nothing new after `last`, the machine's last one: the same key
-    /// signed in the same boot, and the outcome is the same.
+    /// Whether this attempt adds nothing to `last`, the machine's last one: the same key signed in
+    /// the same boot, with the same outcome.
     ///
     /// # Security
-    /// An unsigned attempt, and one without a signed clock, repeats nothing and is repeated by
-    /// nothing: what anyone can send must not replace what a machine signed. Any difference in the
-    /// outcome counts, so a refusal stays visible after a success and the other way around.
+    /// An attempt that is unsigned or has no signed clock neither repeats another nor is repeated:
+    /// what anyone can send must not replace what a machine signed. Any difference in the outcome
+    /// counts, so a refusal stays visible after a success, and vice versa.
     pub fn repeats(&self, last: &Self) -> bool {
         let is_signed = |attempt: &Self| {
             !attempt.unsigned
@@ -59,7 +59,7 @@ impl Attempt {
         Self { repeats, ..self.clone() }
     }
 
-    /// The details of checks may differ, such as times; what was found must not.
+    /// Details of checks, such as times, may differ; findings must not.
     fn has_outcome_of(&self, other: &Self) -> bool {
         let checks = |attempt: &Self| -> Vec<_> {
             attempt.ladder.steps.iter().map(|step| (step.gate, step.state)).collect()

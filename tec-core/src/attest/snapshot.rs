@@ -19,8 +19,8 @@ pub struct AttestedSnapshot {
     booted: BootState,
     /// The registers that images may pin; a release checks no others.
     quoted: BTreeMap<PcrIndex, Sha256Digest>,
-    /// Whether each image pins the registers that its prediction states; otherwise all of `quoted`
-    /// is pinned.
+    /// Whether each image pins the registers that its prediction contains; otherwise all of
+    /// `quoted` is pinned.
     predicted: bool,
     attempt: AttemptId,
 }
@@ -50,8 +50,8 @@ impl Attested {
     /// # Security
     /// Only for bytes that this very server wrote from [`snapshot`](Self::snapshot) and
     /// authenticated with a secret key of its own, together with their age: whoever can choose the
-    /// snapshot can be any machine. Later revocations still count, because a release reads the
-    /// registries again.
+    /// snapshot can impersonate any machine. Later revocations still count, because a release reads
+    /// the registries again.
     pub fn dangerous_reopen(snapshot: AttestedSnapshot) -> Result<Self, NoPinnedPcrError> {
         let AttestedSnapshot { machine, ak, booted, quoted, predicted, attempt } = snapshot;
         let carried = PinnedPcrs::new(quoted.keys().copied().collect::<PcrSet>())?;

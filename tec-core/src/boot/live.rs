@@ -6,8 +6,8 @@ use crate::time::Timestamp;
 /// The images whose approval is valid at one moment, in registry order.
 ///
 /// # Security
-/// Can only be created for a moment, so no state is ever built from an image that was revoked or
-/// expired by then.
+/// Can only be created for a given moment, so no state is ever built from an image whose approval
+/// was revoked or expired by then.
 #[derive(Clone, Debug)]
 pub struct LiveImages<'a>(Vec<&'a ApprovedImage>);
 

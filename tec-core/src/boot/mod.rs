@@ -36,10 +36,10 @@ use crate::pcr::{PcrIndex, PcrValues};
 ///
 /// *Contract*: pure; equal arguments give equal answers. Every live image, booted unmodified, is a
 /// state. `admit` answers for the set of images of one moment: an image outside that set is part of
-/// no state. Implementations may remember what they computed for a set, as long as they return it
-/// only for exactly that set. [`Pins`] asks for each set of images that pin the same registers, so
-/// several sets take turns. *Implemented by* [`WholeImages`] and `tec_tpm::combine::MixedStates`.
-/// *Conformance suite*: [`testing::boot_states`](crate::testing::boot_states).
+/// no state. Implementations may remember what they computed for a set, as long as they return it only for
+/// exactly that set. [`Pins`] calls `admit` for each set of images that pin the same registers, so calls
+/// alternate between sets. *Implemented by* [`WholeImages`] and `tec_tpm::combine::MixedStates`. *Conformance
+/// suite*: [`testing::boot_states`](crate::testing::boot_states).
 ///
 /// # Security
 /// Never guess an unknown state: what cannot be computed is not a state.
@@ -73,13 +73,13 @@ pub trait BootStates: fmt::Debug + Send + Sync {
     fn trouble(&self, live: &LiveImages<'_>, pinned: PinnedPcrs) -> Option<String>;
 }
 
-/// A state that evidence comes close to.
+/// The state that is closest to the evidence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NearState {
     /// The state.
     pub state: BootState,
-    /// What it leaves in the pinned registers, as far as known.
+    /// The values that the state leaves in the pinned registers, as far as known.
     pub expected: Vec<ExpectedPcr>,
 }
 
@@ -89,7 +89,7 @@ impl NearState {
         Self { state, expected }
     }
 
-    /// What it leaves in one register.
+    /// The value that the state leaves in one register.
     pub fn pcr(&self, pcr: PcrIndex) -> Option<&ExpectedPcr> {
         self.expected.iter().find(|expected| expected.id == pcr)
     }

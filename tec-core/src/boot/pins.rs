@@ -34,7 +34,7 @@ const MAX_NAMED: usize = 3;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "whoever renders a policy must know every variant")]
 pub enum Pins {
-    /// For each image, those of PCR 4, 8, 9, 11, 12, 13 and 14 that its prediction states.
+    /// For each image, those of PCR 4, 8, 9, 11, 12, 13 and 14 that its prediction contains.
     ///
     /// # Security
     /// An image without a value for PCR 4 pins nothing, and no boot of it is admitted.
@@ -69,7 +69,7 @@ impl Pins {
     }
 
     /// The registers that every live image pins; PCR 4 if there are none. A policy that does not
-    /// know the images can demand these: a boot of any live image passes it.
+    /// know the images can demand these: any boot of a live image passes it.
     pub fn shared(self, live: &LiveImages<'_>) -> PinnedPcrs {
         let all = self.each(live).reduce(|all, pinned| {
             let both = all.iter().filter(|pcr| pinned.contains(*pcr)).collect();
@@ -184,8 +184,8 @@ impl Pins {
         live.iter().filter_map(move |image| self.of(image))
     }
 
-    /// The registers that a policy written once can demand, whatever images follow: a boot of any
-    /// admitted image matches them. PCR 4, unless the registers are the same for all.
+    /// The registers that a policy can demand regardless of images approved later: a boot of any
+    /// admitted image matches them. PCR 4, unless the registers are the same for all images.
     pub fn of_policies(self) -> PinnedPcrs {
         match self {
             Self::Exactly(pinned) => pinned,

@@ -61,7 +61,7 @@ impl From<Written> for BootState {
 }
 
 impl BootState {
-    /// One whole image, or several that agree in the pinned registers.
+    /// A state of one whole image, or of several that agree in the pinned registers.
     pub fn whole(
         images: impl IntoIterator<Item = ImageName>,
         pcrs: impl IntoIterator<Item = PcrIndex>,
@@ -70,22 +70,22 @@ impl BootState {
         Self { parts: vec![BootPart::new(Vec::new(), pcrs, images)] }
     }
 
-    /// Parts in boot order.
+    /// A state of these parts, in boot order.
     pub fn mixed(parts: Vec<BootPart>) -> Self {
         Self { parts }
     }
 
-    /// Its parts; one when it is a whole image.
+    /// Its parts; exactly one for a whole image.
     pub fn parts(&self) -> &[BootPart] {
         &self.parts
     }
 
-    /// Whether it consists of parts of different images.
+    /// Whether the state consists of parts of different images.
     pub fn is_mixed(&self) -> bool {
         self.parts.len() > 1
     }
 
-    /// All images that it may consist of, without duplicates.
+    /// All images that the state may consist of, without duplicates.
     pub fn images(&self) -> impl Iterator<Item = &ImageName> {
         let images: BTreeSet<_> = self.parts.iter().flat_map(|part| &part.images).collect();
         images.into_iter()
@@ -101,7 +101,7 @@ impl BootState {
         }
     }
 
-    /// Parses what versions before this type wrote into the ladder: the sentence about a whole
+    /// Parses what earlier versions wrote into the ladder instead: the sentence about a whole
     /// image.
     #[cfg(feature = "embedded")]
     pub(crate) fn from_sentence(sentence: &str) -> Option<Self> {

@@ -1,4 +1,4 @@
-//! Whole images.
+//! The policy that knows only whole images.
 
 use std::cmp::Reverse;
 
@@ -62,8 +62,8 @@ pub(crate) fn fits(image: &ApprovedImage, quoted: &PcrValues, pinned: PinnedPcrs
     })
 }
 
-/// The image with the fewest differing components, among images given with the registers that they
-/// pin; among equals, the one approved last.
+/// The image with the fewest differing components; among equals, the one approved last. Each image
+/// comes with the registers that it pins.
 pub(crate) fn nearest<'a>(
     images: impl Iterator<Item = (&'a ApprovedImage, PinnedPcrs)>,
     evidence: &VerifiedEvidence,

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 /// Human-readable name for the part of the boot chain that image labels call `id`, for example
-/// `kernel` for `Pcr4Vmlinuz`. Unknown ids are returned unchanged.
+/// `kernel` for `Pcr4Vmlinuz`. Unknown IDs are returned unchanged.
 pub fn component_name(id: &str) -> Cow<'_, str> {
     let known = NAMES.iter().find(|(known, _)| *known == id).map(|(_, name)| *name);
     if let Some(name) = known {

@@ -105,15 +105,15 @@ pub enum StepState {
     NotReached,
 }
 
-/// One rung.
+/// One gate of a ladder, and its state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Step {
-    /// Which gate.
+    /// The gate.
     pub gate: Gate,
     /// Its state.
     pub state: StepState,
-    /// What was observed. For admins, never for the node.
+    /// What was observed; shown to admins, never to the node.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub detail: String,
 }
@@ -127,7 +127,7 @@ pub struct Ladder {
     /// Code of the refusal, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<Code>,
-    /// Component by component, if a register does not match.
+    /// The differences, component by component, if a register does not match.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mismatch: Option<Box<PcrMismatch>>,
 }
@@ -174,14 +174,15 @@ impl Ladder {
         self.mismatch = Some(mismatch);
     }
 
-    /// The evidence could not even be parsed: gate "nonce and signature", with its own code.
+    /// Marks the gate "nonce and signature" as failed, with the code for evidence that cannot be
+    /// parsed.
     pub fn fail_malformed(&mut self, detail: impl Into<String>) {
         self.code.get_or_insert(Code::EvidenceMalformed);
         self.fail(Gate::NonceAndSignature, detail);
     }
 
-    /// The machine is quarantined: check "release policy", with its own code, whatever failed
-    /// before.
+    /// Marks the gate "release policy" as failed, with the code for a quarantined machine, whatever
+    /// failed before.
     pub fn fail_quarantined(&mut self) {
         self.code = Some(Code::MachineQuarantined);
         self.fail(Gate::ReleasePolicy, "the machine is quarantined");

@@ -1,4 +1,4 @@
-//! What a quoted register does not match, as stored and shown.
+//! How quoted registers differ from approved images, as stored and shown.
 
 use serde::{Deserialize, Serialize};
 
@@ -43,7 +43,7 @@ pub struct ExpectedComponent {
 pub struct EventFinding {
     /// The event as logged.
     pub event: LoggedEvent,
-    /// Images that measure the same; empty if there are none.
+    /// Images that measure the same digest; empty if there are none.
     pub known_as: Vec<ComponentMatch>,
     /// What the closest state has at this position, if it differs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -59,7 +59,7 @@ impl EventFinding {
         self.expected.is_some() || self.surplus
     }
 
-    /// The image that it is known from, if only images with an expired or revoked approval have it.
+    /// An image that has this event, if all such images have an expired or revoked approval.
     fn ended_image(&self) -> Option<&ImageName> {
         let first = self.known_as.first()?;
         let all_ended = self.known_as.iter().all(|known| !known.live);
@@ -104,7 +104,7 @@ pub struct PcrMismatch {
     /// The closest state: one of live images if there are any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closest: Option<BootState>,
-    /// If an image matches in full: why its approval does not count.
+    /// If an image matches in full: why its approval is not valid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<String>,
     /// The events, if there is a log.

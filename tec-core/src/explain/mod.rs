@@ -1,4 +1,4 @@
-//! The ladder of gates: why a boot was refused, in the order of the boot.
+//! The ladder of gates: explains why a boot was refused, in the order of the boot.
 //!
 //! The first failing gate wins; later gates say "not reached". The same ladder gives the code that
 //! a node receives, the output of `tec explain` for admins, and what conditions and events show.

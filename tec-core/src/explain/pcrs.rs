@@ -1,4 +1,4 @@
-//! Which component of which image a quoted register does not match.
+//! Finds the components of images that the quoted registers do not match.
 
 use super::{
     ComponentMatch, EventFinding, ExpectedComponent, PcrMismatch, RegisterFindings, RegisterStates,
@@ -12,7 +12,7 @@ use crate::time::Timestamp;
 /// Finds the state of live images that matches all registers that those images pin.
 ///
 /// # Errors
-/// What differs from the nearest state, starting with the first differing pinned register. If an
+/// The differences from the nearest state, starting with the first differing pinned register. If an
 /// image with an expired or revoked approval matches in full, it is named.
 pub fn explain_pcrs(
     evidence: &VerifiedEvidence,
@@ -60,7 +60,7 @@ fn apart(
     all.unwrap_or_default()
 }
 
-/// What differs from a state.
+/// The differences from a state.
 fn against(
     near: Option<&NearState>,
     evidence: &VerifiedEvidence,

@@ -35,9 +35,9 @@ pub struct AdmitPorts<'a> {
     pub platforms: Option<&'a dyn PlatformLog>,
     /// Where attempts are kept for `tec explain`.
     pub attempts: &'a dyn AttemptLog,
-    /// Where refusals are noted.
+    /// Where refusals are recorded.
     pub audit: &'a dyn AuditSink,
-    /// Time.
+    /// The clock.
     pub clock: &'a dyn Clock,
 }
 
@@ -54,7 +54,7 @@ impl<'a> AdmitPorts<'a> {
         Self { aks, boots, clocks, platforms: None, attempts, audit, clock }
     }
 
-    /// Also compares each machine's platform with its baseline.
+    /// Also compares each machine's platform with its baseline, unless `platforms` is `None`.
     #[must_use]
     pub fn with_platforms(mut self, platforms: Option<&'a dyn PlatformLog>) -> Self {
         self.platforms = platforms;
@@ -74,7 +74,7 @@ pub struct Boots<'a> {
     pub states: &'a dyn BootStates,
 }
 
-/// What one look at the registries found, and what follows from it.
+/// The records that the registries had, and the result of the appraisal.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Admission {
@@ -90,8 +90,8 @@ pub struct Admission {
 
 /// Looks up who sent the evidence, valid or not, appraises it, and records the attempt.
 ///
-/// Without [`Boots`] the gate of the registers is left out: nothing is proven then, and only the
-/// ladder says whether a gate failed.
+/// Without [`Boots`] the register gate is skipped: there is no proof then, and only the ladder shows whether
+/// a gate failed.
 ///
 /// # Errors
 /// A registry or a log failed; nothing is admitted in that case.
@@ -116,8 +116,8 @@ pub async fn admit(
 /// A registry failed; nothing is admitted in that case.
 ///
 /// # Cancel safety
-/// The clock of the TPM may be stored although no caller learns of it: the next quote is later
-/// anyway.
+/// The clock of the TPM may be stored although the caller gets no result. This is harmless: the next quote is
+/// later anyway.
 pub async fn look(
     ports: AdmitPorts<'_>,
     id: AttemptId,
@@ -149,9 +149,9 @@ pub async fn look(
     Ok(Admission { appraisal, ak, machine, images })
 }
 
-/// Compares the platform with its baseline. Returns it if it is to be recorded once the remaining gates have
-/// passed: evidence that is refused for another reason must not become a baseline. A platform that is refused
-/// is kept immediately, so that it can be approved.
+/// Compares the platform with its baseline. Returns the platform if it must be recorded once the remaining
+/// gates have passed: evidence that is refused for another reason must not become a baseline. A refused
+/// platform is recorded immediately, so that it can be approved.
 async fn platform_gate(
     platforms: Option<&dyn PlatformLog>,
     attempt: &mut Attempt,
@@ -210,9 +210,9 @@ fn passed(attempt: &Attempt) -> Option<(Fingerprint, MachineId)> {
     attempt.ak.zip(attempt.machine)
 }
 
-/// What the gate says about a platform that matches.
+/// Detail of the gate for a platform that matches.
 const MATCHES: &str = "as in the baseline";
-/// Changes that a refusal names; `tec platform diff` shows all.
+/// Maximum number of changes that a refusal names; `tec platform diff` shows all.
 const NAMED: usize = 8;
 
 fn note_platform(ladder: &mut Ladder, machine: MachineId, outcome: &PlatformOutcome) {
@@ -276,7 +276,7 @@ fn decide(
     appraisal
 }
 
-/// Without images the gate of the registers says nothing.
+/// Marks the register gate as not applicable: without images, the policies of the key broker decide.
 fn leave_registers_out(attempt: &mut Attempt) {
     let ladder = &mut attempt.ladder;
     let failed = ladder.first_failure().map(|step| step.gate);
@@ -311,11 +311,11 @@ pub async fn record(
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Closed {
-    /// Which gate.
+    /// The gate.
     pub gate: Gate,
     /// Code of the refusal.
     pub code: Code,
-    /// What was observed. For admins, never for the node.
+    /// What was observed; shown to admins, never to the node.
     pub why: String,
 }
 

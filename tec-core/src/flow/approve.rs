@@ -19,11 +19,11 @@ pub struct AkPorts<'a> {
     pub aks: &'a dyn AkRegistry,
     /// Makes the decision.
     pub matcher: &'a dyn AkMatcher,
-    /// Where refusals are noted.
+    /// Where refusals are recorded.
     pub audit: &'a dyn AuditSink,
-    /// Time.
+    /// The clock.
     pub clock: &'a dyn Clock,
-    /// How many machines trust on first use may admit.
+    /// Limits for trust on first use.
     pub claims: ClaimLimits,
 }
 
@@ -39,39 +39,40 @@ impl<'a> AkPorts<'a> {
         Self { machines, aks, matcher, audit, clock, claims: ClaimLimits::default() }
     }
 
-    /// Lets trust on first use admit this many machines.
+    /// Limits the machines that trust on first use admits.
     #[must_use]
     pub fn with_claims(self, claims: ClaimLimits) -> Self {
         Self { claims, ..self }
     }
 }
 
-/// How many machines trust on first use may admit: a stranger with a software key claims a machine
-/// permanently, with a row, a disk key and audit lines. Beyond the limit, keys wait for an admin.
+/// Limits on the machines admitted by trust on first use: a stranger with a software key claims a
+/// machine permanently, with a row, a disk key and audit lines. Beyond the limit, keys wait for an
+/// admin.
 ///
 /// Keys submitted at the same moment may together exceed a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "two numbers")]
 pub struct ClaimLimits {
-    /// Overall.
+    /// Maximum number in total.
     pub total: u64,
-    /// From one source network.
+    /// Maximum number from one source network.
     pub per_source: u64,
 }
 
 impl ClaimLimits {
-    /// For callers that admit nobody by first use, or that do their own counting.
+    /// No limits: for callers that admit no machine on first use, or count by themselves.
     pub const NONE: Self = Self { total: u64::MAX, per_source: u64::MAX };
 }
 
 impl Default for ClaimLimits {
-    /// 10,000 in all, 1,000 from one network.
+    /// 10,000 in total, 1,000 from one network.
     fn default() -> Self {
         Self { total: 10_000, per_source: 1_000 }
     }
 }
 
-/// A key that asks to be bound to a machine.
+/// A key to be bound to a machine.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct AkSubmission {
@@ -96,8 +97,8 @@ pub enum AkOutcome {
     Bound(AkReason),
     /// The key was bound to this machine before.
     AlreadyBound,
-    /// The key is stored and waits: for what the reason requires or, if the reason grants the
-    /// binding, for the component that binds keys here.
+    /// The key is stored, and waits for what the reason requires or, if the reason grants the
+    /// binding, for the component that binds keys.
     Waiting(AkReason),
     /// The key was stored before, and still waits or has been bound in the meantime.
     AlreadyWaiting(AkReason),
@@ -112,18 +113,18 @@ pub enum ApproveError {
     /// The registries cannot be read.
     #[error("cannot look up machine {machine} and its keys")]
     Lookup {
-        /// Which machine.
+        /// The machine that was looked up.
         machine: MachineId,
-        /// Why.
+        /// The cause.
         #[source]
         source: PortError,
     },
     /// The key cannot be stored.
     #[error("cannot store the key {key}")]
     Store {
-        /// Which key.
+        /// The key that was submitted.
         key: Fingerprint,
-        /// Why.
+        /// The cause.
         #[source]
         source: PortError,
     },
@@ -166,8 +167,8 @@ pub async fn approve(
     carry_out(ports, decision, record).await.map_err(|source| ApproveError::Store { key, source })
 }
 
-/// Makes first use wait once it has admitted as many machines as allowed. Keys bound any other way
-/// have no source.
+/// Makes a key wait instead of binding it on first use if a limit is reached. Keys bound any other
+/// way have no source.
 async fn quarantine(
     ports: AkPorts<'_>,
     decision: AkDecision,
@@ -249,8 +250,8 @@ fn line(ports: AkPorts<'_>, action: AuditAction, record: &AkRecord) -> AuditEven
     AuditEvent::new(ports.clock.now(), action, Some(record.machine), subject)
 }
 
-/// Revokes a key; its machine may then bind another one that an admin approves or the same
-/// endorsement key proves.
+/// Revokes a key. Its machine may then bind another one, if an admin approves it or the same
+/// endorsement key vouches for it.
 pub async fn revoke_ak(
     aks: &dyn AkRegistry,
     clock: &dyn Clock,

@@ -26,8 +26,8 @@ pub const MAX_ESCROW: usize = 8 * 1024;
 /// an error of the store.
 ///
 /// # Security
-/// The server cannot open it and does not look at it. It is never released to anyone without access
-/// to the store: the path of a recovery key is not that of a disk key.
+/// The server cannot open a sealed key and does not inspect it. The key is never released to anyone
+/// without access to the store: the path of a recovery key is not that of a disk key.
 pub async fn escrow(
     aks: &dyn AkRegistry,
     secrets: &dyn SecretStore,
@@ -88,7 +88,8 @@ pub async fn escrowed(
     Ok(found)
 }
 
-/// Removes all of them, the latest first, so that none is left behind a gap.
+/// Removes all recovery keys of a machine, the latest first, so that an interruption leaves no gap
+/// in the numbers.
 pub(super) async fn remove(
     secrets: &dyn SecretStore,
     machine: &MachineId,

@@ -1,5 +1,5 @@
 //! The use cases over the ports. Each is idempotent, may be killed at any `.await` and run again,
-//! and brings no runtime of its own.
+//! and depends on no runtime.
 
 mod admit;
 mod approve;

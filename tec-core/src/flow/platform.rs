@@ -5,15 +5,15 @@ use crate::id::MachineId;
 use crate::platform::Firmware;
 use crate::port::{AuditAction, AuditEvent, Clock, PlatformLog, PortError};
 
-/// Approves the change from the baseline of a machine to the firmware that it showed last, for
+/// Approves the change from the baseline of a machine to the firmware that it reported last, for
 /// every machine with the same baseline. Returns these machines.
 ///
 /// # Errors
-/// The log failed, has nothing for the key (`NotFound`), or the last boot was not refused or showed
-/// something other than `seen` (`Conflict`).
+/// The log failed, has nothing for the key (`NotFound`), or the last boot was not refused or
+/// reported something other than `seen` (`Conflict`).
 ///
 /// # Security
-/// `seen` must be what the admin looked at: a later boot may have shown something else.
+/// `seen` must be what the admin reviewed: a later boot may have reported something else.
 pub async fn approve_platform(
     platforms: &dyn PlatformLog,
     clock: &dyn Clock,

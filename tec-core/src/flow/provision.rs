@@ -14,7 +14,7 @@ pub struct ProvisionPorts<'a> {
     pub secrets: &'a dyn SecretStore,
     /// Generates a key.
     pub generator: &'a dyn LuksKeyGenerator,
-    /// Time.
+    /// The clock.
     pub clock: &'a dyn Clock,
     /// Randomness for the key.
     pub entropy: &'a dyn Entropy,

@@ -9,26 +9,26 @@ use crate::port::{AuditAction, AuditEvent, AuditSink, Clock, ImageRegistry, Port
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PublishError {
-    /// It states no register at all.
+    /// The image has no values of registers.
     #[error("the image {image} has no PCR values")]
     Empty {
-        /// Which image.
+        /// The image.
         image: ImageName,
     },
     /// Events and value of a register disagree.
     #[error("the events of PCR {pcr} of the image {image} do not produce its value")]
     Inconsistent {
-        /// Which image.
+        /// The image.
         image: ImageName,
-        /// Which register.
+        /// The register.
         pcr: PcrIndex,
     },
     /// The registry returned an error.
     #[error("cannot store the image {image}")]
     Store {
-        /// Which image.
+        /// The image.
         image: ImageName,
-        /// Why.
+        /// The cause.
         #[source]
         source: PortError,
     },

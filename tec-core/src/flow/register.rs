@@ -1,4 +1,4 @@
-//! Registration: a machine gets an id and an Ignition config.
+//! Registration: a machine gets an ID and an Ignition config.
 
 use crate::id::{MachineId, ResourcePath};
 use crate::ignition::{PinGenerator, RenderError};
@@ -14,13 +14,13 @@ use crate::port::{
 pub struct RegisterPorts<'a> {
     /// Where machines are stored.
     pub machines: &'a dyn MachineRegistry,
-    /// Where the registration is noted.
+    /// Where the registration is recorded.
     pub audit: &'a dyn AuditSink,
     /// Renders the config.
     pub pins: &'a dyn PinGenerator,
-    /// Time.
+    /// The clock.
     pub clock: &'a dyn Clock,
-    /// Randomness for the id.
+    /// Randomness for the ID.
     pub entropy: &'a dyn Entropy,
 }
 
@@ -41,7 +41,7 @@ impl<'a> RegisterPorts<'a> {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Registration {
-    /// Its id.
+    /// Its ID.
     pub machine: MachineId,
     /// Its Ignition config, JSON.
     pub ignition: Vec<u8>,
@@ -62,7 +62,7 @@ pub enum RegisterError {
 /// Registers a machine whose first boot asks for a config.
 ///
 /// The machine is created last, after its config is rendered, so that a failure leaves no stray
-/// machine behind. A node that loses the answer asks again and gets another id; the first one
+/// machine behind. A node that loses the answer asks again and gets another ID; the first one
 /// expires unclaimed.
 ///
 /// # Errors
@@ -112,7 +112,7 @@ async fn announce(ports: RegisterPorts<'_>, machine: &Machine) -> Result<(), Por
     ports.audit.append(&line).await
 }
 
-/// Revokes a machine: it attests no more, and its key remains for an admin.
+/// Revokes a machine: it can no longer attest; its disk key is kept for an admin.
 pub async fn revoke_machine(
     machines: &dyn MachineRegistry,
     clock: &dyn Clock,
@@ -149,7 +149,7 @@ pub async fn change_machine(
 /// Kind `NotFound` if no quote of the machine was ever accepted here.
 ///
 /// # Security
-/// Until that next quote, a copy of the TPM's state passes for the TPM.
+/// Until that next quote, a copy of the TPM's state is accepted as the TPM.
 pub async fn readmit_tpm(
     clocks: &dyn ClockLog,
     clock: &dyn Clock,

@@ -23,9 +23,9 @@ pub struct ReleasePorts<'a> {
     pub states: &'a dyn BootStates,
     /// The disk keys.
     pub secrets: &'a dyn SecretStore,
-    /// Where the release is noted.
+    /// Where the release is recorded.
     pub audit: &'a dyn AuditSink,
-    /// Time.
+    /// The clock.
     pub clock: &'a dyn Clock,
 }
 
@@ -47,18 +47,18 @@ impl<'a> ReleasePorts<'a> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReleaseError {
-    /// A gate is closed; the attempt's ladder says which and why.
+    /// A gate failed; the attempt's ladder shows which and why.
     #[error("refused with {code}")]
     Refused {
         /// Code for the node.
         code: Code,
     },
     /// A registry or the store failed; nothing was decided.
-    #[error("cannot look up what the release needs")]
+    #[error("cannot look up the data for the release")]
     Port(#[source] PortError),
 }
 
-/// Releases the key at `path` to a machine that attested, and notes it on `attempt`.
+/// Releases the key at `path` to a machine that attested, and records it in `attempt`.
 ///
 /// # Errors
 /// `Refused` if the path is not the machine's own, or if the machine, its key or an image that the

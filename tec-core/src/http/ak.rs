@@ -38,9 +38,9 @@ pub struct AkServiceConfig {
     pub aks: Arc<dyn AkRegistry>,
     /// Makes the decision.
     pub matcher: Arc<dyn AkMatcher>,
-    /// Where events are noted.
+    /// Where events are recorded.
     pub audit: Arc<dyn AuditSink>,
-    /// Time.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
     /// Randomness.
     pub entropy: Arc<dyn Entropy>,
@@ -49,9 +49,9 @@ pub struct AkServiceConfig {
     /// Gives a machine its disk key as soon as its attestation key is bound; `None` if something
     /// else does.
     pub provision: Option<(Arc<dyn SecretStore>, Arc<dyn LuksKeyGenerator>)>,
-    /// How many machines trust on first use may admit.
+    /// Limits for trust on first use.
     pub claims: ClaimLimits,
-    /// Links the answer to a challenge with that challenge.
+    /// The key that ties answers to their challenges.
     pub challenge_key: Arc<ChallengeKey>,
 }
 
@@ -97,7 +97,7 @@ impl AkServiceConfig {
         Self { provision: Some((secrets, generator)), ..self }
     }
 
-    /// Lets trust on first use admit this many machines.
+    /// Limits the machines that trust on first use admits.
     #[must_use]
     pub fn with_claims(self, claims: ClaimLimits) -> Self {
         Self { claims, ..self }
@@ -227,12 +227,12 @@ impl AkService {
         }
     }
 
-    /// Refuses a key that another machine has, and returns the id of that machine: a node that lost
+    /// Refuses a key that another machine has, and returns the ID of that machine: a node that lost
     /// power during its first boot asks again as a new machine, and then continues as the machine
     /// that already has its key.
     ///
     /// # Security
-    /// The id is not secret and grants nothing: keys are released only to a node that signs with
+    /// The ID is not secret and grants nothing: keys are released only to a node that signs with
     /// the key.
     async fn elsewhere(&self, key: &Fingerprint) -> Result<Response<ReplyBody>, Code> {
         let code = Code::RegisterKeyElsewhere;
@@ -249,7 +249,7 @@ impl AkService {
     }
 
     /// Decides, and gives a bound machine its disk key. Also provisions a key that is already
-    /// bound, because the last attempt may have died in between.
+    /// bound, because the last attempt may have been interrupted.
     async fn decide(&self, submission: AkSubmission) -> Result<AkOutcome, Code> {
         let config = &*self.0;
         let machine = submission.machine;

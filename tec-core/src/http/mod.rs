@@ -7,7 +7,7 @@
 //! PUT /register-ak/proof ───────────► AkService            (answer to a challenge of the TPM)
 //! ```
 //! Paths, methods, statuses and JSON match the existing operator, with additions only. Rate limits
-//! and TLS are up to the server around it.
+//! and TLS are left to the server that runs them.
 
 mod ak;
 mod register;

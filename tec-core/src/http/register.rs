@@ -27,13 +27,13 @@ const PATHS: [&str; 4] =
 pub struct RegisterServiceConfig {
     /// Where machines are kept.
     pub machines: Arc<dyn MachineRegistry>,
-    /// Where registrations are noted.
+    /// Where registrations are recorded.
     pub audit: Arc<dyn AuditSink>,
     /// Renders the configs.
     pub pins: Arc<dyn PinGenerator>,
-    /// Time.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// Randomness for ids.
+    /// Randomness for IDs.
     pub entropy: Arc<dyn Entropy>,
     /// Token that a node must send as `Authorization: Bearer`; `None` lets anyone register.
     pub token: Option<SecretBytes>,
@@ -60,13 +60,13 @@ impl RegisterServiceConfig {
         Self { machines, audit, pins, clock, entropy, token, limit, unclaimed_seconds: 3600 }
     }
 
-    /// Lets this many machines wait unclaimed.
+    /// Sets how many machines may wait unclaimed.
     #[must_use]
     pub fn with_limit(self, limit: UnclaimedLimit) -> Self {
         Self { limit, ..self }
     }
 
-    /// Lets each of them wait this long.
+    /// Sets how long each of them may wait.
     #[must_use]
     pub fn with_unclaimed_seconds(self, unclaimed_seconds: i64) -> Self {
         Self { unclaimed_seconds, ..self }
@@ -80,8 +80,8 @@ pub struct RegisterService(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     config: RegisterServiceConfig,
-    /// Second of the last search for expired machines: refused callers must not trigger a registry
-    /// search with each request.
+    /// Time of the last search for expired machines, in seconds: refused callers must not trigger a
+    /// registry search with each request.
     swept: AtomicI64,
 }
 

@@ -13,7 +13,7 @@ use crate::port::{PortError, PortErrorKind};
 /// Body of every reply.
 pub type ReplyBody = Full<Bytes>;
 
-/// Wording of errors: each endpoint keeps the JSON that its existing clients know.
+/// Format of errors: each endpoint keeps the JSON that its existing clients know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReplyStyle {
@@ -21,7 +21,7 @@ pub enum ReplyStyle {
     Registration,
     /// `{"status":"error","message":…}`, with `code` added.
     AttestationKey,
-    /// `{"type":<URL of the error>,"detail":…}`, as a KBS words it.
+    /// `{"type":<URL of the error>,"detail":…}`, the format of a KBS.
     KeyBroker,
 }
 
@@ -53,7 +53,7 @@ pub(super) fn json(status: StatusCode, body: impl Into<Bytes>) -> Response<Reply
     response
 }
 
-/// The code for a port that failed; `full` if the failure means that a limit is reached.
+/// The code for a failed port; `full` if the failure means that a limit is reached.
 pub(super) fn code_of(error: &PortError, full: Code) -> Code {
     match (error.kind(), error.code()) {
         // An anchor without authority says so: another one may answer.

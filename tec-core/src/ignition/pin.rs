@@ -12,14 +12,14 @@ const MAX_CONFIG: usize = 256 * 1024;
 /// Maximum number of servers in a pin.
 const MAX_SERVERS: usize = 32;
 
-/// How often the list of servers is tried. Counts rounds, not servers.
+/// How many times the list of servers is tried. Counts rounds, not servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "NumRetriesWire", into = "NumRetriesWire")]
 #[non_exhaustive]
 pub enum NumRetries {
     /// This many rounds, at least one.
     Rounds(u32),
-    /// Until it works.
+    /// Until one succeeds.
     Infinity,
 }
 
@@ -80,7 +80,7 @@ pub struct PinConfig {
     pub servers: Vec<Endpoint>,
     /// Path of the key.
     pub path: ResourcePath,
-    /// JSON text of init-data, if any.
+    /// Init-data as JSON, if any.
     #[serde(default)]
     pub initdata: Option<String>,
     /// Number of rounds over the list of servers.
@@ -110,14 +110,14 @@ pub struct HeaderConfig {
     pub num_retries: Option<NumRetries>,
 }
 
-/// The text is not a configuration of the pin.
+/// The string is not a configuration of the pin.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParsePinConfigError {
     /// Longer than any sensible configuration.
     #[error("the pin configuration has {length} bytes, more than the limit of 262144")]
     TooLarge {
-        /// Length of the text.
+        /// Length of the string.
         length: usize,
     },
     /// Not the expected JSON.
@@ -126,11 +126,11 @@ pub enum ParsePinConfigError {
     /// No server, or more than 32.
     #[error("the pin configuration names {count} servers; 1 to 32 are allowed")]
     Servers {
-        /// How many there are.
+        /// Number of servers.
         count: usize,
     },
-    /// The header belongs to another pin.
-    #[error("the header belongs to the pin {pin:?}")]
+    /// The header is that of another pin.
+    #[error("the header belongs to a different Clevis pin, {pin:?}")]
     OtherPin {
         /// Its name.
         pin: String,
@@ -146,8 +146,8 @@ fn check_servers(servers: &[Endpoint]) -> Result<(), ParsePinConfigError> {
 }
 
 impl PinConfig {
-    /// Asks these servers, in this order, for the key at `path`. Something else registers the
-    /// node's key; there is no init-data, and the number of rounds is the default.
+    /// A configuration that asks these servers, in this order, for the key at `path`. It registers
+    /// no key of the node, has no init-data, and uses the default number of rounds.
     pub fn new(servers: Vec<Endpoint>, path: ResourcePath) -> Self {
         Self { servers, path, initdata: None, num_retries: None, attestation_key: None }
     }

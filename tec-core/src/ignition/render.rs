@@ -15,7 +15,7 @@ use super::{PIN_NAME, PinConfig};
 use crate::endpoint::{BaseUrl, Endpoint};
 use crate::id::{MachineId, ResourcePath};
 
-/// Creates what a new machine receives.
+/// Renders what a new machine receives.
 ///
 /// *Contract*: pure; the same machine gives the same bytes. *Implemented by* [`ClevisPinGenerator`].
 #[cfg_attr(any(test, feature = "test-util"), mockall::automock)]
@@ -23,7 +23,7 @@ pub trait PinGenerator: fmt::Debug + Send + Sync {
     /// The pin's configuration for a machine.
     fn pin_config(&self, machine: &MachineId) -> PinConfig;
 
-    /// The Ignition config that contains it.
+    /// The Ignition config that contains the pin's configuration.
     fn render_ignition(&self, machine: &MachineId) -> Result<Vec<u8>, RenderError>;
 }
 
@@ -34,7 +34,7 @@ pub trait PinGenerator: fmt::Debug + Send + Sync {
 pub struct RenderError {
     /// The machine that the config is for.
     pub machine: String,
-    /// Why.
+    /// The cause.
     #[source]
     pub source: Box<dyn Error + Send + Sync>,
 }
@@ -145,7 +145,7 @@ impl PinGenerator for ClevisPinGenerator {
     }
 }
 
-/// Where the installer config tells a node to fetch the rest.
+/// Where a node with the installer config fetches the rest of its config.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct MergeSource {
@@ -165,7 +165,7 @@ impl MergeSource {
 /// The config for the installer: a merge directive, the CA, and the token as a header.
 ///
 /// # Security
-/// The installer config contains the token in clear text; it only limits who may register.
+/// The installer config contains the token in clear text; the token only limits who may register.
 pub fn render_merge(source: &MergeSource) -> Result<Vec<u8>, serde_json::Error> {
     let header = |token: &String| HttpHeadersItem {
         name: "Authorization".to_owned(),

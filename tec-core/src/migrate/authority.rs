@@ -39,7 +39,7 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// The epoch at which it may be taken.
+    /// The epoch at which the authority may be taken.
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
@@ -65,7 +65,7 @@ impl Transition {
 }
 
 impl Authority {
-    /// The record of a newly set up anchor: the authority over itself.
+    /// The record of a newly set up anchor, which has the authority over itself.
     pub fn founded(anchor: AnchorId) -> Self {
         Self {
             anchor,
@@ -127,10 +127,10 @@ impl Authority {
         self.peer.is_none() && self.role == Role::Active
     }
 
-    /// Whether the anchor may do this now.
+    /// Checks that the anchor may do this now.
     ///
     /// # Errors
-    /// Its role does not allow it.
+    /// The role of the anchor does not allow it.
     ///
     /// # Security
     /// Shutting out is allowed wherever keys are released, so that a revocation always takes effect
@@ -148,7 +148,7 @@ impl Authority {
         Err(NoAuthority { role: self.role, epoch: self.epoch, deed, peer: self.peer })
     }
 
-    /// Whether pages of this pass may be adopted.
+    /// Checks that pages of this pass may be adopted.
     ///
     /// # Errors
     /// The role accepts no pages, or another pass has begun since: pages are adopted in the order
@@ -161,7 +161,7 @@ impl Authority {
         }
     }
 
-    /// What this record proves to its peer: that it holds no authority up to its epoch.
+    /// Proves to the peer that this anchor holds no authority up to the epoch of the record.
     pub fn grant(&self) -> Option<Grant> {
         let to = self.peer.filter(|_| self.role != Role::Active)?;
         Some(Grant {

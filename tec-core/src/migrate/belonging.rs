@@ -5,7 +5,7 @@
 //!               ├─ weigh ─► for each article: same, bring, known, or a clash
 //!   what is here┘           nothing that is here is overwritten
 //! ```
-//! Pure: anchors read what is here, weigh, and write what is missing.
+//! Pure: anchors read what they have, call this module to decide, and write what is missing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -20,7 +20,7 @@ use crate::secret::SecretBytes;
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Entry {
-    /// Every node that reaches the server.
+    /// Every node that can reach the server.
     #[default]
     Open,
     /// Nodes that show the token.
@@ -34,12 +34,12 @@ pub enum Entry {
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Binding {
-    /// Being the first key of its machine.
+    /// The key is the first one of its machine.
     #[default]
     FirstUse,
-    /// Being the first key, and proven to be in the TPM of an endorsement key.
+    /// The key is the first one of its machine, and proven to be in the TPM of an endorsement key.
     EndorsementKey,
-    /// An admin.
+    /// An admin approved it.
     Manual,
 }
 
@@ -88,11 +88,11 @@ pub struct Certificate {
 #[derive(Debug)]
 #[expect(clippy::exhaustive_enums, reason = "callers must handle every case")]
 pub enum Place {
-    /// It serves plain HTTP.
+    /// The server serves plain HTTP.
     Plain,
-    /// It should have one that does not exist yet.
+    /// The server should have a certificate, but none exists yet.
     Empty,
-    /// It has this one.
+    /// The server has this certificate.
     Holds(Certificate),
 }
 
@@ -135,7 +135,7 @@ impl Belongings {
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Article {
-    /// The registers that count.
+    /// The registers that must match.
     Pcrs,
     /// What it demands of the machines that it admits.
     Demands,
@@ -148,7 +148,7 @@ pub enum Article {
 }
 
 impl Article {
-    /// Whether it concerns demands rather than the CAs that nodes trust.
+    /// Whether the article concerns demands rather than the CAs that nodes trust.
     pub fn is_policy(self) -> bool {
         matches!(self, Self::Pcrs | Self::Demands | Self::Token)
     }
@@ -177,15 +177,16 @@ pub enum Verdict {
     Same,
     /// It is missing here, and is added.
     Bring,
-    /// There is another one here, which nodes also know.
+    /// There is another one here, which nodes also trust.
     Known,
-    /// It contradicts what is here, and what is here stays.
+    /// It contradicts what is here, which takes precedence.
     Stays,
-    /// It contradicts what is here, which is left unchanged.
+    /// It contradicts what is here: a conflict. What is here is left unchanged.
     Clash(&'static str),
 }
 
-/// Decides what happens to each incoming article. For articles in `stay`, what is here wins.
+/// Decides what happens to each incoming article. For articles in `stay`, what is here takes
+/// precedence.
 ///
 /// # Security
 /// Nothing here is ever overwritten, except for demands that came from the same anchor and have not

@@ -19,13 +19,13 @@ pub struct Conflict {
     pub clash: Clash,
 }
 
-/// What a pass did.
+/// Report of a pass.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct CopyReport {
     /// Units that are new at the target.
     pub created: u64,
-    /// Units that the target now knows more about.
+    /// Units that were extended at the target.
     pub updated: u64,
     /// Units that were already there.
     pub same: u64,
@@ -50,14 +50,14 @@ impl CopyReport {
     }
 }
 
-/// Is notified of each page, and may hold back the stream.
+/// Is notified of each page, and may pause the stream.
 #[async_trait]
 pub trait Observer: Send + Sync {
     /// A page was adopted; the next begins when this returns.
     async fn page(&self, so_far: &CopyReport);
 }
 
-/// Observes nothing and holds nothing back.
+/// Ignores the pages, and never pauses.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::exhaustive_structs, reason = "there is nothing to configure")]
 pub struct Quiet;

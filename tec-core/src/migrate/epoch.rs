@@ -12,7 +12,7 @@ use uuid::Uuid;
 pub struct AnchorId(Uuid);
 
 impl AnchorId {
-    /// Generates one.
+    /// Generates an identifier.
     pub fn random(rng: &mut dyn rand_core::CryptoRng) -> Self {
         let mut bytes = [0; 16];
         rng.fill_bytes(&mut bytes);
@@ -37,9 +37,9 @@ impl fmt::Display for AnchorId {
     }
 }
 
-/// The text is not an anchor id.
+/// The string is not an anchor ID.
 #[derive(Debug, thiserror::Error)]
-#[error("the id of a trust anchor is a UUID such as 7c9e6679-7425-40de-944b-e07fc1f90ae7")]
+#[error("the ID of a trust anchor must be a UUID such as 7c9e6679-7425-40de-944b-e07fc1f90ae7")]
 #[non_exhaustive]
 pub struct ParseAnchorIdError;
 
@@ -70,7 +70,7 @@ impl Epoch {
         self.0
     }
 
-    /// The next one.
+    /// The next epoch.
     #[must_use]
     pub fn next(self) -> Self {
         Self(self.0.saturating_add(1))
@@ -83,7 +83,7 @@ impl fmt::Display for Epoch {
     }
 }
 
-/// One pass of copying: pages of an earlier pass are too late.
+/// One pass of copying; pages of an earlier pass are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Intake {

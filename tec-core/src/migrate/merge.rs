@@ -31,13 +31,15 @@ pub enum Clash {
 impl fmt::Display for Clash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::DiskKey => "the machine has another disk key at the target",
+            Self::DiskKey => "the machine has a different disk key at the target",
             Self::RecoveryKey => {
-                "the machine left another recovery key under the same number at the target"
+                "the target has a different recovery key of the machine under the same number"
             }
-            Self::BoundKey => "the machine is bound to another attestation key at the target",
-            Self::KeyOfAnother => "its attestation key belongs to another machine at the target",
-            Self::Image => "an image of this name measures something else at the target",
+            Self::BoundKey => "the machine is bound to a different attestation key at the target",
+            Self::KeyOfAnother => {
+                "its attestation key belongs to a different machine at the target"
+            }
+            Self::Image => "an image of the same name has different measurements at the target",
         })
     }
 }
@@ -48,7 +50,7 @@ impl fmt::Display for Clash {
 pub enum Merged<T> {
     /// The existing unit already contains everything.
     Same,
-    /// Write this. It contains everything that was there.
+    /// Write this unit, which contains everything that was there.
     Write(T),
     /// Neither may be overwritten.
     Clash(Clash),
@@ -69,9 +71,8 @@ impl<T> Merged<T> {
 /// keys, whatever machine they belong to.
 ///
 /// # Security
-/// States only move forward: what is quarantined, retired or revoked on either side is so
-/// afterwards. A disk key is written if there is none, and never replaced; recovery keys of both
-/// sides are kept.
+/// States only move forward: what is quarantined, retired or revoked on either side remains so. A
+/// disk key is written if there is none, and never replaced; recovery keys of both sides are kept.
 pub fn merge_machine(
     here: Option<&MachineUnit>,
     comes: &MachineUnit,
@@ -107,7 +108,7 @@ pub fn merge_machine(
     Merged::Write(MachineUnit::new(machine, keys, secret).with_escrows(escrows))
 }
 
-/// Both, unless the same number names two different keys.
+/// The recovery keys of both, unless the same number names two different keys.
 fn merge_escrows(
     here: &BTreeMap<u32, SecretBytes>,
     comes: &BTreeMap<u32, SecretBytes>,
@@ -180,7 +181,7 @@ fn merge_keys(here: &[AkRecord], comes: &[AkRecord]) -> Vec<AkRecord> {
     keys
 }
 
-/// Merges an incoming image into the existing one. `adopted` says that the existing one came from
+/// Merges an incoming image into the existing one. `adopted` means that the existing one came from
 /// the same anchor, and so follows it.
 pub fn merge_image(
     here: Option<&ApprovedImage>,
@@ -207,7 +208,7 @@ pub fn merge_image(
     Merged::Write(merged)
 }
 
-/// The earlier of both times; if only one side has one, that one.
+/// The earlier of both times, or the only one.
 fn earlier<T: Ord + Copy>(a: Option<T>, b: Option<T>) -> Option<T> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.min(b)),

@@ -70,7 +70,7 @@ impl Default for MigratePlan {
 }
 
 impl MigratePlan {
-    /// A new plan without any knowledge.
+    /// A new plan, which has read neither record yet.
     pub fn new() -> Self {
         Self {
             goal: Goal::Verify,
@@ -215,7 +215,7 @@ impl MigratePlan {
         Some((side, records.of(side).epoch()))
     }
 
-    /// Before the authority was given up, ends the plan; afterwards returns the authority.
+    /// Ends the plan if the authority was not given up yet; otherwise, hands the authority back.
     fn stop(&mut self, outcome: MigrateOutcome) -> MigrateEffect {
         let back = match self.goal {
             Goal::Cutover => (Side::Source, Goal::Rollback),

@@ -15,7 +15,7 @@ use crate::time::Timestamp;
 pub enum SwapOutcome {
     /// The record is the new one.
     Swapped,
-    /// Someone else was first: this is the record now.
+    /// Another change came first: this is the current record.
     Lost(Authority),
 }
 
@@ -58,7 +58,7 @@ impl AdoptPage<'_> {
         begun && (!self.more || last.is_some_and(|last| *name <= last))
     }
 
-    /// The names in it.
+    /// The names of the units in the page.
     pub fn names(&self) -> BTreeSet<UnitName> {
         self.units.iter().map(TrustUnit::name).collect()
     }
@@ -73,11 +73,11 @@ impl AdoptPage<'_> {
 /// * `adopt` obeys [`Authority::admits`] in the same step, merges as
 ///   [`merge_machine`](super::merge_machine) and [`merge_image`](super::merge_image) specify, and
 ///   removes what the page [covers](AdoptPage::covers) but does not hold: on standby only what was
-///   adopted before, in serve-only everything, since the other anchor had it all. It answers in
+///   adopted before, in serve-only everything, since the other anchor had all of it. It answers in
 ///   unit order. Adopting the same page again changes nothing.
-/// * `progress` is where the last page of a pass at this epoch ended; `None` once the pass is
+/// * `progress` returns where the last page of a pass at this epoch ended; `None` once the pass is
 ///   complete.
-/// * `export` is in name order, and reads committed state.
+/// * `export` returns units in name order, and reads committed state.
 /// * `shred` removes every disk key, and only at an anchor in the role `Forward`. It may be
 ///   repeated.
 ///
@@ -94,7 +94,7 @@ pub trait TrustAnchor: fmt::Debug + Send + Sync {
     /// Changes the record, if it is still the one that the change starts from.
     async fn swap(&self, change: &Transition, line: &AuditEvent) -> Result<SwapOutcome, PortError>;
 
-    /// At most `limit` units with names greater than `after`.
+    /// Returns at most `limit` units with names greater than `after`.
     async fn export(
         &self,
         after: Option<&UnitName>,

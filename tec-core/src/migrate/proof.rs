@@ -1,4 +1,4 @@
-//! Whether two anchors hold the same, without revealing what they hold.
+//! Proves whether two anchors hold the same units, without revealing them.
 
 use std::collections::BTreeMap;
 

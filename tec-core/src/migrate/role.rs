@@ -1,4 +1,4 @@
-//! What an anchor may do in which role.
+//! The roles of an anchor, and what it may do in each.
 
 use std::fmt;
 
@@ -20,7 +20,7 @@ pub enum Role {
     Standby,
     /// Gave up the authority: releases the keys that it has, and approves nothing.
     ServeOnly,
-    /// Serves no nodes any more, and names the anchor that does.
+    /// No longer serves nodes, and names the anchor that does.
     Forward,
     /// Its keys are shredded; its audit log remains.
     Retired,
@@ -54,7 +54,7 @@ pub enum Deed {
 }
 
 impl Deed {
-    /// The deed that a change of a machine's state amounts to.
+    /// The deed that a change of a machine's state requires.
     pub fn of(change: MachineChange) -> Self {
         match change {
             MachineChange::Release => Self::Admit,
@@ -81,7 +81,7 @@ impl fmt::Display for Deed {
 pub struct NoAuthority {
     /// Its role.
     pub role: Role,
-    /// Since when.
+    /// Since which epoch it has this role.
     pub epoch: Epoch,
     /// What it was asked to do.
     pub deed: Deed,
@@ -105,7 +105,7 @@ impl NoAuthority {
 }
 
 impl NoAuthority {
-    /// The error of a port that was asked to do it.
+    /// The error that a port returns for the refusal.
     pub fn during(self, operation: impl Into<String>) -> PortError {
         PortError::new(PortErrorKind::Denied, operation).with_code(self.code()).because(self)
     }

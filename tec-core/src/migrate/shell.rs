@@ -26,7 +26,7 @@ pub struct Outcome {
 /// Carries out an admin's goal between two anchors.
 ///
 /// # Cancel safety
-/// May be dropped at any await, and run again by anyone: see the module.
+/// May be dropped at any await, and run again by anyone: see the module documentation.
 pub async fn migrate(
     goal: Goal,
     (source, target): (&dyn TrustAnchor, &dyn TrustAnchor),

@@ -1,4 +1,4 @@
-//! Keys and ids derived from one master secret: HKDF-SHA256 (RFC 5869).
+//! Keys and IDs derived from one master secret: HKDF-SHA256 (RFC 5869).
 //!
 //! ```text
 //!  master key, salt ──"key-measurementSecret"──► measurement secret
@@ -21,11 +21,11 @@ use crate::digest::Sha256Digest;
 use crate::secret::{SecretArray, SecretBytes};
 use crate::text::text_form;
 
-/// Prefix of every data key id; it separates these keys from all others.
+/// Prefix of every data key ID; it separates these keys from all others.
 const PREFIX: &str = "key-";
-/// The id of the measurement secret.
+/// The ID of the measurement secret.
 const MEASUREMENT_SECRET: &str = "measurementSecret";
-/// Label of the cluster id.
+/// Label of the cluster ID.
 const CLUSTER_ID: &str = "key-clusterID";
 /// Maximum output of HKDF-SHA256: 255 blocks (RFC 5869, section 2.3).
 pub const MAX_DATA_KEY: usize = 255 * 32;
@@ -62,9 +62,9 @@ fn hkdf32(ikm: &[u8], salt: &[u8], label: &str) -> SecretArray<32> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DiskId(Uuid);
 
-/// The text is not a UUID.
+/// The string is not a UUID.
 #[derive(Debug, thiserror::Error)]
-#[error("the disk's id is not a UUID")]
+#[error("the disk's ID is not a UUID")]
 #[non_exhaustive]
 pub struct ParseDiskIdError;
 
@@ -88,7 +88,7 @@ impl fmt::Display for DiskId {
     }
 }
 
-/// Id of a data key, with its prefix.
+/// ID of a data key, with its prefix.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DataKeyId(String);
 
@@ -103,7 +103,7 @@ impl DataKeyId {
         Self(format!("{PREFIX}{disk}"))
     }
 
-    /// The text that it is derived from and stored under.
+    /// The string that the key is derived from and stored under.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -117,10 +117,10 @@ impl fmt::Display for DataKeyId {
 
 /// Minimum length of a master secret's key in a file (Constellation).
 const LEAST_KEY: usize = 16;
-/// Minimum length of its salt.
+/// Minimum length of a master secret's salt in a file.
 const LEAST_SALT: usize = 32;
 
-/// The text is not a master secret file.
+/// The content is not a master secret file.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "not a master secret: JSON with key (at least {LEAST_KEY} bytes) and salt (at least {LEAST_SALT}) in base64"
@@ -128,9 +128,11 @@ const LEAST_SALT: usize = 32;
 #[non_exhaustive]
 pub struct ParseMasterSecretError;
 
-/// A master secret short enough that its keys could be guessed.
+/// The master secret is so short that its keys could be guessed.
 #[derive(Debug, thiserror::Error)]
-#[error("a master secret has a key of at least {LEAST_KEY} bytes, and a salt of {LEAST_SALT}")]
+#[error(
+    "a master secret must have a key of at least {LEAST_KEY} bytes and a salt of at least {LEAST_SALT}"
+)]
 #[non_exhaustive]
 pub struct ShortMasterSecretError;
 
@@ -148,12 +150,12 @@ pub struct MasterSecret {
 }
 
 impl MasterSecret {
-    /// From these parts, whose lengths the caller must check.
+    /// Creates a master secret from these parts, whose lengths the caller must check.
     pub fn new(key: SecretBytes, salt: SecretBytes) -> Self {
         Self { key, salt }
     }
 
-    /// From these parts, if their lengths were not checked before.
+    /// Creates a master secret from these parts, and checks their lengths.
     ///
     /// # Errors
     /// [`ShortMasterSecretError`].
@@ -168,7 +170,7 @@ impl MasterSecret {
     /// (Constellation).
     ///
     /// # Errors
-    /// [`ParseMasterSecretError`], also if one is too short. The error contains nothing of the
+    /// [`ParseMasterSecretError`], also if one is too short. The error contains no part of the
     /// file.
     pub fn from_json(json: &[u8]) -> Result<Self, ParseMasterSecretError> {
         let file: MasterSecretFile =
@@ -181,7 +183,7 @@ impl MasterSecret {
         Self::of_parts(parts.0, parts.1).map_err(|_| ParseMasterSecretError)
     }
 
-    /// A data key.
+    /// Derives a data key.
     ///
     /// # Errors
     /// [`DeriveError`] for a length of 0 or above [`MAX_DATA_KEY`].
@@ -201,7 +203,7 @@ impl MasterSecret {
     }
 }
 
-/// The secret from which the id of a cluster is derived.
+/// The secret from which the ID of a cluster is derived.
 #[derive(Debug)]
 pub struct MeasurementSecret(SecretArray<32>);
 
@@ -211,7 +213,7 @@ impl MeasurementSecret {
         Self(SecretArray::new(bytes))
     }
 
-    /// From a data key.
+    /// Creates the secret from a data key.
     ///
     /// # Errors
     /// [`DeriveError`] if it is not 32 bytes long.
@@ -221,7 +223,7 @@ impl MeasurementSecret {
             .map_err(|_| DeriveError { length: key.len() })
     }
 
-    /// The cluster id for this secret and salt.
+    /// The cluster ID for this secret and salt.
     pub fn cluster_id(&self, salt: &MeasurementSalt) -> ClusterId {
         let secret = self.0.expose("derive the cluster id");
         ClusterId(*hkdf32(secret, salt.as_bytes(), CLUSTER_ID).expose("it is no secret"))
@@ -233,7 +235,7 @@ impl MeasurementSecret {
     }
 }
 
-/// The salt of a cluster id; not secret.
+/// The salt of a cluster ID; not secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MeasurementSalt([u8; 32]);
 
@@ -249,7 +251,7 @@ impl MeasurementSalt {
     }
 }
 
-/// Id of a cluster; not secret.
+/// ID of a cluster; not secret.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ClusterId([u8; 32]);
 

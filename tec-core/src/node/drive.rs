@@ -20,7 +20,7 @@ use crate::secret::SecretBytes;
 /// Length of a state disk's key and of the measurement secret.
 const KEY: usize = 32;
 
-/// Whether another attempt can succeed.
+/// Whether no further attempt can succeed.
 fn is_final(error: &PortError) -> bool {
     matches!(error.kind(), PortErrorKind::Invalid | PortErrorKind::Denied)
 }
@@ -36,13 +36,12 @@ async fn disk_key(keys: &dyn DataKeys, disk: DiskId) -> Result<SecretBytes, Port
     keys.data_key(&DataKeyId::state_disk(disk), KEY).await
 }
 
-/// A lock is held at this point, unless the plan is wrong.
+/// A lock is held at this point, unless the plan has a defect.
 fn unlocked() -> PortError {
     PortError::new(PortErrorKind::Internal, "act on a node that is not locked")
 }
 
-/// A disk that opens with neither key can never be re-keyed, and beyond the lock there is no way
-/// back.
+/// A disk that opens with neither key can never be re-keyed, and the lock cannot be undone.
 async fn check_disk(disk: &dyn StateDisk, key: &SecretBytes) -> Result<(), PortError> {
     if disk.opens_with(key).await? || disk.is_new().await? {
         return Ok(());
@@ -51,7 +50,7 @@ async fn check_disk(disk: &dyn StateDisk, key: &SecretBytes) -> Result<(), PortE
     Err(PortError::new(PortErrorKind::Conflict, operation))
 }
 
-/// Only the caller that will lock writes the intent. Returns false if someone else will.
+/// Only the caller that will lock writes the intent. Returns false if another caller will.
 async fn write_intent(
     lock: &NodeLock,
     store: &dyn NodeStore,

@@ -1,4 +1,4 @@
-//! Data keys that nobody can derive: each is random, generated once, and stored wrapped by a key of
+//! Data keys that cannot be derived: each is random, generated once, and stored wrapped by a key of
 //! a key service.
 //!
 //! ```text
@@ -7,9 +7,9 @@
 //!                     └─► random, wrap ─► store, if still absent
 //! ```
 //!
-//! A wrapped key is bound to its id, so that someone who can write to the store cannot give one
-//! disk the key of another. A key is read back before anyone sees it: no disk depends on a key that
-//! was lost on its way to the store.
+//! A wrapped key is bound to its ID, so that someone who can write to the store cannot give one
+//! disk the key of another. A key is read back before it is used: no disk depends on a key that was
+//! lost on its way to the store.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::digest::Sha256Digest;
 use crate::port::{CreateOutcome, Entropy, PortError, PortErrorKind};
 use crate::secret::SecretBytes;
 
-/// Label of the binding to an id.
+/// Label of the binding to an ID.
 const BINDING: &[u8] = b"tec-data-key/1\0";
 /// Length of the binding.
 const BINDING_LENGTH: usize = 32;
@@ -34,15 +34,15 @@ pub const MAX_WRAPPED_KEY: usize = 64;
 
 /// Wraps and unwraps with a key that never leaves its service.
 ///
-/// *Contract*: `unwrap` returns what `wrap` was given for the same id. Anything that was never
+/// *Contract*: `unwrap` returns what `wrap` was given for the same ID. Anything that was never
 /// wrapped with this key fails with kind `Invalid`, and a key that may not be used with `Denied`.
 /// *Conformance*: [`testing::key_wrapper`](crate::testing::key_wrapper).
 #[async_trait]
 pub trait KeyWrapper: fmt::Debug + Send + Sync {
-    /// Wraps `plain`. Services that keep a record write the id into it.
+    /// Wraps `plain`. Services that keep a record write the ID into it.
     async fn wrap(&self, id: &DataKeyId, plain: &SecretBytes) -> Result<Vec<u8>, PortError>;
 
-    /// Unwraps.
+    /// Unwraps a key.
     async fn unwrap(&self, id: &DataKeyId, wrapped: &[u8]) -> Result<SecretBytes, PortError>;
 
     /// Like [`DataKeys::renew`].
@@ -51,16 +51,16 @@ pub trait KeyWrapper: fmt::Debug + Send + Sync {
     }
 }
 
-/// Stores wrapped keys by id.
+/// Stores wrapped keys by ID.
 ///
 /// *Contract*: `add` is create-if-absent and durable when it returns; of many concurrent calls one
 /// is stored. *Conformance*: [`testing::wrapped_keys`](crate::testing::wrapped_keys).
 #[async_trait]
 pub trait WrappedKeys: fmt::Debug + Send + Sync {
-    /// Returns what is stored.
+    /// Returns the key that is stored under the ID.
     async fn find(&self, id: &DataKeyId) -> Result<Option<Vec<u8>>, PortError>;
 
-    /// Stores it, unless something is stored already.
+    /// Stores the key, unless one is already stored under the ID.
     async fn add(&self, id: &DataKeyId, wrapped: &[u8]) -> Result<CreateOutcome, PortError>;
 }
 
@@ -68,16 +68,16 @@ pub trait WrappedKeys: fmt::Debug + Send + Sync {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnvelopeError {
-    /// Its length is invalid.
-    #[error("a data key has 1 to {MAX_WRAPPED_KEY} bytes; {length} were requested")]
+    /// The requested length is invalid.
+    #[error("a data key must have 1 to {MAX_WRAPPED_KEY} bytes; {length} were requested")]
     Length {
         /// The requested length.
         length: usize,
     },
-    /// What is stored under the id was wrapped for another id, or has another length.
-    #[error("the record stored under {id} is not the key of {id}")]
+    /// What is stored under the ID was wrapped for another ID, or has another length.
+    #[error("the record stored under {id} does not contain the key of {id}")]
     Foreign {
-        /// The id.
+        /// The ID.
         id: DataKeyId,
     },
 }
@@ -91,7 +91,7 @@ pub struct EnvelopeKeys {
 }
 
 impl EnvelopeKeys {
-    /// Combines the two.
+    /// Combines a key service and a store.
     pub fn new(
         wrapper: Arc<dyn KeyWrapper>,
         store: Arc<dyn WrappedKeys>,

@@ -1,6 +1,6 @@
-//! Who may get a ticket: a node's claims are bound to the key that proved them.
+//! Decides who may get a ticket: a node's claims are bound to the key that proved them.
 //!
-//! A node states its name, its role and the id of its disk. The first claim of an attestation key
+//! A node states its name, its role and the ID of its disk. The first claim of an attestation key
 //! is permanent (trust on first use), and no other key can claim any of the three: a compromised
 //! worker gets neither the keys of the control plane nor those of another disk.
 
@@ -42,15 +42,15 @@ impl Claim {
         of(self) == of(other) && self.name == other.name
     }
 
-    /// The machine id of the member.
+    /// The machine ID of the member.
     pub fn machine_id(&self) -> MachineId {
         member_machine(self.disk, &self.ak)
     }
 }
 
-/// The id of the machine with this disk and attestation key: the first 16 bytes of SHA-256 over a
+/// The ID of the machine with this disk and attestation key: the first 16 bytes of SHA-256 over a
 /// label, the UUID of the disk and the fingerprint of the key, as a UUID of version 8 (RFC 9562,
-/// section 5.8). No other machine has it: ids from registration are random, of version 4.
+/// section 5.8). No other machine has it: IDs from registration are random, of version 4.
 pub fn member_machine(disk: DiskId, ak: &Fingerprint) -> MachineId {
     let disk = disk.to_string();
     let digest = Sha256Digest::of([MACHINE, disk.as_bytes(), b"\0", ak.as_bytes()].concat());
@@ -77,7 +77,7 @@ pub enum GrantError {
     /// No policy allows this key to be a control plane.
     #[error("this node may not be a control plane")]
     NotControlPlane,
-    /// A rejoin of a node that never joined.
+    /// The node that rejoins never joined.
     #[error("this node never joined")]
     Unknown,
 }

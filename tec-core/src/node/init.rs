@@ -6,7 +6,7 @@
 //!      └ the point of no return: from here on a plan only goes forward, and may be run again
 //! ```
 //!
-//! A request that is repeated after a crash, with the same hash and the same cluster id, continues
+//! A request that is repeated after a crash, with the same hash and the same cluster ID, continues
 //! where the first one stopped. Any other request is refused.
 
 use std::fmt;
@@ -46,7 +46,7 @@ pub enum KubeProxy {
 const SALT: &[u8] = b"tec-measurement-salt/1\0";
 
 impl InitRequest {
-    /// The salt of the cluster id. Derived from the request, so that a request that continues after
+    /// The salt of the cluster ID. Derived from the request, so that a request that continues after
     /// a crash leads to the same cluster.
     pub fn measurement_salt(&self) -> MeasurementSalt {
         let salt = Sha256Digest::of([SALT, self.digest.as_bytes()].concat());
@@ -58,7 +58,7 @@ impl InitRequest {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum InitEvent {
-    /// An authenticated request arrived; SHA-256 over it.
+    /// An authenticated request with this SHA-256 digest arrived.
     Requested(Sha256Digest),
     /// The journal's intent, if there is one.
     Journal(Option<Intent>),
@@ -68,7 +68,7 @@ pub enum InitEvent {
     Prepared(ClusterId),
     /// An effect was carried out.
     Done(InitStep),
-    /// Someone else holds the lock.
+    /// Another caller holds the lock.
     LockTaken,
     /// An effect failed; it may be retried.
     Failed(InitStep),
@@ -127,7 +127,7 @@ pub enum InitEffect {
     WriteIntent(Intent),
     /// Lock the node for this cluster.
     Lock(ClusterId),
-    /// Wait a little, then repeat the step. Beyond the lock this never gives up.
+    /// Wait briefly, then repeat the step. After the lock, the plan never gives up.
     Again(InitStep),
     /// The plan has finished.
     Finish(InitOutcome),
@@ -159,12 +159,12 @@ pub struct InitPlan {
 }
 
 impl InitPlan {
-    /// A new plan without any knowledge.
+    /// A new plan, which knows nothing about the node yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Only the request that was begun may continue, and only for the cluster of the marker.
+    /// Only the request that began may continue, and only for the cluster of the marker.
     fn admitted(&self, cluster: &ClusterId) -> bool {
         let own = |intent: &Intent| intent.cluster == *cluster && intent.request == self.request;
         match self.marker {
@@ -228,7 +228,7 @@ impl InitPlan {
     }
 }
 
-/// Before the lock a failure ends the plan; beyond it there is only forward.
+/// Before the lock, a failure ends the plan; after it, the plan can only continue.
 fn failed(step: InitStep, outcome: fn(InitStep) -> InitOutcome) -> Vec<InitEffect> {
     let reversible = matches!(
         step,

@@ -6,8 +6,9 @@
 //!     ─► finish
 //! ```
 //!
-//! Before the lock everything is retried with increasing waits, since init may win in the meantime.
-//! Beyond it there is only forward; after a crash, a new ticket for the same cluster continues.
+//! Before the lock, everything is retried with increasing waits, since init may win in the
+//! meantime. After the lock, the join can only continue; after a crash, it continues with a new
+//! ticket for the same cluster.
 
 use std::fmt;
 
@@ -24,8 +25,8 @@ const MAX_DOUBLINGS: u32 = 5;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum JoinEvent {
-    /// The program started; SHA-256 over name and role of this node. The disk is the one with the
-    /// journal.
+    /// The program started; this is the SHA-256 digest of the name and role of this node. The disk
+    /// is the one with the journal.
     Started(Sha256Digest),
     /// Init won: there is nothing left to do.
     Stopped,
@@ -39,9 +40,9 @@ pub enum JoinEvent {
     Waited,
     /// A step succeeded.
     Done(JoinStep),
-    /// The journal is reserved by someone else, who may still give it back.
+    /// The journal is reserved by another caller, who may still give it back.
     Reserved,
-    /// Someone else holds the lock.
+    /// Another caller holds the lock.
     LockTaken,
     /// A step failed.
     Failed(JoinStep),
@@ -109,7 +110,7 @@ pub enum JoinEffect {
         /// Number of doublings.
         doublings: u32,
     },
-    /// Wait a little, then repeat the step. Beyond the lock this never gives up.
+    /// Wait briefly, then repeat the step. After the lock, the plan never gives up.
     Again(JoinStep),
     /// The plan has finished.
     Finish(JoinOutcome),
@@ -139,7 +140,7 @@ pub struct JoinPlan {
 }
 
 impl JoinPlan {
-    /// A new plan without any knowledge.
+    /// A new plan, which knows nothing about the node yet.
     pub fn new() -> Self {
         Self::default()
     }
@@ -180,7 +181,7 @@ impl JoinPlan {
         }
     }
 
-    /// A ticket for a cluster other than the one that was begun is useless.
+    /// A ticket is useful only for the cluster whose join began.
     fn ticket(&mut self, cluster: ClusterId) -> Vec<JoinEffect> {
         let fits = match self.marker {
             Some(MarkerState::Unset) => true,

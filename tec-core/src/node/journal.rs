@@ -1,4 +1,4 @@
-//! What a node is about to do, written to disk before the point of no return.
+//! The journal: what a node is about to do, written to disk before the point of no return.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,12 +21,12 @@ pub enum Phase {
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Intent {
-    /// Id of the cluster, in hexadecimal.
+    /// ID of the cluster, in hexadecimal.
     #[serde(with = "hex_id")]
     pub cluster: ClusterId,
     /// SHA-256 over the request; for a join, over what the node asked for.
     pub request: Sha256Digest,
-    /// How far it got.
+    /// How far the bootstrap got.
     pub phase: Phase,
 }
 

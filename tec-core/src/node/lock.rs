@@ -9,7 +9,7 @@
 //!          try again
 //! ```
 //!
-//! There is no way back. The marker in the TPM keeps the state across restarts of the process,
+//! This cannot be undone. The marker in the TPM keeps the state across restarts of the process,
 //! until the machine reboots; see [`BootstrapMarker`].
 
 use std::fmt;
@@ -32,28 +32,28 @@ pub enum MarkerState {
 }
 
 impl MarkerState {
-    /// State for a register's value.
+    /// The state that a value of the register stands for.
     pub fn of(value: Sha256Digest) -> Self {
         if value == Sha256Digest::ZERO { Self::Unset } else { Self::Set(value) }
     }
 
-    /// Whether it was set by an event of this cluster, and by nothing else.
+    /// Whether the marker was set by an event of this cluster, and by nothing else.
     pub fn is_of(&self, cluster: &ClusterId) -> bool {
         *self == Self::Set(cluster.marker())
     }
 }
 
 /// The register that records which cluster a node belongs to: PCR 15, extended by one event of the
-/// cluster id.
+/// cluster ID.
 ///
 /// *Contract*: `set` extends once per call; callers read first. Once set, it stays until the
 /// machine reboots. *Implemented by* the TPM of `tec-tpm` (feature `tss`).
 #[async_trait]
 pub trait BootstrapMarker: fmt::Debug + Send + Sync {
-    /// Reads it.
+    /// Reads the register.
     async fn read(&self) -> Result<MarkerState, PortError>;
 
-    /// Extends it with the event of a cluster.
+    /// Extends the register with the event of a cluster.
     async fn set(&self, cluster: &ClusterId) -> Result<(), PortError>;
 }
 
@@ -77,7 +77,7 @@ impl LockedNode {
 pub enum LockOutcome {
     /// The caller won.
     Locked(LockedNode),
-    /// Someone else holds the lock, or is about to.
+    /// Another caller holds the lock, or is about to.
     Taken,
 }
 
@@ -90,7 +90,7 @@ pub enum LockError {
     #[error("the TPM's marker cannot be used; try again for the same cluster, or reboot")]
     Marker(#[source] PortError),
     /// The marker belongs to another cluster, or something else extended the register.
-    #[error("the TPM's marker holds {found}, not that of this cluster; reboot to start over")]
+    #[error("the TPM's marker is {found}, not that of this cluster; reboot to start over")]
     OtherCluster {
         /// Value of the register.
         found: Sha256Digest,
@@ -100,7 +100,7 @@ pub enum LockError {
 #[derive(Clone, Copy, Debug)]
 enum State {
     Unlocked,
-    /// Reserved by this many callers for this cluster.
+    /// Number of callers that reserved the journal, and for which cluster.
     Reserved(ClusterId, u32),
     Locking,
     Undecided(ClusterId),
@@ -120,7 +120,7 @@ impl NodeLock {
         Self { state: Mutex::new(State::Unlocked), marker }
     }
 
-    /// The marker under it.
+    /// The marker under the lock.
     pub fn marker(&self) -> &dyn BootstrapMarker {
         &*self.marker
     }

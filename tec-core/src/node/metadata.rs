@@ -1,7 +1,7 @@
 //! What the platform reports about this instance and its peers.
 //!
 //! # Security
-//! Metadata comes from whoever runs the platform, and is trusted no further than that: a claimed
+//! Metadata comes from whoever runs the platform, and is trusted no more than they are: a claimed
 //! role must be granted by the join service, and the machine behind an address must prove itself.
 
 use core::net::IpAddr;

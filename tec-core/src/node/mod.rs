@@ -8,10 +8,10 @@
 //!  Recover, rejoin ─► recover::RecoverPlan ──► the state disk opens, the marker is set again
 //! ```
 //!
-//! *What it is*: derivation of keys and ids ([`derive`](mod@derive)), keys that a key service wraps
-//! ([`envelope`]), the URIs that say where keys and storage are ([`uri`]), the one-way lock
-//! ([`lock`]), tickets and who may have one ([`ticket`], [`grant`]), the procedures as
-//! [plans](crate::plan::Plan), and [`drive`], which carries out their effects over [ports](port).
+//! *What it is*: derivation of keys and IDs ([`derive`](mod@derive)), keys wrapped by a key service
+//! ([`envelope`]), the URIs that locate keys and storage ([`uri`]), the one-way lock ([`lock`]), tickets and
+//! who may get one ([`ticket`], [`grant`]), the procedures as [plans](crate::plan::Plan), and [`drive`],
+//! which carries out their effects over [ports](port).
 //!
 //! *What it is not*: it runs no program, opens no disk and talks to no cluster; that is up to the
 //! implementations of the ports.

@@ -1,7 +1,7 @@
-//! What the procedures need from the outside.
+//! What the procedures need from their environment.
 //!
-//! Every call may be the last one of a process, so each converges when repeated. Failures of kind
-//! `Invalid` and `Denied` can never succeed; all others may be retried.
+//! A process may die after any call, so every call converges when repeated. Failures of kind `Invalid` and
+//! `Denied` can never succeed; all others may be retried.
 
 use std::fmt;
 use std::time::Duration;
@@ -18,22 +18,22 @@ use super::uri::{KmsUri, StorageUri, TrusteeKey};
 use crate::port::{PortError, PortErrorKind};
 use crate::secret::SecretBytes;
 
-/// Returns data keys: always the same key for the same id.
+/// Returns data keys: the same ID always gives the same key.
 #[async_trait]
 pub trait DataKeys: fmt::Debug + Send + Sync {
     /// A data key of `length` bytes; generated if it was never requested before.
     async fn data_key(&self, id: &DataKeyId, length: usize) -> Result<SecretBytes, PortError>;
 
-    /// A data key that something already depends on; kind `NotFound` if there is none. Nothing is
-    /// generated: a new key opens no disk, and would stay wherever a wrong URI pointed.
+    /// A data key that something already depends on; kind `NotFound` if there is none. Never generates one: a
+    /// new key opens no disk, and would stay wherever a wrong URI pointed.
     async fn existing_data_key(
         &self,
         id: &DataKeyId,
         length: usize,
     ) -> Result<SecretBytes, PortError>;
 
-    /// Keeps our credentials for the service from expiring. Returns when to call again; `None` if
-    /// nothing expires. `Denied` or `Invalid` if they cannot be renewed.
+    /// Renews our credentials for the service. Returns when to call again; `None` if nothing expires.
+    /// `Denied` or `Invalid` if they cannot be renewed.
     async fn renew(&self) -> Result<Option<Duration>, PortError> {
         Ok(None)
     }
@@ -47,7 +47,7 @@ impl DataKeys for MasterSecret {
         })
     }
 
-    /// Every derivable key exists.
+    /// Every key that can be derived exists.
     async fn existing_data_key(
         &self,
         id: &DataKeyId,
@@ -60,12 +60,12 @@ impl DataKeys for MasterSecret {
 /// Opens the services that URIs name.
 #[async_trait]
 pub trait KeyServices: fmt::Debug + Send + Sync {
-    /// The keys of these URIs. Fails with kind `Invalid` for a service that is not supported, or
-    /// that needs storage and has none.
+    /// The keys of these URIs. Fails with kind `Invalid` if the service is not supported, or needs storage
+    /// and has none.
     async fn open(&self, kms: KmsUri, storage: StorageUri) -> Result<Box<dyn DataKeys>, PortError>;
 }
 
-/// Obtains secrets that a Trustee releases to this node only.
+/// Obtains secrets that a Trustee releases only to this node.
 #[async_trait]
 pub trait ReleasedSecrets: fmt::Debug + Send + Sync {
     /// Attests this node, and obtains the resource.
@@ -106,8 +106,8 @@ pub trait StateDisk: fmt::Debug + Send + Sync {
     /// Whether its initial passphrase opens it; nothing is changed.
     async fn is_new(&self) -> Result<bool, PortError>;
 
-    /// From now on only this key opens it, and its initial passphrase does not. A disk that this
-    /// key already opens is left unchanged.
+    /// Makes this key the only one that opens the disk; the initial passphrase no longer does. A disk that
+    /// this key already opens is left unchanged.
     async fn rekey(&self, node: &LockedNode, key: &SecretBytes) -> Result<(), PortError>;
 }
 
@@ -122,7 +122,7 @@ pub trait MappedDisk: fmt::Debug + Send + Sync {
 /// Small files of the node. *Contract*: a write is either complete and durable, or changes nothing.
 #[async_trait]
 pub trait NodeStore: fmt::Debug + Send + Sync {
-    /// The journal's intent.
+    /// The intent recorded in the journal.
     async fn read_intent(&self) -> Result<Option<Intent>, PortError>;
 
     /// Replaces it.
@@ -148,22 +148,22 @@ pub trait ClusterInitializer: fmt::Debug + Send + Sync {
     /// Downloads and checks everything needed; starts nothing.
     async fn prepare(&self, request: &InitRequest) -> Result<(), PortError>;
 
-    /// Stores, for root only, where the cluster's keys come from: its join service needs it. The
-    /// proof that the node is locked means that only the cluster's key opens the disk.
+    /// Stores where the cluster's keys come from, readable only by root: the cluster's join service needs
+    /// this. The proof that the node is locked means that only the cluster's key opens the disk.
     async fn keep_key_uris(&self, node: &LockedNode, uris: &KeyUris) -> Result<(), PortError>;
 
     /// Creates the cluster. A cluster that an earlier call created, fully or in part, is converged
     /// to the same state.
     async fn init(&self, node: &LockedNode, request: &InitRequest) -> Result<(), PortError>;
 
-    /// The admin's kubeconfig.
+    /// Returns the admin's kubeconfig.
     async fn kubeconfig(&self) -> Result<SecretBytes, PortError>;
 }
 
 /// Finds a join service that authenticates itself, and requests a ticket from it.
 #[async_trait]
 pub trait TicketSource: fmt::Debug + Send + Sync {
-    /// A ticket for this node; every call returns the same keys.
+    /// Requests a ticket for this node; every call returns the same keys.
     async fn fetch(&self) -> Result<JoinTicket, PortError>;
 }
 
@@ -180,7 +180,7 @@ pub trait ClusterJoiner: fmt::Debug + Send + Sync {
     async fn join(&self, node: &LockedNode, ticket: &JoinTicket) -> Result<(), PortError>;
 }
 
-/// Lets time pass; the argument says why.
+/// Waits; the argument says why.
 #[async_trait]
 pub trait Pause: fmt::Debug + Send + Sync {
     /// Notified when a step begins, for observers; ignored by default.

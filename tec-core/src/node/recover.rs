@@ -1,5 +1,5 @@
-//! Recovery: the state disk of a rebooted node is opened, either by a join service that knows the
-//! node or by someone who knows where the keys are.
+//! Recovery: opens the state disk of a rebooted node with keys from a join service that knows the node, or
+//! from a caller that knows where the keys are.
 //!
 //! ```text
 //!  keys, from whom ever ─► try them on the disk ─┬─ do not fit: say so, go on waiting
@@ -24,11 +24,11 @@ pub enum KeySource {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RecoverEvent {
-    /// Keys arrived; the shell stores them by source.
+    /// Keys arrived; the shell keeps them by source.
     Offered(KeySource),
-    /// They open the disk.
+    /// The keys open the disk.
     KeyFits,
-    /// They do not.
+    /// The keys do not open the disk.
     KeyRefused,
     /// The disk is mapped, and its state belongs to this cluster.
     Mapped(ClusterId),
@@ -46,7 +46,7 @@ pub enum RecoverEvent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RecoverStep {
-    /// Trying the key on the LUKS slot.
+    /// Trying the key on the LUKS slots.
     TryKey,
     /// Mapping the disk, and reading its state and its journal.
     MapDisk,
@@ -82,7 +82,7 @@ pub enum RecoverEffect {
 pub enum Answer {
     /// The keys open the disk.
     Accepted,
-    /// They do not; others may be tried.
+    /// The keys do not open the disk; others may be tried.
     WrongKey,
     /// Other keys were accepted already.
     TooLate,
@@ -96,8 +96,8 @@ pub enum Answer {
 pub enum RecoverOutcome {
     /// Disk and marker are as before the reboot.
     Recovered(ClusterId),
-    /// The marker, or the measurement secret, belongs to a different cluster than the disk: nothing may
-    /// continue.
+    /// The marker, or the measurement secret, belongs to a different cluster than the disk: recovery must
+    /// stop.
     OtherCluster,
 }
 

@@ -1,4 +1,4 @@
-//! What a bootstrapped node keeps on its state disk.
+//! The state that a bootstrapped node keeps on its state disk.
 
 use std::fmt;
 
@@ -13,15 +13,14 @@ use super::derive::MeasurementSalt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[non_exhaustive]
 pub enum Role {
-    /// It runs the control plane.
+    /// Runs the control plane.
     ControlPlane,
-    /// It runs workloads only.
+    /// Runs workloads only.
     Worker,
 }
 
 impl Role {
-    /// Parses the name in any case, with or without a hyphen; metadata and older files differ in
-    /// that.
+    /// Parses the name in any case, with or without a hyphen: metadata and older files write it differently.
     pub fn of_name(name: &str) -> Option<Self> {
         match name.to_ascii_lowercase().as_str() {
             "controlplane" | "control-plane" => Some(Self::ControlPlane),
@@ -54,7 +53,7 @@ pub struct NodeState {
     /// The node's role.
     #[serde(rename = "Role")]
     pub role: Role,
-    /// Determines, together with the measurement secret, the id of its cluster.
+    /// Determines, together with the measurement secret, the ID of its cluster.
     #[serde(rename = "MeasurementSalt")]
     pub measurement_salt: MeasurementSalt,
 }
@@ -64,7 +63,7 @@ pub struct NodeState {
 #[error("cannot read the state of the node")]
 #[non_exhaustive]
 pub struct NodeStateError {
-    /// Why, with line and column.
+    /// The cause, with line and column.
     #[source]
     pub source: serde_json::Error,
 }

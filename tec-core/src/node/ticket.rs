@@ -1,4 +1,4 @@
-//! What a join service gives to a node that it admits.
+//! The ticket that a join service gives to a node that it admits.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,15 +7,14 @@ use super::derive::{ClusterId, MeasurementSalt, MeasurementSecret};
 use crate::digest::Sha256Digest;
 use crate::secret::{SecretArray, SecretBytes};
 
-/// Text in a ticket or request that does not have its required form. The message never contains the
-/// value.
+/// A value in a ticket or request does not have the required form. The message never contains the value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{member} is not {form}")]
 #[non_exhaustive]
 pub struct TicketError {
-    /// Which member.
+    /// Name of the member.
     pub member: &'static str,
-    /// Its required form.
+    /// The required form.
     pub form: &'static str,
 }
 
@@ -85,7 +84,7 @@ const PUBLIC: u32 = 0o644;
 const PRIVATE: u32 = 0o600;
 
 impl PkiFile {
-    /// All known files; a ticket's other files are not accepted.
+    /// All known files; a ticket with any other file is not accepted.
     pub const ALL: [Self; 10] = [
         Self::CA,
         Self::new("ca.key", PRIVATE),
@@ -99,14 +98,14 @@ impl PkiFile {
         Self::STORAGE_URI,
     ];
 
-    /// Certificate of the cluster CA, the only file that workers get.
+    /// Certificate of the cluster CA; workers get no other file.
     pub const CA: Self = Self::new("ca.crt", PUBLIC);
 
     /// URI of the cluster's key service, for the join service on a control plane.
     ///
     /// # Security
-    /// It can be the master secret of all state disks: for root only, on an encrypted disk, and
-    /// never part of an object that the API server stores.
+    /// It can be the master secret of all state disks: keep it readable only by root, on an encrypted disk,
+    /// and never in an object that the API server stores.
     pub const KMS_URI: Self = Self::new("tec/kms-uri", PRIVATE);
 
     /// URI of the store of wrapped keys, kept in the same way.
@@ -167,15 +166,15 @@ fn sha256(text: &str) -> Option<Sha256Digest> {
     text.strip_prefix("sha256:")?.parse().ok()
 }
 
-/// A file to download, always checked against its hash.
+/// A file to download; it is always checked against its hash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Component {
-    /// Source URL, HTTPS or HTTP: the hash decides.
+    /// Source URL; plain HTTP is allowed, because the hash is checked.
     pub url: String,
     /// SHA-256 of the download.
     pub hash: Sha256Digest,
-    /// Absolute path to install it at, or to extract it into.
+    /// Absolute path where it is installed or extracted.
     pub install_path: String,
     /// Whether it is an archive.
     pub form: ComponentForm,
@@ -192,7 +191,7 @@ pub enum ComponentForm {
 }
 
 impl Component {
-    /// Checks the texts.
+    /// Checks the strings.
     ///
     /// # Errors
     /// [`TicketError`] if the hash is missing, or the path is not absolute or contains `..`.
@@ -221,19 +220,19 @@ impl Component {
 pub struct JoinTicket {
     /// Key of its state disk.
     pub state_disk_key: SecretArray<32>,
-    /// Salt of the cluster's id.
+    /// Salt of the cluster's ID.
     pub measurement_salt: MeasurementSalt,
-    /// Secret of the cluster's id.
+    /// Secret of the cluster's ID.
     pub measurement_secret: MeasurementSecret,
     /// Certificate for its kubelet, PEM.
     pub kubelet_certificate: String,
     /// `host:port` of the API server.
     pub api_server: String,
-    /// The CA that must vouch for the API server.
+    /// The CA that must have issued the API server's certificate.
     pub ca_pin: CaPin,
     /// Files of a control plane; for workers, only the CA certificate.
     pub files: Vec<(PkiFile, SecretBytes)>,
-    /// What to install.
+    /// Components to install.
     pub components: Vec<Component>,
     /// Kubernetes version.
     pub kubernetes_version: String,
@@ -246,13 +245,13 @@ impl JoinTicket {
     }
 }
 
-/// What opens the disk of a member after a reboot.
+/// The key that opens the disk of a member after a reboot.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct RejoinTicket {
     /// Key of its state disk.
     pub state_disk_key: SecretArray<32>,
-    /// Secret of the cluster's id.
+    /// Secret of the cluster's ID.
     pub measurement_secret: MeasurementSecret,
 }
 

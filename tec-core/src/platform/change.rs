@@ -9,7 +9,7 @@ use super::{Platform, PlatformEvent, Policy, PolicyEvent, PolicyVariable, Regist
 use crate::digest::Sha256Digest;
 use crate::pcr::PcrIndex;
 
-/// What follows from a change.
+/// What a change leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[expect(clippy::exhaustive_enums, reason = "callers must handle every effect")]
@@ -28,7 +28,7 @@ pub enum ChangeEffect {
 pub struct PlatformChange {
     /// Register.
     pub pcr: PcrIndex,
-    /// What follows.
+    /// What the change leads to.
     pub effect: ChangeEffect,
     /// Type of the event; none for a change of the register's value.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -58,7 +58,7 @@ impl fmt::Display for PlatformChange {
     }
 }
 
-/// The first 16 digits; they identify an event to a reader.
+/// The first 16 digits, enough for a reader to identify an event.
 fn short(digest: Option<&Sha256Digest>) -> String {
     digest.map_or_else(|| "none".to_owned(), |digest| digest.to_string().chars().take(16).collect())
 }
@@ -106,7 +106,7 @@ fn whole(
     PlatformChange { pcr, effect, kind: None, detail: None, old, new }
 }
 
-/// The events that only one side has; those of one type and detail are shown as one that changed.
+/// The events that only one side has; two with the same type and detail are shown as one changed event.
 fn events(
     pcr: PcrIndex,
     effect: ChangeEffect,

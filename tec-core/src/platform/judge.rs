@@ -12,10 +12,10 @@ use super::{Firmware, Platform};
 pub enum Judgement {
     /// It matches; the baseline stays.
     Matches,
-    /// Entries were added to db or dbx; the baseline moves to it, so that their removal is refused
-    /// from now on.
+    /// Entries were added to db or dbx; the boot becomes the baseline, so that their removal is refused from
+    /// now on.
     Updated,
-    /// It differs in what is enforced; the changes, without those that are only recorded.
+    /// It differs in what is enforced. Holds the changes, without those that are only recorded.
     Refused(Vec<PlatformChange>),
 }
 
@@ -29,11 +29,11 @@ pub enum Judgement {
 /// - the authorities are not compared: they follow from the programs that were booted, which PCR 4
 ///   pins, and from db.
 ///
-/// Pure: equal arguments give equal answers.
+/// Pure: equal arguments give equal results.
 ///
 /// # Security
-/// A removed entry is refused: it may be an old dbx that is restored. A log that is absent or does
-/// not replay explains nothing.
+/// The removal of an entry is refused: someone may be restoring an old dbx. A log that is absent or does not
+/// replay explains nothing.
 pub fn judge(baseline: &Platform, seen: &Platform) -> Judgement {
     let has_same_code = baseline.firmware.code.keys().eq(seen.firmware.code.keys())
         && baseline.firmware.code.values().zip(seen.firmware.code.values()).all(is_same_value);

@@ -2,7 +2,7 @@
 //! policy, and what may change between two boots without an approval.
 //!
 //! *What it is*: types and a pure comparison. *What it is not*: a judgment of firmware. The first accepted
-//! boot of a machine is its baseline, as its first attestation key is its key.
+//! boot of a machine becomes its baseline, just as its first attestation key becomes its key.
 //!
 //! | register | what it holds | rule |
 //! |---|---|---|
@@ -28,18 +28,18 @@ use crate::evidence::{LoggedEvent, VerifiedEvidence};
 use crate::pcr::PcrIndex;
 pub use crate::variable::{KeyDatabase, LoggedVariable, PolicyVariable, SecureBootState};
 
-/// Registers whose whole value is enforced.
+/// Registers whose value is enforced as a whole.
 const CODE: [u8; 2] = [0, 2];
-/// Registers that are recorded. PCR 7 is among them: its policy is enforced, and its value also
-/// depends on what was booted.
+/// Registers that are recorded. PCR 7 is among them, because its value also depends on what was booted; its
+/// policy is enforced separately.
 const RECORDED: [u8; 5] = [1, 3, 5, 6, 7];
-/// Events of one register that are kept. Real registers have less than half; one with more counts
-/// as unexplained.
+/// Maximum number of events kept for one register. Real registers have less than half as many; a register
+/// with more counts as unexplained.
 const MAX_EVENTS: usize = 256;
-/// Entries of one variable that are kept; revocation lists have a few hundred.
+/// Maximum number of entries kept for one variable; revocation lists have a few hundred.
 const MAX_ENTRIES: usize = 4096;
 
-/// One event of a register. Type and detail are what the log claims, and prove nothing.
+/// One event of a register. The log claims type and detail; they prove nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct PlatformEvent {
@@ -64,7 +64,7 @@ pub struct PolicyEvent {
     pub proven: Option<PolicyVariable>,
 }
 
-/// A register: its quoted value, and the events that fold to it, if the log replays.
+/// A register: its quoted value and, if the log replays, the events that extend to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Register {
@@ -100,9 +100,9 @@ pub struct Firmware {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Platform {
-    /// What is enforced.
+    /// The enforced part.
     pub firmware: Firmware,
-    /// What is only recorded.
+    /// The part that is only recorded.
     pub recorded: BTreeMap<PcrIndex, Register>,
 }
 
@@ -110,7 +110,7 @@ impl Firmware {
     /// Digest of its JSON form: equal for machines that share it.
     ///
     /// # Errors
-    /// It has no JSON form, which does not happen with values of this type.
+    /// The value has no JSON form, which cannot happen for this type.
     pub fn id(&self) -> Result<Sha256Digest, serde_json::Error> {
         serde_json::to_vec(self).map(Sha256Digest::of)
     }

@@ -8,7 +8,7 @@ pub(super) enum PolicyJudgement {
     Grew,
 }
 
-/// How the policies relate; none if the change is refused.
+/// How the policies relate; `None` if the change is refused.
 pub(super) fn judge_policy(baseline: &Platform, seen: &Platform) -> Option<PolicyJudgement> {
     let (old, new) = match (&baseline.firmware.policy, &seen.firmware.policy) {
         _ if baseline.policy_value() == seen.policy_value() => {

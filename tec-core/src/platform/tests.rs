@@ -14,7 +14,7 @@ fn judged(before: &PlatformBoot, after: &PlatformBoot) -> Judgement {
     judge(&before.platform(), &after.platform())
 }
 
-/// The registers and details of the changes that a boot is refused for.
+/// Registers and details of the changes for which a boot is refused.
 fn refused(before: &PlatformBoot, after: &PlatformBoot) -> Vec<String> {
     match judged(before, after) {
         Judgement::Refused(changes) => changes.iter().map(ToString::to_string).collect(),
@@ -170,7 +170,7 @@ fn entries(platform: &Platform, wanted: KeyDatabase) -> Option<BTreeSet<Sha256Di
 }
 
 proptest! {
-    /// Whatever a machine boots, in whatever order: what its baseline forbids stays forbidden.
+    /// Whatever a machine boots, and in whatever order, what its baseline forbids stays forbidden.
     #[test]
     fn a_baseline_never_becomes_weaker_without_an_approval(
         boots in proptest::collection::vec(any_boot(), 1..12),

@@ -1,4 +1,4 @@
-//! The key broker as a consumer of data: a Trustee KBS, or the embedded one.
+//! The key broker as a receiver of data: a Trustee KBS or the embedded broker.
 
 use std::fmt;
 
@@ -22,9 +22,9 @@ pub enum PolicySlot {
 
 /// Receives keys, policies and reference values.
 ///
-/// *Contract*: every call is idempotent and states the whole value; `remove` of something already
-/// gone succeeds. Policies must be set before secrets are put, since a broker's own defaults may be
-/// lax. *Conformance suite*: [`testing::key_broker`](crate::testing::key_broker).
+/// *Contract*: every call is idempotent and sets the whole value; removing something that is already gone
+/// succeeds. Policies must be set before secrets are put, since a broker's own defaults may be lax.
+/// *Conformance suite*: [`testing::key_broker`](crate::testing::key_broker).
 #[cfg_attr(any(test, feature = "test-util"), automock)]
 #[async_trait]
 pub trait KeyBroker: fmt::Debug + Send + Sync {

@@ -4,13 +4,13 @@ use std::error::Error;
 
 use crate::code::Code;
 
-/// Kind of failure; retry decisions depend on nothing else.
+/// Kind of failure, which alone determines whether to retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PortErrorKind {
     /// The thing does not exist.
     NotFound,
-    /// Someone else was first, or the state does not allow it.
+    /// Someone else was faster, or the state does not allow the call.
     Conflict,
     /// Not allowed.
     Denied,
@@ -18,7 +18,7 @@ pub enum PortErrorKind {
     Unavailable,
     /// The request can never succeed.
     Invalid,
-    /// A defect or damage.
+    /// A defect, or damaged data.
     Internal,
 }
 
@@ -58,7 +58,7 @@ impl PortError {
         self.kind
     }
 
-    /// The code, if the implementation knew a better one than the caller.
+    /// The code, if the implementation knows a better one than the caller.
     pub fn code(&self) -> Option<Code> {
         self.code
     }

@@ -1,12 +1,12 @@
-//! The ports: what the use cases need from the outside, as dyn-compatible async traits.
+//! The ports: what the use cases need from their environment, as dyn-compatible async traits.
 //!
 //! Every port has an in-memory double, a fault wrapper and a conformance suite in
 //! [`testing`](crate::testing). Implementations report failure as [`PortError`]; only its
 //! [`kind`](PortError::kind) decides about retries.
 //!
 //! # Cancel safety
-//! Any `.await` may be the last: every write is create-if-absent, compare-and-swap or idempotent,
-//! so that repeating it converges.
+//! A call may be dropped at any `.await`: every write is create-if-absent, compare-and-swap or idempotent, so
+//! that repeating it converges.
 
 mod broker;
 mod error;
@@ -48,8 +48,8 @@ pub trait Clock: fmt::Debug + Send + Sync {
 
 /// Source of fresh randomness, shared by threads.
 ///
-/// *Contract*: always fills the whole slice and never panics; a source that can fail must not
-/// start.
+/// *Contract*: always fills the whole slice and never panics; a source that may not work must fail at
+/// startup.
 pub trait Entropy: fmt::Debug + Send + Sync {
     /// Fills `bytes` with unpredictable bytes.
     fn fill(&self, bytes: &mut [u8]);

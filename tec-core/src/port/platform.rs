@@ -11,7 +11,7 @@ use crate::id::MachineId;
 use crate::platform::{Firmware, Judgement, Platform, PlatformChange, judge_approved};
 use crate::time::Timestamp;
 
-/// How a boot relates to what is recorded.
+/// How a boot relates to the record of its machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers must handle every outcome")]
 pub enum PlatformOutcome {
@@ -31,13 +31,13 @@ pub enum PlatformOutcome {
 pub struct PlatformRecord {
     /// Machine of the key.
     pub machine: MachineId,
-    /// What boots are compared with.
+    /// The platform that boots are compared with.
     pub baseline: Platform,
-    /// What the last boot showed.
+    /// The platform that the last boot showed.
     pub seen: Platform,
-    /// When the last boot was refused; none if it was not.
+    /// When the last boot was refused; `None` if it was accepted.
     pub refused_at: Option<Timestamp>,
-    /// Changes of this baseline that were approved.
+    /// Approved changes of this baseline.
     pub approved: Vec<Firmware>,
 }
 
@@ -79,11 +79,11 @@ pub struct PlatformEntry {
     pub machine: MachineId,
     /// Its key.
     pub key: Fingerprint,
-    /// [Id](Firmware::id) of the firmware of the baseline: equal for machines that share it.
+    /// [ID](Firmware::id) of the firmware of the baseline: equal for machines that share it.
     pub baseline: Sha256Digest,
-    /// Id of the firmware that was seen last.
+    /// ID of the firmware that was seen last.
     pub seen: Sha256Digest,
-    /// When the last boot was refused; none if it was not, or has been approved since.
+    /// When the last boot was refused; `None` if it was accepted, or has been approved since.
     pub refused_at: Option<Timestamp>,
 }
 
@@ -101,10 +101,9 @@ impl PlatformEntry {
 
 /// Stores the platform baseline of each attestation key, and what its last boot showed.
 ///
-/// *Contract*: `admit` is one step, so that of two first boots at the same time one is the
-/// baseline. Two platforms per key are kept, and all are removed with their machine. Writes are
-/// durable when the call returns. *Conformance suite*:
-/// [`testing::platform_log`](crate::testing::platform_log).
+/// *Contract*: `admit` is atomic, so that only one of two simultaneous first boots becomes the baseline. Two
+/// platforms are kept per key, and removed with the machine. Writes are durable when the call returns.
+/// *Conformance suite*: [`testing::platform_log`](crate::testing::platform_log).
 #[async_trait]
 pub trait PlatformLog: fmt::Debug + Send + Sync {
     /// Compares a boot with what is recorded, and records it: as the baseline if it is the first,
@@ -129,7 +128,7 @@ pub trait PlatformLog: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// `NotFound` if nothing is recorded for the key. `Conflict` if its last boot was not refused, or
-    /// showed something other than `seen`. Neither writes a line.
+    /// showed something other than `seen`. In both cases, no line is written.
     async fn approve(
         &self,
         key: &Fingerprint,

@@ -1,9 +1,9 @@
 //! Registries of machines, attestation keys and images, and the store of secrets.
 //!
 //! # Audit lines
-//! A change that lets someone in or shuts someone out carries its `line`: either both the change and the line
-//! are written or neither, and a call that changes nothing writes no line, except that a repeated revocation
-//! is written again. *Conformance suite*: [`testing::audited_changes`](crate::testing::audited_changes).
+//! A change that grants or withdraws access carries its `line`: either both the change and the line are
+//! written, or neither is. A call that changes nothing writes no line, except that a repeated revocation is
+//! written again. *Conformance suite*: [`testing::audited_changes`](crate::testing::audited_changes).
 
 use std::fmt;
 
@@ -33,7 +33,7 @@ pub enum CreateOutcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers must handle every outcome")]
 pub enum PutOutcome {
-    /// It is stored, durably.
+    /// It is stored durably.
     Stored,
     /// There is already a secret at this path; it was left unchanged.
     Existed,
@@ -45,7 +45,7 @@ pub enum PutOutcome {
 pub enum BindOutcome {
     /// The key is now bound to the machine.
     Bound,
-    /// It was bound to this machine before.
+    /// The key was already bound to this machine.
     AlreadyBound,
     /// The machine is bound to another key.
     MachineTaken,
@@ -65,18 +65,18 @@ pub enum UnclaimedLimit {
     AtMost(u64),
 }
 
-/// Number of machines admitted by trust on first use: those whose bound keys have a source.
+/// Number of machines admitted by trust on first use, that is, whose bound key has a source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "two numbers")]
 pub struct Claims {
-    /// From anywhere.
+    /// Total number.
     pub total: u64,
-    /// From one network.
+    /// Number from one network.
     pub of_source: u64,
 }
 
 impl Claims {
-    /// Counts the sources of those bound keys that have one.
+    /// Counts bound keys by source; keys without a source are left out.
     pub fn of(sources: impl Iterator<Item = SourceNetwork>, source: SourceNetwork) -> Self {
         sources.fold(Self::default(), |claims, from| Self {
             total: claims.total + 1,
@@ -87,18 +87,17 @@ impl Claims {
 
 /// The machines.
 ///
-/// *Contract*: writes are durable when the call returns. `list` is in id order. `create` never
-/// changes a known machine: neither its origin nor its revocation. *Conformance suite*:
+/// *Contract*: writes are durable when the call returns. `list` is in ID order. `create` never changes a
+/// known machine: neither its origin nor its revocation. *Conformance suite*:
 /// [`testing::machine_registry`](crate::testing::machine_registry).
 #[cfg_attr(any(test, feature = "test-util"), automock)]
 #[async_trait]
 pub trait MachineRegistry: fmt::Debug + Send + Sync {
-    /// Adds a machine unless its id is known. A known machine gives `Existed`, even if the limit is
-    /// reached.
+    /// Adds a machine unless its ID is known. A known machine gives `Existed`, even if the limit is reached.
     ///
     /// # Errors
     /// `Denied` if the number of unclaimed machines has reached the limit; machines that are not in
-    /// service do not count. Check and insert are one step.
+    /// service do not count. Check and insert are atomic.
     async fn create(
         &self,
         machine: &Machine,
@@ -108,8 +107,8 @@ pub trait MachineRegistry: fmt::Debug + Send + Sync {
     /// Looks a machine up.
     async fn find(&self, id: &MachineId) -> Result<Option<Machine>, PortError>;
 
-    /// At most `limit` machines with ids greater than `after`, which need not exist. A limit of
-    /// zero returns none.
+    /// At most `limit` machines with IDs greater than `after`, which need not exist. A limit of zero returns
+    /// none.
     async fn list(&self, after: Option<MachineId>, limit: usize)
     -> Result<Vec<Machine>, PortError>;
 
@@ -149,31 +148,31 @@ pub trait MachineRegistry: fmt::Debug + Send + Sync {
 #[cfg_attr(any(test, feature = "test-util"), automock)]
 #[async_trait]
 pub trait AkRegistry: fmt::Debug + Send + Sync {
-    /// Stores a key that waits for approval, unless the key is known: then its record is left
-    /// unchanged, whichever machine it belongs to. The state of the stored record is `Pending`,
-    /// whatever that of `record` is: submitting never binds.
+    /// Stores a key that waits for approval. The record of a known key is left unchanged, whichever machine
+    /// it belongs to. The state of the stored record is always `Pending`, whatever `record` says: submitting
+    /// never binds.
     ///
     /// # Errors
     /// `NotFound` if the machine is unknown or not in service. `Denied` if four keys of the machine
-    /// are waiting, so that a stranger cannot fill the store; revoked keys do not wait. Check and
-    /// insert are one step.
+    /// are waiting, so that a stranger cannot fill the store; revoked keys do not count. Check and insert are
+    /// atomic.
     async fn submit(
         &self,
         record: &AkRecord,
         line: &AuditEvent,
     ) -> Result<CreateOutcome, PortError>;
 
-    /// Binds an approved key to the machine of its record, with the source of that record, and
-    /// notes it as the machine's last binding. A waiting key keeps its `submitted_at`, and its `ek`
-    /// if the approved record has none; it need not have been submitted. An outcome other than
-    /// `Bound` changes nothing.
+    /// Binds an approved key to the machine of its record, with the source of that record, and stores it as
+    /// the machine's last binding. The key need not have been submitted; a waiting key keeps its
+    /// `submitted_at`, and its `ek` if the approved record has none. An outcome other than `Bound` changes
+    /// nothing.
     async fn bind(&self, ak: &ApprovedAk, line: &AuditEvent) -> Result<BindOutcome, PortError>;
 
     /// Looks a key up by fingerprint.
     async fn find(&self, key: &Fingerprint) -> Result<Option<AkRecord>, PortError>;
 
-    /// Looks a key up with its machine, which is `None` if it is gone. Both are read at the same
-    /// moment, so that a machine revoked before the call is returned as revoked.
+    /// Looks a key up with its machine, which is `None` if it was removed. Both are read in one step, so a
+    /// machine revoked before the call is returned as revoked.
     async fn find_with_machine(
         &self,
         key: &Fingerprint,

@@ -1,4 +1,4 @@
-//! Attesting, verifying, and the records kept about both.
+//! Attestation, verification, and the records kept about both.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use crate::code::Code;
 use crate::id::{AttemptId, MachineId};
 use crate::time::Timestamp;
 
-/// What an attester produces.
+/// The evidence that an attester produces.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct AttestationEvidence {
@@ -34,7 +34,7 @@ impl AttestationEvidence {
 /// *Implemented by* the TPM of `tec-tpm` (feature `tss`) and its software double.
 #[async_trait]
 pub trait Attester: fmt::Debug + Send + Sync {
-    /// Type of evidence that it produces.
+    /// Type of the evidence that it produces.
     fn tee(&self) -> Tee;
 
     /// Produces evidence that binds the 48 bytes of `report_data`.
@@ -45,13 +45,13 @@ pub trait Attester: fmt::Debug + Send + Sync {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct EvidenceRequest<'a> {
-    /// Announced type of evidence.
+    /// Announced type of the evidence.
     pub tee: Tee,
     /// The evidence.
     pub evidence: &'a serde_json::Value,
     /// SHA-384 that the evidence must bind.
     pub report_data: &'a [u8; 48],
-    /// Digest of the init-data text, if any was sent.
+    /// Digest of the init-data, if any was sent.
     pub init_data: Option<&'a [u8]>,
 }
 
@@ -89,7 +89,7 @@ pub enum AuditAction {
     MachineRegistered,
     /// A machine was revoked.
     MachineRevoked,
-    /// A machine was set aside until it is released.
+    /// A machine was quarantined until it is released.
     MachineQuarantined,
     /// The quarantine of a machine was lifted.
     MachineReleased,
@@ -97,7 +97,7 @@ pub enum AuditAction {
     MachineRetired,
     /// A machine was removed, with its keys.
     MachineRemoved,
-    /// An attestation key was submitted and waits.
+    /// An attestation key was submitted and waits for approval.
     AkSubmitted,
     /// An attestation key was bound to a machine.
     AkBound,
@@ -119,7 +119,7 @@ pub enum AuditAction {
     ImageRevoked,
     /// A machine or an image was adopted from another trust anchor.
     TrustAdopted,
-    /// Something that another trust anchor no longer has was removed here as well.
+    /// Something that the other trust anchor no longer has was removed here as well.
     TrustPruned,
     /// The authority to approve was given up or taken.
     AuthorityMoved,
@@ -141,7 +141,7 @@ pub struct AuditEvent {
     pub at: Timestamp,
     /// The action.
     pub action: AuditAction,
-    /// The machine, if one is concerned.
+    /// The machine, if the event is about one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<MachineId>,
     /// Fingerprint, image name, path or code that the event is about.
@@ -176,22 +176,22 @@ pub trait AuditSink: fmt::Debug + Send + Sync {
     async fn append(&self, event: &AuditEvent) -> Result<(), PortError>;
 }
 
-/// Whether the clock of a TPM went forward.
+/// Whether the clock of a TPM advanced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers must handle every outcome")]
 pub enum ClockOutcome {
-    /// It did, or was never read before; the reading is stored, durably.
+    /// It advanced, or was never read before; the reading is stored durably.
     Follows,
-    /// It did not; the stored reading is unchanged.
+    /// It did not advance; the stored reading is unchanged.
     Refused(ClockFault),
 }
 
 /// Stores the last clock of each TPM, by the key that it attests with.
 ///
-/// *Contract*: `advance` is one step, so that if two copies of a TPM attest at the same time, one
-/// of them is recognized as the second; a repeated reading follows itself. One small record per
-/// key, which is removed with its machine. Writes are durable when the call returns. *Conformance
-/// suite*: [`testing::clock_log`](crate::testing::clock_log).
+/// *Contract*: `advance` is atomic, so that of two copies of a TPM that attest at the same time, the second
+/// is detected; a repeated reading follows itself. One small record is kept per key, and removed with its
+/// machine. Writes are durable when the call returns. *Conformance suite*:
+/// [`testing::clock_log`](crate::testing::clock_log).
 #[async_trait]
 pub trait ClockLog: fmt::Debug + Send + Sync {
     /// Stores a reading of the TPM that holds `key`, if it [follows the last
@@ -210,14 +210,14 @@ pub trait ClockLog: fmt::Debug + Send + Sync {
 
 /// Stores the latest attestation attempts, for `tec explain`.
 ///
-/// *Contract*: keeps at least the last 16 attempts of each machine, and is bounded. Attempts
-/// without a valid signature, which anyone can make, never push out an attempt that has one. An
-/// attempt that [repeats](Attempt::repeats) the machine's last one [takes its
-/// place](Attempt::in_place_of), so that attesting often in one boot pushes out no earlier boot.
-/// *Conformance suite*: [`testing::attempt_log`](crate::testing::attempt_log).
+/// *Contract*: keeps at least the last 16 attempts of each machine, and is bounded. Attempts without a valid
+/// signature, which anyone can make, never displace an attempt that has one. An attempt that
+/// [repeats](Attempt::repeats) the machine's last one [takes its place](Attempt::in_place_of), so that
+/// attesting often in one boot displaces no earlier boot. *Conformance suite*:
+/// [`testing::attempt_log`](crate::testing::attempt_log).
 #[async_trait]
 pub trait AttemptLog: fmt::Debug + Send + Sync {
-    /// Stores an attempt, or replaces the one with the same id or the one that it repeats.
+    /// Stores an attempt, or replaces the one with the same ID or the one that it repeats.
     async fn record(&self, attempt: &Attempt) -> Result<(), PortError>;
 
     /// Looks an attempt up.

@@ -1,7 +1,7 @@
 //! Requests to a vault and its responses, as values.
 //!
-//! OpenBao and Vault use different statuses for the same result: an absent mount is 400 for one and
-//! 404 for the other. [`Response::verdict`] is the one place that knows.
+//! OpenBao and Vault use different statuses for the same result: an absent mount is 400 for one and 404 for
+//! the other. Only [`Response::verdict`] knows these differences.
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -149,7 +149,7 @@ const EXISTS: [&str; 5] = [
 ];
 
 impl Response {
-    /// A response as received.
+    /// A response, as received.
     pub fn new(status: u16, body: Vec<u8>) -> Self {
         let body = SecretBytes::new(body);
         Self { status, body }

@@ -1,5 +1,5 @@
-//! The callers: service accounts, what their tokens claim before they are checked, and what the
-//! vault's refusal of a token means.
+//! The callers: service accounts, the unverified claims of their tokens, and what the vault's refusal of a
+//! token means.
 
 use std::fmt;
 use std::time::Duration;
@@ -17,8 +17,8 @@ use crate::time::Timestamp;
 const MAX_LABEL: usize = 63;
 /// Maximum length of a token in bytes.
 const MAX_TOKEN: usize = 16 * 1024;
-/// A login that takes this long and is denied was not decided: the vault gives the API server ten
-/// seconds, then answers "permission denied".
+/// A login that is denied only after this time may be valid: the vault gives the API server ten seconds, then
+/// answers "permission denied".
 pub const REVIEW_TIMEOUT: Duration = Duration::from_secs(9);
 
 /// Lower-case letters, digits and inner hyphens, at most 63 (RFC 1123, section 2.1).
@@ -37,7 +37,7 @@ pub struct Account {
     name: String,
 }
 
-/// Not `namespace/name` of DNS labels.
+/// Not of the form `namespace/name`, both DNS labels.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not the namespace/name of a service account")]
 pub struct AccountError(String);
@@ -89,7 +89,7 @@ impl std::str::FromStr for Account {
 
 text_form!(Account, AccountError);
 
-/// The vault's role for a caller. It is determined by the call, never by the caller.
+/// The vault's role for a caller. The call determines it, never the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[expect(clippy::exhaustive_enums, reason = "every call has exactly one")]
 pub enum Role {
@@ -107,7 +107,7 @@ pub enum Role {
     Tracer,
     /// Programs that show telemetry to people.
     Viewer,
-    /// The controller, as another pod of the vault sees it.
+    /// The controller, as seen by another pod of the vault.
     Peer,
 }
 
@@ -165,7 +165,7 @@ pub struct Pod {
     pub uid: String,
 }
 
-/// The token is not worth a call to the vault.
+/// The token is refused without a call to the vault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenError {
@@ -203,7 +203,7 @@ struct Named {
 }
 
 impl Claims {
-    /// Parses a token without checking its signature, to refuse what the vault would refuse anyway.
+    /// Parses a token without checking its signature, to refuse early what the vault would refuse anyway.
     ///
     /// # Errors
     /// [`TokenError`].
@@ -259,7 +259,7 @@ pub enum Refusal {
     /// The API server did not answer the vault.
     #[error("cannot verify tokens at the moment")]
     ReviewDown,
-    /// The API server does not know an address of the caller's pod yet.
+    /// The API server does not know an address for the caller's pod yet.
     #[error("this pod has no address yet")]
     PodPending,
     /// The vault is sealed.

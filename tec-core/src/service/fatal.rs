@@ -13,10 +13,10 @@ pub enum Fatal {
     /// The vault is initialized, but the Secret with the wrapping key is gone.
     #[error("the vault is initialized, but the Secret with its wrapping key is missing")]
     AesSecretMissing,
-    /// The vault is initialized, but the wrapped key is not on disk.
+    /// The vault is initialized, but the file with the wrapped key is missing.
     #[error("the vault is initialized, but its wrapped key is not on disk")]
     KeyFileMissing,
-    /// The wrapped key does not open.
+    /// The wrapped key cannot be unwrapped.
     #[error("the wrapped key of the vault does not open with the key of the Secret")]
     DecryptFailed,
     /// The vault does not accept the key.
@@ -28,7 +28,7 @@ pub enum Fatal {
     /// The Secret says that a vault was set up, but its storage is empty.
     #[error("the vault's storage is empty, although the Secret says that it was set up")]
     StorageLost,
-    /// The certificate authority is not mounted, or is not usable.
+    /// The certificate authority is not mounted, or cannot be used.
     #[error("the certificate of the authority is not mounted or cannot be used")]
     CaNotMounted,
     /// An object of the vault differs and cannot be repaired without loss.

@@ -1,15 +1,15 @@
-//! Spreads callers over time: between attempts, and between renewals. A platform that starts all at
-//! once, or comes back after an outage, must not call all at once.
+//! Spreads callers over time: between attempts, and between renewals. When a whole platform starts, or comes
+//! back after an outage, its callers must not all call at the same time.
 
 use std::time::Duration;
 
 use crate::port::Entropy;
 
-/// Maximum first wait; it doubles with each attempt.
+/// Maximum of the first wait; it doubles with each attempt.
 const FIRST: Duration = Duration::from_millis(500);
 /// Upper limit of every wait.
 const LONGEST: Duration = Duration::from_secs(30);
-/// A renewal happens up to one part in this many of its time earlier.
+/// A renewal happens early by up to its time divided by this number.
 const EARLIER: u32 = 10;
 
 /// How long to wait after this many attempts, counted from 0: a random time up to the maximum for

@@ -1,4 +1,4 @@
-//! Rate limits of accounts.
+//! Rate limits per account.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -6,17 +6,16 @@ use std::num::NonZeroU32;
 use super::caller::Account;
 use crate::time::Timestamp;
 
-/// A bucket holds the calls of one minute and refills evenly; so one call weighs this much, and
-/// each second gives back as much as the number of calls allowed per minute.
+/// Weight of one call. A bucket holds the calls of one minute, and each second restores a weight equal to the
+/// number of calls allowed per minute.
 const CALL: u64 = 60;
-/// Full buckets are forgotten if there are more buckets than this.
+/// Full buckets are dropped if there are more buckets than this.
 const REMEMBERED: usize = 1024;
 
 /// A bucket of calls for each account.
 ///
 /// # Security
-/// Only an account that proved its identity takes from its bucket: forging its name uses up
-/// nothing.
+/// Only an account that proved its identity takes from its bucket, so forging its name uses nothing up.
 #[derive(Debug)]
 pub struct Rates {
     per_minute: NonZeroU32,
@@ -30,7 +29,7 @@ struct Used {
 }
 
 impl Rates {
-    /// Allows each account this many calls per minute, also in one burst.
+    /// Allows each account this many calls per minute, even in one burst.
     pub fn new(per_minute: NonZeroU32) -> Self {
         Self { per_minute, used: BTreeMap::new() }
     }
@@ -61,8 +60,7 @@ impl Rates {
         u64::from(self.per_minute.get()) * CALL
     }
 
-    /// The part of the usage that has not been given back yet. A clock that goes backwards gives
-    /// back nothing.
+    /// The part of the usage that has not been restored yet. A clock that goes backwards restores nothing.
     fn left(&self, used: Used, now: Timestamp) -> u64 {
         let seconds = now.unix_seconds().saturating_sub(used.at.unix_seconds());
         let back = u64::try_from(seconds).unwrap_or(0);

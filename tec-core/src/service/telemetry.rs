@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::time::Timestamp;
 
-/// How often a collector reloads its certificate. Without this setting, it never does.
+/// Interval after which a collector reloads its certificate. Without this setting, it never does.
 const RELOAD: &str = "5m";
 
 /// Paths of the certificate, its key and the CA certificates.
@@ -23,13 +23,13 @@ pub struct TlsFiles {
     pub ca: String,
 }
 
-/// Where a collector listens for OTLP.
+/// Addresses where a collector listens for OTLP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "OTLP has these two protocols")]
 pub struct Listen {
-    /// For tracers.
+    /// Address for tracers, over gRPC.
     pub grpc: SocketAddr,
-    /// For our own programs, and for other senders over HTTP.
+    /// Address for our own programs, and for other senders over HTTP.
     pub http: SocketAddr,
 }
 
@@ -90,9 +90,9 @@ pub fn tracer(endpoint: &Endpoint, tls: &TlsFiles) -> BTreeMap<&'static str, Str
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "the levels of a log")]
 pub enum Severity {
-    /// Of interest to programmers, step by step.
+    /// Step-by-step details for developers.
     Trace,
-    /// Of interest to programmers.
+    /// Details for developers.
     Debug,
     /// Something changed.
     Info,

@@ -35,7 +35,7 @@ pub struct SigningRequest(String);
 #[non_exhaustive]
 pub struct SigningRequestError;
 
-/// Maximum size of a request in bytes. A request for a P-256 key without extensions has 500.
+/// Maximum size of a request in bytes. A request for a P-256 key without extensions has about 500.
 const MAX_REQUEST: usize = 4096;
 /// First and last line (RFC 7468, section 7).
 const REQUEST_BEGIN: &str = "-----BEGIN CERTIFICATE REQUEST-----";
@@ -116,7 +116,7 @@ impl Material {
         }
     }
 
-    /// When to renew it: after two thirds of the lifetime that is left at `now`.
+    /// When to renew it: after two thirds of the lifetime that remains at `now`.
     pub fn renew_after(&self, now: Timestamp) -> Duration {
         renew_after(self.not_after, now)
     }

@@ -12,9 +12,8 @@ use super::schema::PAGE;
 pub(super) const DATABASE: &str = "tec.db";
 /// The key that secrets are sealed with.
 pub(super) const SEAL_KEY: &str = "seal.key";
-/// Everything that may be in the directory and must be closed to others. SQLite puts the
-/// write-ahead log and shared memory next to the database under these names (sqlite.org/wal.html,
-/// section 2.3).
+/// Everything that may be in the directory and must be closed to others. SQLite puts the write-ahead log and
+/// the shared memory next to the database, under these names (sqlite.org/wal.html, section 2.3).
 const FILES: [&str; 5] = [DATABASE, WAL, "tec.db-shm", SEAL_KEY, SEAL_KEY_NEW];
 const WAL: &str = "tec.db-wal";
 /// A seal key that is being written.
@@ -72,8 +71,8 @@ fn wrong(path: &Path, found: &str, fix: String) -> StoreError {
     StoreError::Access { path: path.to_owned(), found: found.to_owned(), fix }
 }
 
-/// Path of the database. Creates an empty file if there is none, since SQLite would make it
-/// readable to others, and gives its additional files the mode of the first.
+/// Path of the database. Creates an empty file if there is none, because SQLite would make it readable to
+/// others; SQLite gives its additional files the mode of this one.
 pub(super) fn database_file(dir: &Path) -> Result<PathBuf, StoreError> {
     let path = dir.join(DATABASE);
     let length = length(&path)?;

@@ -112,8 +112,8 @@ fn submit(db: &Connection, record: &AkRecord, line: &AuditEvent) -> Result<Creat
     Ok(CreateOutcome::Created)
 }
 
-/// The compare-and-swap: all of it is one transaction of the one writer, and the index `ak_bound`
-/// holds even if this function were wrong.
+/// The compare-and-swap: everything happens in one transaction of the single writer, and the index `ak_bound`
+/// would hold even if this function were wrong.
 fn bind(db: &Connection, mut record: AkRecord, line: &AuditEvent) -> Result<BindOutcome, Failure> {
     if !is_live(db, &record.machine)? {
         return Ok(BindOutcome::NoMachine);

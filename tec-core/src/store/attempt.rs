@@ -13,16 +13,16 @@ use crate::explain::{Gate, StepState};
 use crate::id::{AttemptId, MachineId};
 use crate::port::{AttemptLog, PortError};
 
-/// Attempts kept per machine; the contract of [`AttemptLog`] asks for 16.
+/// Number of attempts kept per machine; the contract of [`AttemptLog`] asks for 16.
 const PER_MACHINE: i64 = 32;
-/// Attempts kept for unknown machines.
+/// Number of attempts kept for unknown machines.
 const WITHOUT_MACHINE: i64 = 1000;
-/// Attempts kept for unsigned evidence that names a key of the machine.
+/// Number of attempts kept for unsigned evidence that names a key of the machine.
 const UNSIGNED_PER_MACHINE: i64 = 8;
-/// Attempts kept for unsigned evidence that names no key.
+/// Number of attempts kept for unsigned evidence that names no key.
 const UNSIGNED_WITHOUT_MACHINE: i64 = 200;
-/// Unsigned attempts are stored under a name of their own instead of the machine, so that they only
-/// push out each other.
+/// Unsigned attempts are stored under a name of their own instead of the machine, so that they displace only
+/// each other.
 const UNSIGNED: &str = "unsigned";
 
 /// Name of the unsigned attempts of a machine.
@@ -79,8 +79,8 @@ impl AttemptLog for Store {
     }
 }
 
-/// The order is that of the first recording, so it does not depend on a clock. A repetition takes
-/// the place of the attempt that it repeats.
+/// Attempts are ordered by their first recording, not by a clock. A repetition takes the place of the attempt
+/// that it repeats.
 fn record(db: &Connection, attempt: &Attempt) -> Result<(), StoreError> {
     let (machine, kept) = place(attempt);
     let Some((seq, old)) = replaced(db, attempt, machine.as_ref())? else {
@@ -100,8 +100,7 @@ fn record(db: &Connection, attempt: &Attempt) -> Result<(), StoreError> {
     remove_oldest(db, machine.as_ref(), kept)
 }
 
-/// The row that an attempt replaces: the one with its id, or the machine's last one if it repeats
-/// that.
+/// The row that an attempt replaces: the one with its ID, or the machine's last one if it repeats that.
 fn replaced(
     db: &Connection,
     attempt: &Attempt,

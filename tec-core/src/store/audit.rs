@@ -36,7 +36,7 @@ pub enum AuditVerdict {
         /// Hash of the last line; if kept elsewhere, it also proves that nobody rewrote the chain.
         head: Sha256Digest,
     },
-    /// A line was altered, removed, or added without going through the store.
+    /// A line was altered or removed, or was added without going through the store.
     Broken {
         /// Number of the first line that differs from what was written.
         sequence: u64,
@@ -50,7 +50,7 @@ impl Store {
         self.readers.with(|db| entries(db, FORWARD, after, limit))
     }
 
-    /// At most `limit` lines of the audit log with numbers below `before`, the latest first.
+    /// At most `limit` lines of the audit log with numbers below `before`, latest first.
     pub fn audit_latest(&self, before: u64, limit: usize) -> Result<Vec<AuditEntry>, StoreError> {
         const BACKWARD: &str = "SELECT * FROM audit WHERE seq < ?1 ORDER BY seq DESC LIMIT ?2";
         self.readers.with(|db| entries(db, BACKWARD, before, limit))
@@ -94,8 +94,8 @@ fn head(db: &Connection) -> Result<(i64, Sha256Digest), StoreError> {
     Ok((sequence, Sha256Digest::new(hash)))
 }
 
-/// Appends a line; also used by the writes that it describes. The transaction has the write lock,
-/// so no other process appends in between.
+/// Appends a line; also used by the writes that the line describes. The transaction has the write lock, so no
+/// other process appends in between.
 pub(super) fn append(db: &Connection, event: &AuditEvent) -> Result<(), StoreError> {
     let event = serde_json_canonicalizer::to_string(event)
         .map_err(|error| StoreError::undecodable("event", error))?;

@@ -6,7 +6,7 @@ use super::error::{Failure, StoreError};
 use crate::migrate::{AnchorId, Authority, Deed};
 use crate::port::{Entropy, EntropyRng};
 
-/// Founds the anchor, if that has not happened yet.
+/// Creates the record of the anchor, if there is none yet.
 pub(super) fn found(db: &Connection, entropy: &dyn Entropy) -> Result<(), StoreError> {
     let anchor = AnchorId::random(&mut EntropyRng::new(entropy));
     let record = encode(&Authority::founded(anchor))?;

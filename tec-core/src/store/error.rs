@@ -34,7 +34,7 @@ pub enum StoreError {
         operation: &'static str,
         /// Directory or file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -43,7 +43,7 @@ pub enum StoreError {
     Corrupt {
         /// Where the damage is, or how it was detected.
         what: String,
-        /// Why, if a library reports more.
+        /// The cause, if a library reports one.
         #[source]
         source: Option<Cause>,
     },
@@ -61,21 +61,21 @@ pub enum StoreError {
         /// How this was detected.
         what: String,
     },
-    /// There is no space left to write.
+    /// There is no space left for writing.
     #[error("no space left to {operation}")]
     Full {
         /// The operation that failed.
         operation: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         source: Cause,
     },
     /// Another process has locked the database.
-    #[error("cannot {operation}: another process holds the store")]
+    #[error("cannot {operation}: another process has locked the store")]
     Busy {
         /// The operation that failed.
         operation: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         source: Cause,
     },
@@ -86,7 +86,7 @@ pub enum StoreError {
         operation: &'static str,
         /// Kind of the failure, which determines whether a retry may succeed.
         kind: PortErrorKind,
-        /// Why.
+        /// The cause.
         #[source]
         source: Cause,
     },
@@ -172,7 +172,7 @@ impl StoreError {
     }
 }
 
-/// Why a call was not carried out.
+/// The reason why a call was not carried out.
 #[derive(Debug)]
 pub(super) enum Failure {
     /// The contract of the port refuses it.

@@ -173,7 +173,7 @@ pub(super) fn list(
         .collect()
 }
 
-/// Marks the machine of a bound key as no longer unclaimed.
+/// Marks the machine of a bound key as claimed.
 pub(super) fn activate(db: &Connection, ak: &AkRecord) -> Result<(), StoreError> {
     db.prepare_cached(
         "UPDATE machine SET state = 'active', last_ak = ?2, last_ek = ?3 WHERE id = ?1",
@@ -197,7 +197,7 @@ pub(super) fn remove(db: &Connection, id: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// An anchor that may not remove anything keeps them: the other one decides.
+/// An anchor that may not remove anything keeps them: the other anchor decides.
 fn expire(db: &Connection, before: Timestamp) -> Result<u64, Failure> {
     if authority::read(db)?.permit(Deed::Remove).is_err() {
         return Ok(0);

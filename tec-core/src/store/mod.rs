@@ -14,7 +14,8 @@
 //! find ──────────────────► pool of read-only connections
 //! ```
 //! The state directory holds `tec.db` (with `-wal` and `-shm` next to it) and `seal.key`, all
-//! closed to other users. Losing `seal.key` means losing every disk key in the store: back up both.
+//! closed to other users. Losing `seal.key` means losing every disk key in the store: back up both the
+//! database and the key.
 //!
 //! Every write checks the record of authority in its own transaction ([`crate::migrate`]): a store
 //! that gave up the authority approves nothing, and one that was replaced releases nothing.
@@ -59,8 +60,8 @@ pub use self::error::StoreError;
 
 /// The embedded store.
 ///
-/// Several of its traits have methods with the same name: call them through `&dyn MachineRegistry`
-/// and so on, or as `MachineRegistry::find(&store, …)`.
+/// Several of its traits have methods with the same name. Call them through `&dyn MachineRegistry` and so on,
+/// or as `MachineRegistry::find(&store, …)`.
 ///
 /// Dropping it waits for queued writes.
 #[derive(Debug)]

@@ -101,8 +101,7 @@ fn part<T: DeserializeOwned>(db: &Connection, id: &str) -> Result<T, StoreError>
     serde_json::from_str(&body).map_err(undecodable)
 }
 
-/// Removes those of `parts` that nothing refers to any more, and the approvals of baselines that no
-/// key has.
+/// Removes those of `parts` that nothing refers to anymore, and the approvals of baselines that no key has.
 fn sweep(db: &Connection, parts: &[String]) -> Result<(), StoreError> {
     let mut parts = parts.to_vec();
     for id in parts.clone() {

@@ -8,7 +8,7 @@ use rusqlite::Connection;
 use super::error::StoreError;
 use super::schema;
 
-/// Maximum number of concurrent reads; one more waits for the first connection.
+/// Maximum number of concurrent reads; further reads wait for the first connection.
 const CONNECTIONS: usize = 4;
 
 /// The pool.

@@ -23,11 +23,11 @@ const ADDED: [(i64, &str); 7] = [
 ];
 /// Page size in bytes. Files consist of whole pages, see [`super::access::database_file`].
 pub(super) const PAGE: u64 = 4096;
-/// How long a statement waits for another process.
+/// How long a statement waits for a lock of another process.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum size of the write-ahead log after a checkpoint, in bytes.
 const WAL_LIMIT: i64 = 16 * 1024 * 1024;
-/// Prepared statements kept per connection; this module has fewer.
+/// Prepared statements kept per connection; the store uses fewer.
 const STATEMENTS: usize = 96;
 
 /// Version 1.
@@ -136,10 +136,9 @@ CREATE TABLE tpm_clock (
 CREATE INDEX tpm_clock_machine ON tpm_clock (machine);
 ";
 
-/// Added by version 4: the key that a machine had last, and the network that a key came from. A
-/// machine that older versions left without a bound key is given the key that was revoked last,
-/// whose endorsement key counts for nothing: versions before this one did not record whether it was
-/// ever bound.
+/// Added by version 4: the key that a machine had last, and the network that a key came from. A machine that
+/// older versions left without a bound key gets the key that was revoked last. The endorsement key of that
+/// key counts for nothing, because older versions did not record whether it was ever bound.
 const BINDING_COLUMNS: &str = "
 ALTER TABLE machine ADD COLUMN last_ak TEXT;
 ALTER TABLE machine ADD COLUMN last_ek TEXT;
@@ -153,8 +152,8 @@ UPDATE machine SET last_ak =
     WHERE last_ak IS NULL AND state <> 'unclaimed';
 ";
 
-/// Added by version 5: why a machine is out of service, other than revocation. Its `state` is
-/// 'revoked' then, so that code that only looks at that column keeps it out.
+/// Added by version 5: why a machine is out of service, other than revocation. Its `state` is then 'revoked',
+/// so that code that reads only that column refuses it.
 const SERVICE_COLUMN: &str = "
 ALTER TABLE machine ADD COLUMN out_of_service TEXT
     CHECK (out_of_service IN ('quarantined', 'retired'));

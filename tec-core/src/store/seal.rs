@@ -48,8 +48,8 @@ impl Seal {
     /// Reads the seal key and checks that it belongs to the database; creates both on the first
     /// start.
     ///
-    /// The transaction keeps other processes out in the meantime. A crash between key file and
-    /// check value leaves a key without a check value, which the next start uses.
+    /// The transaction keeps other processes out. A crash between writing the key file and the check value
+    /// leaves a key without a check value, which the next start uses.
     pub(super) fn load(
         dir: &Path,
         db: &mut Connection,
@@ -181,8 +181,8 @@ fn read_key(dir: &Path) -> Result<Option<SecretArray<KEY>>, StoreError> {
     Ok(Some(SecretArray::new(*key)))
 }
 
-/// Generates the key and makes it durable: written to a temporary file, synced, renamed, directory
-/// synced.
+/// Generates the key and makes it durable: writes a temporary file, syncs it, renames it, and syncs the
+/// directory.
 fn create_key(dir: &Path, entropy: &dyn Entropy) -> Result<SecretArray<KEY>, StoreError> {
     let mut key = Zeroizing::new([0; KEY]);
     entropy.fill(key.as_mut_slice());

@@ -74,7 +74,7 @@ fn put_new(
     Ok(PutOutcome::Stored)
 }
 
-/// Returns whether there was none; also used for secrets of another anchor.
+/// Stores a secret unless there is one, and returns whether it did; also used for secrets of another anchor.
 pub(super) fn insert(db: &Connection, path: &str, sealed: &[u8]) -> Result<bool, StoreError> {
     let inserted = db
         .prepare_cached("INSERT INTO secret VALUES (?1, ?2) ON CONFLICT DO NOTHING")?

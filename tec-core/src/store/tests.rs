@@ -49,7 +49,7 @@ impl Place {
         self.try_open().unwrap()
     }
 
-    /// The database opened without the store, as someone with a shell would do it.
+    /// The database, opened without the store, as someone with a shell would.
     fn raw(&self) -> Connection {
         Connection::open(self.file("tec.db")).unwrap()
     }

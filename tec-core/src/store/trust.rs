@@ -1,4 +1,4 @@
-//! The store as a trust anchor: one page of another anchor's units is one transaction.
+//! The store as a trust anchor: each page of another anchor's units is one transaction.
 
 mod page;
 

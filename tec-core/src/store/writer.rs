@@ -12,7 +12,7 @@ use crate::port::PortErrorKind;
 
 /// Maximum number of queued writes before callers have to wait.
 const QUEUE: usize = 1024;
-/// Maximum number of writes in one transaction, so that the first does not wait long.
+/// Maximum number of writes in one transaction, so that the first write does not wait long.
 const BATCH: usize = 256;
 
 /// Handle to the writer thread; dropping it waits until the queue is empty.
@@ -145,8 +145,8 @@ fn rolled_back() -> Arc<StoreError> {
     })
 }
 
-/// One transaction for all of `batch`; dropping it rolls back. `None` if one of them ended it, so
-/// that nothing of the others was kept.
+/// One transaction for all of `batch`; dropping it rolls back. `None` if one of the writes ended it, so that
+/// nothing was kept of the others.
 fn carry_out(db: &mut Connection, batch: &mut [Box<dyn Job>]) -> Option<Committed> {
     transact(db, batch)
         .map_err(|source| Arc::new(StoreError::sqlite("write to the store", source)))

@@ -1,5 +1,5 @@
-//! Stores with one defect each, and the suites that catch them: a suite that lets a defect pass
-//! proves nothing to the author of a store.
+//! Stores with one defect each, and the suites that catch them: a suite that misses a defect proves nothing
+//! to the author of a store.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};

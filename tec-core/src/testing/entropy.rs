@@ -1,4 +1,4 @@
-//! Randomness that repeats.
+//! Reproducible randomness.
 
 use std::sync::{Mutex, PoisonError};
 

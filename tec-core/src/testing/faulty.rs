@@ -44,7 +44,7 @@ pub enum Fault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Call {
-    /// Number of the call across all ports of this wrapper, from 0.
+    /// Number of the call across all ports of this wrapper, starting at 0.
     pub number: u64,
     /// Port and method, for example `AkRegistry::bind`.
     pub operation: &'static str,
@@ -78,7 +78,7 @@ impl<T: Send + Sync> Faulty<T> {
         Self::new(inner, |_| Fault::None)
     }
 
-    /// Call `number` suffers `fault`, and every later call fails: the process died there.
+    /// Call `number` suffers `fault`, and every later call fails, as if the process had died there.
     pub fn crash_at(inner: Arc<T>, number: u64, fault: Fault) -> Self {
         Self::new(inner, move |call| match call.number.cmp(&number) {
             std::cmp::Ordering::Less => Fault::None,
@@ -87,8 +87,8 @@ impl<T: Send + Sync> Faulty<T> {
         })
     }
 
-    /// About `per_mille` of every 1000 calls suffer a fault, both kinds equally likely,
-    /// reproducible by `seed`.
+    /// About `per_mille` of every 1000 calls suffer a fault, both kinds equally likely; the same `seed` gives
+    /// the same faults.
     pub fn seeded(inner: Arc<T>, seed: u64, per_mille: u32) -> Self {
         let rng = Mutex::new(ChaCha20Rng::seed_from_u64(seed));
         Self::new(inner, move |_| {
@@ -112,7 +112,7 @@ impl<T: Send + Sync> Faulty<T> {
         self.calls.load(Ordering::SeqCst)
     }
 
-    /// `call` has not begun: a future does nothing before it is polled.
+    /// `call` has not started: a future does nothing before it is polled.
     async fn run<R: Send>(
         &self,
         operation: &'static str,

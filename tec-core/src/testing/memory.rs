@@ -41,7 +41,7 @@ struct State {
     attempts: Vec<Attempt>,
     clocks: BTreeMap<Fingerprint, (MachineId, ClockReading)>,
     platforms: BTreeMap<Fingerprint, PlatformRecord>,
-    /// Approved changes: from a baseline, to what was seen.
+    /// Approved changes: from a baseline to what was seen.
     approvals: Vec<(Firmware, Firmware)>,
     authority: Option<Authority>,
     adopted: BTreeSet<UnitName>,

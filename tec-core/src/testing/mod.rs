@@ -7,8 +7,8 @@
 //! [plan](crate::plan) at every step ([`crash_everywhere`]), sample values ([`sample`]), and one
 //! conformance suite per port.
 //!
-//! *What it is not*: fit for production. Nothing here is durable, and suites panic if an
-//! implementation breaks its contract.
+//! *What it is not*: suitable for production. Nothing here is durable, and suites panic if an implementation
+//! breaks its contract.
 //!
 //! # Conformance suites
 //! A suite takes a factory that creates an *empty* implementation each time it is called, and
@@ -57,10 +57,10 @@ pub use self::suite::{
     secret_store, trust_anchor, wrapped_keys,
 };
 
-/// Runs a future that never has to wait, as is true of the doubles.
+/// Runs a future that never has to wait, like those of the doubles.
 ///
 /// # Panics
-/// If it waits.
+/// If the future waits.
 #[cfg(test)]
 pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     let mut future = std::pin::pin!(future);

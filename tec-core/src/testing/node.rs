@@ -18,7 +18,7 @@ use crate::node::ticket::JoinTicket;
 use crate::port::{PortError, PortErrorKind};
 use crate::secret::SecretBytes;
 
-/// What a [`MemoryNode`] went through.
+/// What happened to a [`MemoryNode`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NodeRecord {
@@ -32,7 +32,7 @@ pub struct NodeRecord {
     pub intent: Option<Intent>,
     /// `node_state.json`.
     pub state: Option<NodeState>,
-    /// How many times it was turned into a cluster.
+    /// How many times a cluster was created on it.
     pub initialized: usize,
     /// How many times it joined one.
     pub joined: usize,
@@ -69,7 +69,7 @@ impl MemoryNode {
         self.lock().clone()
     }
 
-    /// Reboots the machine: the register starts anew.
+    /// Reboots the machine, which resets the register.
     pub fn reboot(&self) {
         self.lock().register = Sha256Digest::ZERO;
     }

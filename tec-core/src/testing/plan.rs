@@ -1,4 +1,4 @@
-//! Runs plans in a world that fails, loses answers and kills the process at every step.
+//! Runs plans in a world in which effects fail, answers are lost, and the process dies at every step.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -8,7 +8,7 @@ use rand_core::{Rng as _, SeedableRng as _};
 
 use crate::plan::Plan;
 
-/// The outside of a plan, as seen by a test: everything that survives a crash.
+/// The environment of a plan in a test: everything that survives a crash.
 pub trait World {
     /// The plan under test.
     type Plan: Plan;
@@ -70,11 +70,11 @@ pub struct PlanRun {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PlanRow {
-    /// Number of the effect in the run without mishaps, from 0.
+    /// Number of the effect in the run without mishaps, starting at 0.
     pub number: usize,
     /// Its name.
     pub effect: String,
-    /// What happened to it.
+    /// What happened to the effect.
     pub mishap: Mishap,
     /// Effects until the end.
     pub effects: usize,
@@ -108,7 +108,7 @@ pub fn run_plan<W: World>(
     run
 }
 
-/// One process; `false` if it died.
+/// Runs one process; returns `false` if it died.
 fn run_process<W: World>(
     world: &mut W,
     limit: usize,
@@ -188,8 +188,8 @@ pub fn crash_everywhere<W: World>(
     rows
 }
 
-/// A schedule in which about `per_mille` of 1000 effects suffer a mishap, all kinds equally likely,
-/// reproducible by `seed`, and none after the first `until` effects, so that every run ends.
+/// A schedule in which about `per_mille` of 1000 effects suffer a mishap, all kinds equally likely. The same
+/// `seed` gives the same mishaps. None occurs after the first `until` effects, so that every run ends.
 pub fn seeded_mishaps(seed: u64, per_mille: u32, until: usize) -> impl FnMut(usize) -> Mishap {
     let mut rng = ChaCha20Rng::seed_from_u64(seed);
     move |number| {

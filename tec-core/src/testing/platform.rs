@@ -45,35 +45,35 @@ impl PlatformBoot {
         }
     }
 
-    /// Another version of the firmware.
+    /// Changes the version of the firmware.
     #[must_use]
     pub fn firmware(mut self, version: &str) -> Self {
         version.clone_into(&mut self.firmware);
         self
     }
 
-    /// Another option ROM.
+    /// Changes the option ROM.
     #[must_use]
     pub fn option_rom(mut self, name: &str) -> Self {
         name.clone_into(&mut self.option_rom);
         self
     }
 
-    /// Another boot order, in PCR 1.
+    /// Changes the boot order, in PCR 1.
     #[must_use]
     pub fn boot_order(mut self, order: &str) -> Self {
         order.clone_into(&mut self.boot_order);
         self
     }
 
-    /// Secure Boot on or off.
+    /// Turns Secure Boot on or off.
     #[must_use]
     pub fn secure_boot(mut self, state: SecureBootState) -> Self {
         self.state = state;
         self
     }
 
-    /// Other entries in a key database.
+    /// Changes the entries of a key database.
     #[must_use]
     pub fn keys(mut self, name: KeyDatabase, entries: &[u64]) -> Self {
         for (known, keys) in DATABASES.iter().zip(&mut self.keys) {
@@ -84,21 +84,21 @@ impl PlatformBoot {
         self
     }
 
-    /// Other authorities, as another boot loader would have.
+    /// Changes the authorities, as a different boot loader would.
     #[must_use]
     pub fn authorities(mut self, authorities: &[&str]) -> Self {
         self.authorities = authorities.iter().map(|name| (*name).to_owned()).collect();
         self
     }
 
-    /// An event of the policy that is no variable.
+    /// An event of the policy that is not a variable.
     #[must_use]
     pub fn other(mut self, text: &str) -> Self {
         self.other = Some(text.to_owned());
         self
     }
 
-    /// The same boot without its log.
+    /// Removes the log of the boot.
     #[must_use]
     pub fn without_log(mut self) -> Self {
         self.has_log = false;

@@ -27,7 +27,7 @@ pub fn time(seconds: i64) -> Timestamp {
     Timestamp::from_unix_seconds(1_767_225_600).plus_seconds(seconds)
 }
 
-/// A machine id; ids sort like their numbers.
+/// A machine ID; IDs sort like their numbers.
 pub fn machine_id(number: u64) -> MachineId {
     MachineId::from(Uuid::from_u128(u128::from(number)))
 }
@@ -87,7 +87,7 @@ pub fn secret_path(machine: u64) -> ResourcePath {
     ResourcePath::luks_root(&machine_id(machine))
 }
 
-/// Id of the key of a state disk.
+/// ID of the key of a state disk.
 pub fn data_key_id(number: u64) -> DataKeyId {
     let machine = machine_id(number).to_string();
     match machine.parse() {
@@ -101,7 +101,7 @@ pub fn secret(number: u64) -> SecretBytes {
     SecretBytes::new(Sha256Digest::of(number.to_le_bytes()).as_bytes().to_vec())
 }
 
-/// A recovery key that looks sealed to an admin as far as a store can tell: text, like every JWE.
+/// A recovery key that, to a store, looks sealed to an admin: text, like every JWE.
 pub fn sealed(number: u64) -> SecretBytes {
     SecretBytes::new(format!("{{\"ciphertext\":\"{number}\"}}").into_bytes())
 }
@@ -131,7 +131,7 @@ pub fn line_at(seconds: i64) -> AuditEvent {
     AuditEvent::new(time(seconds), AuditAction::AkBound, None, "a change")
 }
 
-/// The id of an attempt.
+/// The ID of an attempt.
 ///
 /// # Panics
 /// Never: the text is a UUID.

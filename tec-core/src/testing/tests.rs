@@ -32,7 +32,7 @@ async fn memory_doubles_conform() {
     .await;
 }
 
-/// Machines in one place, secrets in another.
+/// Machines in one store, secrets in another.
 struct Apart {
     registry: MemoryRegistry,
     vault: MemoryRegistry,

@@ -76,8 +76,8 @@ fn panel(metric: Metric, id: usize, (x, y): (usize, usize)) -> Value {
     })
 }
 
-/// Rates of counters, the slowest hundredth of histograms, and the maximum of gauges: only the leader has
-/// values for them, and the other replicas report none.
+/// Rates of counters, the 99th percentile of histograms, and the maximum of gauges, because only the leader
+/// reports them.
 fn expression(metric: Metric) -> String {
     let (name, by) = (metric.as_str(), metric.labels().join(", "));
     match metric.kind() {

@@ -1,7 +1,7 @@
 //! Two Helm charts: the definitions, which survive an uninstallation, and the operator.
 //!
-//! Templates are the rendered objects with marks in the places that values fill; a mark cannot be confused
-//! with real content, and none may be left over.
+//! Templates are the rendered objects with a mark wherever a value goes. A mark cannot be mistaken for real
+//! content, and none may be left over.
 
 use anyhow::{Context as _, Result, ensure};
 use kube::api::ObjectMeta;
@@ -16,7 +16,7 @@ use crate::{Files, REPOSITORY, VERSION, dashboard, monitoring, values, yaml};
 
 const CRDS: &str = "tec-crds";
 const OPERATOR: &str = "tec-operator";
-/// The oldest Kubernetes that supports selectable fields of custom resources by default.
+/// The oldest Kubernetes version that supports selectable fields of custom resources by default.
 pub(crate) const KUBERNETES: &str = "1.31.0";
 
 /// Where an image is stored.
@@ -57,7 +57,7 @@ fn definitions() -> Result<Files> {
     files.insert(format!("templates/{GUARD}"), guard);
     for mut crd in crds() {
         keep(&mut crd.metadata);
-        let name = crd.metadata.name.clone().context("a CRD without a name")?;
+        let name = crd.metadata.name.clone().context("a CRD has no name")?;
         let text = yaml::document(&crd)?;
         ensure!(!text.contains("{{"), "{name} would be read as a template");
         files.insert(format!("templates/{name}.yaml"), text);
@@ -92,7 +92,7 @@ fn chart() -> Result<Files> {
     Ok(files)
 }
 
-/// Accounts and permissions; and the operator, for either type of user.
+/// Accounts and permissions, and the operator for either type of user.
 fn operator_templates() -> Result<(String, String)> {
     let (mut accounts, mut programs) = (yaml::GENERATED.to_owned(), yaml::GENERATED.to_owned());
     let assigned = template(&operator(&marked(PodUser::Assigned)))?;

@@ -1,4 +1,4 @@
-//! The file that images are built from: one target per image, from precompiled programs.
+//! The Containerfile: one target per image, built from precompiled programs.
 
 use tec_k8s::render::RelatedImage;
 
@@ -19,7 +19,7 @@ const PROGRAMS: [(&str, &str, &str); 8] = [
     // The files of a control plane and the TPM device belong to root.
     ("join-service", "join-service", "0:0"),
 ];
-/// Programs of the image `tec-services`, whose containers name the one to run.
+/// Programs of the image `tec-services`; each container names the one that it runs.
 const SERVICES: [&str; 3] = ["services-bootstrap", "services-init", "services-broker"];
 
 pub(crate) fn files() -> Files {

@@ -17,7 +17,7 @@ pub(crate) fn files() -> Result<Files> {
     let mut files = Files::new();
     let mut names = Vec::new();
     for crd in crds() {
-        let name = crd.metadata.name.clone().context("a CRD without a name")?;
+        let name = crd.metadata.name.clone().context("a CRD has no name")?;
         let name = format!("{name}.yaml");
         files.insert(format!("crds/{name}"), yaml::document(&crd)?);
         names.push(name);
@@ -62,8 +62,8 @@ fn base(files: &mut Files, accounts: &[Object], programs: &[Object]) -> Result<(
     Ok(())
 }
 
-/// OpenShift picks the users of pods itself: the operator's own is left open, and the operator is configured
-/// to leave the others open too.
+/// OpenShift picks the users of pods itself, so the operator's Deployment sets none, and the operator is
+/// configured to set none in the pods that it deploys.
 fn openshift() -> Result<String> {
     let name = Component::Operator.deployment();
     let mut installation = Installation::default();

@@ -1,4 +1,4 @@
-//! Writes the operator's packages, and the pages about what it reports, below the given directory.
+//! Writes the operator's packages, and the pages about its reports, below the given directory.
 //! `cargo xtask codegen` runs it.
 //!
 //! ```text
@@ -30,7 +30,7 @@ type Files = BTreeMap<String, String>;
 
 /// Version of this release.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// Where sources and pages are.
+/// URL of sources and pages.
 const REPOSITORY: &str = env!("CARGO_PKG_REPOSITORY");
 
 fn main() -> Result<()> {

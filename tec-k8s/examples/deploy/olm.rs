@@ -27,7 +27,7 @@ pub(crate) fn files() -> Result<Files> {
         ("bundle.Containerfile".to_owned(), containerfile()),
     ]);
     for crd in crds() {
-        let name = crd.metadata.name.clone().context("a CRD without a name")?;
+        let name = crd.metadata.name.clone().context("a CRD has no name")?;
         files.insert(format!("manifests/{name}.yaml"), yaml::document(&crd)?);
     }
     // The manager applies only kinds that it knows; it does not know NetworkPolicy everywhere.
@@ -95,7 +95,7 @@ const DESCRIPTION: &str = "A node's disk is encrypted. Its key is released only 
      register at and the Trustee that releases keys, and keeps the Trustee in step with the machines, \
      keys and images that are approved.";
 
-/// Only the namespace of the operator: Roles reach no further.
+/// Only the namespace of the operator, because Roles apply to no other.
 fn modes() -> Value {
     let mode = |name: &str, supported: bool| json!({"type": name, "supported": supported});
     json!([
@@ -108,7 +108,7 @@ fn modes() -> Value {
 
 fn install(installation: &Installation, objects: &[Object]) -> Result<Value> {
     let deployment = kustomize::deployment(installation)?;
-    let spec = deployment.get("spec").context("a Deployment without a spec")?;
+    let spec = deployment.get("spec").context("the Deployment has no spec")?;
     let labels = deployment.pointer("/metadata/labels");
     let rules: BTreeMap<&str, _> = objects
         .iter()
@@ -168,7 +168,7 @@ fn related_images(installation: &Installation) -> Result<Vec<Value>> {
     Ok(images)
 }
 
-/// What an admin starts with.
+/// Example objects that an admin starts with.
 fn examples() -> Result<String> {
     let api_version = format!("{GROUP}/{API_VERSION}");
     let cluster = json!({

@@ -1,4 +1,4 @@
-//! Pages for people: what the programs report, and what to do about it.
+//! Documentation pages: what the programs report, and what to do about it.
 
 use tec_k8s::signal::{Alert, Event, Metric};
 

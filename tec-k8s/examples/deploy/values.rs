@@ -6,10 +6,10 @@ use serde_json::{Map, Value, json};
 
 use crate::yaml;
 
-/// One value.
+/// One value of the chart.
 pub(crate) struct Setting {
     name: &'static str,
-    /// As written in values.yaml.
+    /// Default value, as written in values.yaml.
     default: &'static str,
     about: &'static str,
     /// Its JSON Schema.
@@ -17,9 +17,9 @@ pub(crate) struct Setting {
     place: Place,
 }
 
-/// What a template does with a value.
+/// How a template uses a value.
 enum Place {
-    /// It is read where the template was rendered with a mark, or decides what is installed.
+    /// It replaces a mark in the template, or decides what is installed.
     Elsewhere,
     /// A flag of the operator, from text.
     Flag(&'static str),
@@ -57,7 +57,7 @@ fn generations() -> Value {
     json!({"enum": ["", "mounted", "unified", "v0.21"]})
 }
 
-/// All but `images`, `imagePullSecrets` and `monitoring`, which have members of their own.
+/// All values except `images`, `imagePullSecrets` and `monitoring`, which have members of their own.
 pub(crate) const SETTINGS: [Setting; 14] = [
     Setting {
         name: "assignedPodUser",
@@ -240,7 +240,10 @@ settings:
 pub(crate) fn fill(deployment: &str) -> Result<String> {
     let mut filled = deployment.to_owned();
     let mut put = |at: &str, with: String| {
-        ensure!(filled.matches(at).count() == 1, "the Deployment has not one {at:?}");
+        ensure!(
+            filled.matches(at).count() == 1,
+            "the Deployment does not contain {at:?} exactly once"
+        );
         filled = filled.replace(at, &with);
         anyhow::Ok(())
     };

@@ -14,7 +14,7 @@
 //! | `rpc` | [`rpc`] | the services Init, Join and Recover, and their clients |
 //! | `host` | [`host`] | the state disk, files, kubeadm, key services, metadata |
 //! | `aws` | in [`host`] | key service and buckets of AWS |
-//! | `experimental-clouds` | in [`host`] | those of Azure and Google Cloud |
+//! | `experimental-clouds` | in [`host`] | key services and buckets of Azure and Google Cloud |
 //! | `member` | [`member`] | what the join service keeps in the cluster |
 //! | `instance` | [`instance`], [`admission`] | the parts assembled, as the programs run them |
 //!

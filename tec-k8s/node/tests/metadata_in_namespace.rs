@@ -18,7 +18,7 @@ use tokio::time::Instant;
 /// Marks the process inside.
 const INSIDE: &str = "METADATA_NAMESPACE";
 const ADDRESS: &str = "169.254.169.254";
-/// More than the client waits (`tec_node::host`), and much less than forever.
+/// Longer than the client waits (`tec_node::host`), but short enough for a test.
 const LIMIT: Duration = Duration::from_secs(15);
 
 const INSTANCE: &str = r#"{"compute": {"resourceId": "/subscriptions/s/vm", "osProfile":
@@ -30,7 +30,7 @@ const INSTANCE: &str = r#"{"compute": {"resourceId": "/subscriptions/s/vm", "osP
  "network": {"interface": [{"ipv4": {"ipAddress": [{"privateIpAddress": "10.0.0.7"}]}}]}}"#;
 const CERTIFICATE: &str = r#"{"vcekCert": "-----BEGIN CERTIFICATE-----", "certificateChain": ""}"#;
 
-/// What the service does with the next connection.
+/// How the service handles the next connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Act {
     Answer,
@@ -106,7 +106,7 @@ async fn play(mut stream: TcpStream, act: Act) -> std::io::Result<()> {
     stream.write_all(text.as_bytes()).await
 }
 
-/// One byte per second: no single read takes long.
+/// Sends one byte per second, so that no single read takes long.
 async fn drip(mut stream: TcpStream) -> std::io::Result<()> {
     stream.write_all(b"HTTP/1.1 200 x\r\ncontent-length: 5000\r\n\r\n").await?;
     loop {
@@ -166,7 +166,7 @@ fn the_service_of_every_instance_is_asked() {
     });
 }
 
-/// None of these is an answer; after each, the request may be repeated, and then succeeds.
+/// Checks that none of these counts as an answer; after each, the request can be repeated and then succeeds.
 async fn faults(service: &Service, source: &AzureMetadata) {
     let bad = [
         Act::Status(400),
@@ -206,7 +206,7 @@ async fn slow(service: &Service, source: &AzureMetadata) {
     assert!(began.elapsed() < LIMIT, "{:?}", began.elapsed());
 }
 
-/// Asked again a few times if the service throttles or has none yet.
+/// The certificate is requested again a few times if the service throttles or has none yet.
 async fn certificates(service: &Service) {
     let source = AzureCertificates::new(None, None);
     service.next(&[Act::Status(429), Act::Body(r#"{"vcekCert": ""}"#), Act::Answer]);

@@ -1,4 +1,4 @@
-//! Image labels, from their registries.
+//! Reads image labels from registries.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use tec_core::system::SystemEntropy;
 use tec_k8s::controller::LabelReader;
 use tec_registry::{Credentials, ImageReference, Registry, RegistryArgs, RegistryError};
 
-/// Reads labels, with the pull secret of the image before those of the flags.
+/// Reads labels, with the pull secret of the image first, then those of the flags.
 #[derive(Clone, Debug)]
 pub struct RegistryLabels(RegistryArgs);
 
 impl RegistryLabels {
-    /// Reads from the registries that the flags describe.
+    /// Uses the registries that the flags describe.
     pub fn new(registries: RegistryArgs) -> Self {
         Self(registries)
     }

@@ -7,9 +7,10 @@
 //!       maker:  Maker ─────────── what the cluster's own Trustee starts with
 //! ```
 //!
-//! *What it is*: tec-k8s, tec-trustee and tec-tpm put together. An operator of your own uses these parts, or
-//! implements [`Trust`](tec_k8s::controller::Trust), [`LabelReader`](tec_k8s::controller::LabelReader) and
-//! [`TrusteeMaker`](tec_k8s::controller::TrusteeMaker) itself, one by one.
+//! *What it is*: the code that connects tec-k8s, tec-trustee and tec-tpm. An operator of your own uses these
+//! parts, or implements [`Trust`](tec_k8s::controller::Trust),
+//! [`LabelReader`](tec_k8s::controller::LabelReader) and [`TrusteeMaker`](tec_k8s::controller::TrusteeMaker)
+//! itself, one by one.
 //!
 //! *What it is not*: a program; `bins/operator` is one.
 #![cfg_attr(docsrs, feature(doc_cfg))]

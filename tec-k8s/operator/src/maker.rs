@@ -1,4 +1,4 @@
-//! What the cluster's own Trustee starts with.
+//! The files with which the cluster's own Trustee starts.
 
 use std::sync::Arc;
 
@@ -87,7 +87,7 @@ impl TrusteeMaker for Maker {
         Ok((leaf, renew_at))
     }
 
-    /// A certificate that cannot be parsed is of no use to the Trustee either.
+    /// A certificate that cannot be parsed counts as expired: the Trustee cannot use it either.
     fn is_signer_due(&self, certificate: &str, now: Timestamp) -> bool {
         signer::is_due(certificate, now).unwrap_or(true)
     }

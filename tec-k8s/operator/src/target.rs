@@ -30,7 +30,7 @@ use crate::volumes::Volumes;
 
 /// Name of the cluster's own Trustee.
 const OWN: &str = "trustee";
-/// Port of its Service if the cluster object names none (trusted-cluster-operator).
+/// Default port of its Service (trusted-cluster-operator).
 const PORT: i32 = 8080;
 /// Entries of Secrets (trusted-cluster-operator).
 const PRIVATE_KEY: &str = "private.key";
@@ -41,7 +41,7 @@ const TARGET_URL: &str = "url";
 /// The input for a publisher, which is rebuilt when any of it changes.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Target {
-    /// Published to through its admin API.
+    /// It is updated through its admin API.
     Api {
         url: String,
         ca: String,
@@ -49,7 +49,7 @@ pub(crate) enum Target {
         /// Whether the cluster object asks for plain HTTP; only for its own Trustee.
         dangerous_plain: bool,
     },
-    /// Published to through files that are mounted into its pod.
+    /// It is updated through files that are mounted into its pod.
     Volumes { config: String, owner: OwnerReference },
 }
 
@@ -77,7 +77,7 @@ pub(crate) struct Reach {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) entropy: Arc<dyn Entropy>,
     pub(crate) provider: Arc<CryptoProvider>,
-    /// Where the cluster's own Trustee is, if not at its Service.
+    /// URL of the cluster's own Trustee, if it is not reached at its Service.
     pub(crate) own_url: Option<BaseUrl>,
 }
 
@@ -139,8 +139,8 @@ impl Reach {
         Ok(api)
     }
 
-    /// A target that is confirmed by every Secret that the cluster object names with it. Someone who may edit
-    /// the cluster object but not write Secrets cannot send disk keys anywhere.
+    /// A target, confirmed by every Secret that the cluster object names for it. Someone who may edit the
+    /// cluster object but not write Secrets cannot send disk keys anywhere.
     async fn vouched(
         &self,
         target: &PublishTarget,
@@ -196,7 +196,7 @@ impl Reach {
         })
     }
 
-    /// The cluster's own Trustee, within the cluster: no public name needs to resolve.
+    /// The cluster's own Trustee, reached within the cluster, so that no public name needs to resolve.
     fn own_url(&self, cluster: &TrustedExecutionCluster) -> String {
         let spec = &cluster.spec;
         let service = || {
@@ -263,7 +263,7 @@ impl Reach {
         api.map_err(|error| failed().because(error))
     }
 
-    /// One entry of a Secret, and the Secret's version.
+    /// Reads one entry of a Secret, and the Secret's version.
     async fn entry(
         &self,
         name: &str,
@@ -290,7 +290,7 @@ impl Reach {
         };
         let (bytes, _) = self.entry(name, CA).await?;
         String::from_utf8(bytes.expose("certificates are public").to_vec()).map_err(|error| {
-            let why = format!("{CA} of the Secret {name} is not text");
+            let why = format!("{CA} of the Secret {name} is not UTF-8 text");
             PortError::new(PortErrorKind::Invalid, why).because(error)
         })
     }

@@ -1,4 +1,4 @@
-//! The controllers' facts as the desired state of `tec_trustee::publish`.
+//! Turns the controllers' facts into the desired state of `tec_trustee::publish`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -32,7 +32,7 @@ const TEES: [Tee; 2] = [Tee::Tpm, Tee::AzSnpVtpm];
 struct State {
     /// The attestation key of each machine.
     machines: BTreeMap<MachineId, Option<PublicKey>>,
-    /// Machines whose disk key is stated.
+    /// Machines whose disk key is set.
     keys: BTreeSet<MachineId>,
     /// Number of the last change to a machine, including removed ones.
     changed: BTreeMap<MachineId, u64>,
@@ -59,8 +59,8 @@ impl fmt::Debug for FedTrust {
 }
 
 impl FedTrust {
-    /// No targets yet; they come with the cluster object. `pins` determines which registers must match
-    /// approved images.
+    /// Starts without targets; they come with the cluster object. `pins` determines which registers must
+    /// match approved images.
     ///
     /// # Errors
     /// No policy can bind a key to its machine in this generation.
@@ -92,7 +92,7 @@ impl FedTrust {
         })
     }
 
-    /// Reaches the cluster's own Trustee at `url`, instead of at its Service.
+    /// Reaches the cluster's own Trustee at `url` instead of at its Service.
     #[must_use]
     pub fn with_own_url(mut self, url: Option<BaseUrl>) -> Self {
         self.reach.own_url = url;
@@ -112,9 +112,9 @@ impl FedTrust {
         self.desired.distrust_key(&object_name(ak));
     }
 
-    /// States the policies and the values of their registers. A Trustee's policy cannot match values of
-    /// several registers to one image, nor skip a register for some images: it has the registers that every
-    /// image pins, and the check in front of it covers the rest.
+    /// Sets the policies and the values of their registers. A Trustee's policy cannot match values of several
+    /// registers to one image, nor skip a register for some images: it has the registers that every image
+    /// pins, and the check in front of it covers the rest.
     fn set_values(&self, state: &mut State, images: &[ApprovedImage]) -> Result<(), PortError> {
         let live = LiveImages::at(images, self.reach.clock.now());
         let pinned = self.pins.shared(&live);
@@ -143,7 +143,7 @@ impl FedTrust {
 }
 
 /// The states of images that pin the same registers. An image that cannot be combined with those before it,
-/// in order of approval, is left out: it must not keep changes to the others from Trustees.
+/// in order of approval, is left out, so that it cannot keep changes to the others from Trustees.
 fn combined(live: &LiveImages<'_>) -> Result<Combined, PortError> {
     let mut named: Vec<_> =
         live.iter().map(|image| (image.name.as_str(), &image.expected)).collect();

@@ -33,8 +33,8 @@ pub(crate) struct Volumes {
     client: Client,
     namespace: String,
     owner: OwnerReference,
-    /// Secrets that hold what they should. The controllers of machines and keys create them, this module
-    /// never does; each is read once.
+    /// Secrets known to have the intended content. The controllers of machines and keys create them, never
+    /// this module; each is read once.
     secrets: Mutex<BTreeMap<String, Digests>>,
 }
 
@@ -45,7 +45,7 @@ impl fmt::Debug for Volumes {
 }
 
 impl Volumes {
-    /// Nothing is known about the Secrets yet. New objects belong to `owner`.
+    /// Starts without knowledge of the Secrets. New objects belong to `owner`.
     pub(crate) fn new(client: Client, namespace: &str, owner: OwnerReference) -> Self {
         Self { client, namespace: namespace.to_owned(), owner, secrets: Mutex::default() }
     }
@@ -111,7 +111,7 @@ impl Volumes {
         }
     }
 
-    /// Makes sure that a Secret holds what is to be mounted.
+    /// Makes sure that a Secret has the content to mount.
     async fn check(
         &self,
         name: &str,
@@ -141,7 +141,7 @@ impl Volumes {
         Ok(())
     }
 
-    /// Changes the pod's volumes, which creates a new pod.
+    /// Changes the pod's volumes, which replaces the pod.
     async fn mount(&self, pod: &Pod) -> Result<(), PortError> {
         let failed = |error| port_error("mount volumes into the Trustee", error);
         let deployments = self.deployments();

@@ -45,7 +45,7 @@ pub struct AttestationKeySpec {
     /// The key: PEM with the label PUBLIC KEY.
     pub public_key: String,
 
-    /// Id of the machine that it was submitted for.
+    /// ID of the machine that it was submitted for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub uuid: Option<String>,
@@ -64,7 +64,7 @@ pub struct AttestationKeySpec {
     pub revoked_at: Option<String>,
 }
 
-/// What is known about the key.
+/// Observed state of the key.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
@@ -136,7 +136,7 @@ impl AttestationKey {
     }
 
     /// The key as a domain object. `machine` is the machine that it was submitted for, if that exists: the
-    /// key is bound if and only if that machine names this object and the key that it holds.
+    /// key is bound if and only if that machine names both this object and its key.
     pub fn to_core(&self, machine: Option<&Machine>) -> Result<AkRecord, ConvertError> {
         let submitted_at = stamped_at(self, SUBMITTED_AT)?;
         let (public, id) = (self.public()?, self.machine_id()?);

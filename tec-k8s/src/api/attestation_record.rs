@@ -9,7 +9,8 @@ use super::convert::ConvertError;
 
 /// The latest attestation attempts of a machine, newest first.
 ///
-/// The record without a machine holds attempts by unknown keys and attempts without a valid signature.
+/// The record that belongs to no machine holds attempts by unknown keys and attempts without a valid
+/// signature.
 #[derive(
     CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize,
 )]
@@ -31,7 +32,7 @@ use super::convert::ConvertError;
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct AttestationRecordSpec {
-    /// Id of the machine. Absent for attempts that belong to no machine.
+    /// ID of the machine. Absent for attempts that belong to no machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub machine: Option<String>,
@@ -46,7 +47,7 @@ pub struct AttestationRecordSpec {
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct RecordedAttempt {
-    /// Id of the attempt.
+    /// ID of the attempt.
     pub id: String,
 
     /// When the evidence arrived, RFC 3339.
@@ -65,7 +66,7 @@ impl RecordedAttempt {
     /// An attempt in its stored form.
     ///
     /// # Errors
-    /// It cannot be written as JSON.
+    /// The attempt cannot be written as JSON.
     pub fn from_core(attempt: &Attempt) -> Result<Self, ConvertError> {
         let text = serde_json::to_string(attempt);
         Ok(Self {
@@ -86,18 +87,18 @@ impl RecordedAttempt {
 }
 
 impl AttestationRecord {
-    /// `attempts-` and the id of the machine, or `attempts-unknown`.
+    /// `attempts-` and the ID of the machine, or `attempts-unknown`.
     pub fn name_of(machine: Option<MachineId>) -> String {
         let whose = machine.map_or_else(|| "unknown".to_owned(), |id| id.to_string());
         format!("attempts-{whose}")
     }
 
-    /// The machine's id in the name of its record.
+    /// The machine's ID in the name of its record.
     pub fn machine_of(name: &str) -> Option<&str> {
         name.strip_prefix("attempts-").filter(|id| *id != "unknown")
     }
 
-    /// The record without attempts.
+    /// An empty record.
     pub fn empty(machine: Option<MachineId>) -> Self {
         let machine_id = machine.map(|id| id.to_string());
         let spec = AttestationRecordSpec { machine: machine_id, attempts: Vec::new() };

@@ -72,8 +72,8 @@ pub struct TrustedExecutionClusterSpec {
     #[x_kube(validation = immutable())]
     pub public_trustee_addr: Option<String>,
 
-    /// Further key brokers that nodes try after publicTrusteeAddr, in this order, such as that of the trust
-    /// anchor that trust moves to or from. New nodes get the list as it is when they register.
+    /// Further key brokers that nodes try after publicTrusteeAddr, in this order, such as the one of the
+    /// trust anchor that trust moves to or from. New nodes get the list as it is when they register.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub additional_trustees: Vec<AdditionalTrustee>,
@@ -147,13 +147,13 @@ pub struct TrustedExecutionClusterSpec {
     #[x_kube(validation = immutable())]
     pub attestation_key_register_port: Option<i32>,
 
-    /// Who may register machines, and how many may wait. By default, nodes that present the token of the
+    /// Who may register machines, and how many may wait. By default, nodes must present the token of the
     /// Secret `registration-token`, which the operator creates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "RegistrationSpec")]
     pub registration: Option<RegistrationSpec>,
 
-    /// What an attestation key needs to be bound to a machine (default first use).
+    /// Requirements for binding an attestation key to a machine (default first use).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "ApprovalSpec")]
     pub approval: Option<ApprovalSpec>,
@@ -174,15 +174,15 @@ pub struct TrustedExecutionClusterSpec {
     #[schemars(with = "PublishSpec")]
     pub publish: Option<PublishSpec>,
 
-    /// Machine owner keys that the machines have enrolled, so that the Job of an image can predict PCR 14. It
-    /// applies to images measured from then on. If absent, PCR 14 is pinned only for images whose label
-    /// states it.
+    /// Machine owner keys that the machines have enrolled, so that the Job of an image can predict PCR 14. A
+    /// change applies to images measured from then on. If absent, PCR 14 is pinned only for images whose
+    /// label states it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "MachineOwnerKeysSpec")]
     pub machine_owner_keys: Option<MachineOwnerKeysSpec>,
 
-    /// Who must have signed an image before it is measured (default nobody). It applies to images measured
-    /// from then on. Their labels and boot files must then agree.
+    /// Who must have signed an image before it is measured (default nobody). A change applies to images
+    /// measured from then on. Their labels and boot files must then agree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "ImageSignaturesSpec")]
     pub image_signatures: Option<ImageSignaturesSpec>,
@@ -194,7 +194,7 @@ pub struct TrustedExecutionClusterSpec {
 }
 
 impl TrustedExecutionCluster {
-    /// Whether an admin asked the operator to change nothing in the namespace.
+    /// Whether an admin paused the operator in the namespace.
     pub fn is_paused(&self) -> bool {
         is_paused(self)
     }
@@ -240,7 +240,7 @@ impl TrustedExecutionCluster {
     }
 }
 
-/// What is known about the cluster.
+/// Observed state of the cluster.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
@@ -255,7 +255,7 @@ pub struct TrustedExecutionClusterStatus {
     #[schemars(with = "i64")]
     pub observed_generation: Option<i64>,
 
-    /// Version of the operator that acted on it.
+    /// Version of the operator that last reconciled it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub observed_operator_version: Option<String>,
@@ -277,7 +277,7 @@ pub struct TrustedExecutionClusterStatus {
     pub pinned_pcrs: Vec<u8>,
 }
 
-/// More than the machines of any fleet need; a negative number makes no sense.
+/// At least one replica; the maximum is more than any fleet needs.
 fn replicas_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "integer", "format": "int32", "minimum": 1, "maximum": 100})
 }
@@ -288,9 +288,9 @@ fn replicas_schema(_: &mut SchemaGenerator) -> Schema {
 )]
 #[non_exhaustive]
 pub enum PinsKind {
-    /// For each image, those that its prediction states.
+    /// The registers that the prediction of each image states.
     Predicted,
-    /// The same for every image.
+    /// The same registers for every image.
     #[default]
     Exactly,
 }

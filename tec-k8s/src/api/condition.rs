@@ -13,7 +13,7 @@ use super::convert::ConvertError;
 pub enum ConditionKind {
     /// Cluster: everything is set up.
     Installed,
-    /// Cluster: it is known where nodes reach the key broker.
+    /// Cluster: the address at which nodes reach the key broker is known.
     KnownTrusteeAddress,
     /// Cluster: all servers that nodes reach speak TLS.
     Tls,
@@ -40,7 +40,7 @@ pub enum ConditionKind {
 }
 
 impl ConditionKind {
-    /// As written in objects.
+    /// The name in objects.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Installed => "Installed",
@@ -60,7 +60,7 @@ impl ConditionKind {
     }
 }
 
-/// Reasons of conditions (trusted-cluster-operator). Each goes with one type and one status.
+/// Reasons of conditions (trusted-cluster-operator). Each belongs to one type and one status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
@@ -68,7 +68,7 @@ pub enum Reason {
     InstallationCompleted,
     /// Objects are being created.
     Installing,
-    /// Another cluster object is in this namespace.
+    /// There is another cluster object in this namespace.
     NonUnique,
     /// The object is being deleted.
     Uninstalling,
@@ -90,9 +90,9 @@ pub enum Reason {
     NoVolumeClaim,
     /// The built-in key broker writes audit lines as Events, which expire.
     AuditInEvents,
-    /// One CA signs, and nodes are given no other.
+    /// One CA signs, and nodes receive no other.
     AuthorityCurrent,
-    /// Two CAs are published, one of them replacing the other.
+    /// Two CAs are published: one is replacing the other.
     AuthorityRolling,
     /// The next CA waits for machines that do not trust it yet.
     AuthorityHeldBack,
@@ -114,7 +114,7 @@ pub enum Reason {
     MachineCreated,
     /// The key was registered and is not bound.
     Registration,
-    /// The key waits: for its machine, for a proof, or for an admin.
+    /// The key waits for its machine, for a proof, or for an admin.
     Waiting,
     /// The key may not be bound to its machine.
     Rejected,
@@ -132,31 +132,31 @@ pub enum Reason {
     Resumed,
     /// It was revoked.
     Revoked,
-    /// The machine gets no key until an admin releases it.
+    /// The machine is quarantined: it gets no key until an admin releases it.
     Quarantined,
     /// The machine was decommissioned.
     Retired,
     /// The object cannot be parsed: a field is malformed.
     Malformed,
-    /// Another, older object has the same id.
+    /// Another, older object has the same ID.
     Duplicate,
-    /// The Secret of the disk key is gone. No new one is created.
+    /// The Secret of the disk key is gone; no new one is created.
     KeyLost,
     /// No attestation key is bound to the machine yet.
     NoAttestationKey,
-    /// It may attest, and its key is where it should be.
+    /// The machine may attest, and its key is stored everywhere it is needed.
     Attestable,
-    /// Every Trustee holds what it should.
+    /// Every Trustee is up to date.
     Published,
-    /// A Trustee lacks something.
+    /// A Trustee is not up to date.
     Publishing,
-    /// Another trust anchor approves, since a migration; the message describes the role of this one.
+    /// After a migration, another trust anchor approves; the message describes the role of this one.
     NoAuthority,
     /// An admin examined and approved it.
     ApprovedByAdmin,
     /// Everything is as it should be.
     AsDesired,
-    /// Part of it is still to come; the other conditions give details.
+    /// Part of it is not done yet; the other conditions give details.
     Progressing,
     /// The approval expired.
     Expired,
@@ -173,7 +173,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// As written in objects.
+    /// The name in objects.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::InstallationCompleted => "InstallationCompleted",
@@ -232,7 +232,7 @@ impl Reason {
         }
     }
 
-    /// The status that goes with it.
+    /// The status that belongs to the reason.
     const fn status(self) -> &'static str {
         match self {
             Self::InstallationCompleted
@@ -261,7 +261,7 @@ impl Reason {
 /// `lastTransitionTime` changes only when the status does. Setting the same condition again changes nothing.
 ///
 /// # Errors
-/// When `now` is not a time that Kubernetes can represent.
+/// `now` is not a time that Kubernetes can represent.
 pub fn set_condition(
     conditions: &mut Vec<Condition>,
     kind: ConditionKind,

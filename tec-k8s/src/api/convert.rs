@@ -1,4 +1,4 @@
-//! What can be wrong with an object when it is converted to the domain.
+//! Errors in the conversion of an object to its domain type.
 
 use k8s_openapi::jiff;
 use kube::{Resource, ResourceExt as _};
@@ -11,8 +11,8 @@ use tec_core::time::{ParseTimestampError, Timestamp};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConvertError {
-    /// The id of a machine is not a UUID.
-    #[error("object {name} has an id that is not a UUID")]
+    /// The ID of a machine is not a UUID.
+    #[error("the ID in object {name} is not a UUID")]
     MachineId {
         /// Name of the object.
         name: String,
@@ -34,13 +34,13 @@ pub enum ConvertError {
         #[source]
         source: serde_json::Error,
     },
-    /// The key names no machine, as is the case with old nodes.
+    /// The key names no machine, as with old nodes.
     #[error("attestation key {name} names no machine")]
     NoMachine {
         /// Name of the object.
         name: String,
     },
-    /// The key is not of a type that an attestation key may have.
+    /// The type of the key is not allowed for an attestation key.
     #[error("attestation key {name} contains no acceptable public key")]
     PublicKey {
         /// Name of the object.
@@ -91,13 +91,13 @@ pub enum ConvertError {
     /// The time cannot be written.
     #[error("the time is out of range")]
     Time {
-        /// Why.
+        /// The cause.
         #[source]
         source: jiff::Error,
     },
 }
 
-/// Records a point in time that differs from when the API server stores the object.
+/// Records a time that differs from when the API server stores the object.
 pub(super) fn stamp(object: &mut impl Resource, annotation: &str, time: Timestamp) {
     object.annotations_mut().insert(annotation.to_owned(), time.to_string());
 }

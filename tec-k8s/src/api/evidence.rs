@@ -35,8 +35,8 @@ impl EvidenceKind {
 #[x_kube(validation = guests_are_named(), validation = snp_needs_its_kind())]
 #[non_exhaustive]
 pub struct EvidenceSpec {
-    /// Kinds of evidence: Tpm, and AzSnpVtpm for Azure confidential VMs, which is experimental and needs
-    /// the key broker Builtin.
+    /// Kinds of evidence: Tpm, and AzSnpVtpm for Azure confidential VMs, which is experimental and needs the
+    /// key broker Builtin.
     #[schemars(length(min = 1, max = 2))]
     pub kinds: Vec<EvidenceKind>,
 

@@ -20,7 +20,7 @@ const REFERENCE: &str = "trusted-execution-clusters.io/reference";
 /// When it was approved, if that differs from when the object was created.
 const APPROVED_AT: &str = "trusted-execution-clusters.io/approved-at";
 
-/// A bootable container image by digest.
+/// A bootable container image, identified by its digest.
 #[derive(
     CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize,
 )]
@@ -71,7 +71,7 @@ pub struct ApprovedImageSpec {
     pub pull_secret: Option<String>,
 }
 
-/// What is known about the image.
+/// Observed state of the image.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
@@ -86,17 +86,17 @@ pub struct ApprovedImageStatus {
     #[schemars(with = "i64")]
     pub observed_generation: Option<i64>,
 
-    /// When its measurements were first known, RFC 3339.
+    /// When its measurements first became known, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "time_schema")]
     pub first_seen: Option<String>,
 
-    /// What booting it measures.
+    /// Measurements of its boot.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "pcrs_schema")]
     pub pcrs: Vec<ExpectedPcr>,
 
-    /// TPM registers that a boot of it must match; empty if no boot of it gets a key.
+    /// TPM registers that a boot of the image must match; empty if no boot of it gets a key.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "registers_schema")]
     pub pinned_pcrs: Vec<u8>,
@@ -137,8 +137,8 @@ fn pcrs_schema(_: &mut SchemaGenerator) -> Schema {
 }
 
 impl ApprovedImage {
-    /// The object for an approved image. What booting it measures is in its status, which an API server
-    /// accepts in a separate request.
+    /// The object for an approved image. The measurements of its boot are in its status, which an API server
+    /// accepts only in a separate request.
     pub fn from_core(image: &image::ApprovedImage) -> Self {
         let mut spec =
             ApprovedImageSpec { image: image.reference.clone(), ..ApprovedImageSpec::default() };
@@ -159,8 +159,8 @@ impl ApprovedImage {
     /// The image as a domain object; without measurements while they are unknown.
     ///
     /// # Errors
-    /// A name or a time is malformed. [`digest`](Self::digest) checks whether a digest ends the reference:
-    /// what is approved are the measurements.
+    /// A name or a time is malformed. Whether the reference ends with a digest is checked only by
+    /// [`digest`](Self::digest), since the measurements are what is approved.
     pub fn to_core(&self) -> Result<image::ApprovedImage, ConvertError> {
         let name = self.name_any();
         let image_name = name.parse().map_err(|source| ConvertError::ImageName { name, source })?;
@@ -176,8 +176,8 @@ impl ApprovedImage {
         Ok(image)
     }
 
-    /// The digest, if the reference ends with a whole SHA-256 digest. The rule in the resource is laxer, as
-    /// in existing clusters.
+    /// The digest, if the reference ends with a complete SHA-256 digest. The validation rule of the resource
+    /// is laxer, as in existing clusters.
     ///
     /// # Errors
     /// It does not.
@@ -193,7 +193,7 @@ impl ApprovedImage {
     }
 }
 
-/// A reference for an image without one: by the digest of what it measures, in a registry that does not exist
+/// A reference for an image that has none: the digest of its measurements, in a registry that does not exist
 /// (RFC 6761, section 6.4).
 fn stand_in(image: &image::ApprovedImage) -> String {
     let measures = serde_json::to_vec(&image.expected).unwrap_or_default();

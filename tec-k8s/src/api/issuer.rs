@@ -22,15 +22,15 @@ pub struct CertificateIssuer {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[expect(clippy::exhaustive_enums, reason = "cert-manager has these two")]
 pub enum IssuerKind {
-    /// In the namespace of the cluster object.
+    /// An issuer in the namespace of the cluster object.
     #[default]
     Issuer,
-    /// For all namespaces.
+    /// An issuer for all namespaces.
     ClusterIssuer,
 }
 
 impl IssuerKind {
-    /// As written in objects.
+    /// The name in objects.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Issuer => "Issuer",

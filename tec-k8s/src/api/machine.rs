@@ -1,4 +1,4 @@
-//! `Machine`: one node, known by its id.
+//! `Machine`: one node, identified by its ID.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema, ResourceExt as _};
@@ -56,7 +56,7 @@ const REGISTERED_AT: &str = "trusted-execution-clusters.io/registered-at";
 #[x_kube(validation = stays_set("retiredAt"))]
 #[non_exhaustive]
 pub struct MachineSpec {
-    /// The id that the node was given in its Ignition config, a UUID.
+    /// ID of the node in its Ignition config, a UUID.
     #[x_kube(validation = immutable())]
     pub id: String,
 
@@ -67,8 +67,8 @@ pub struct MachineSpec {
     #[x_kube(validation = immutable())]
     pub revoked_at: Option<String>,
 
-    /// Name of the node that runs on the machine, as admins know it. It is for display and for finding the
-    /// machine in commands; no decision depends on it.
+    /// Name of the node that runs on the machine, as admins know it. It is used to display the machine and to
+    /// find it in commands; no decision depends on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(min = 1, max = 253))]
     pub node_name: Option<String>,
@@ -115,11 +115,11 @@ pub struct BoundKey {
     /// Name of the AttestationKey.
     pub name: String,
 
-    /// SHA-256 of the key's DER form, in hexadecimal: an object that now holds a different key is not the one
+    /// SHA-256 of the key's DER form, in hexadecimal. An object that now holds a different key is not the one
     /// that was approved.
     pub fingerprint: String,
 
-    /// Since when, RFC 3339.
+    /// When the key was bound, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "time_schema")]
     pub since: Option<String>,
@@ -130,7 +130,7 @@ pub struct BoundKey {
     #[schemars(with = "String")]
     pub endorsement_key: Option<String>,
 
-    /// Network that it came from, if trust on first use bound it.
+    /// Network that the key came from, if trust on first use bound it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub claimed_from: Option<String>,
@@ -148,7 +148,7 @@ impl BoundKey {
         }
     }
 
-    /// The same with what the record contains about its TPM and its origin.
+    /// Adds what the record contains about its TPM and its origin.
     #[must_use]
     pub fn of(self, record: &AkRecord) -> Self {
         Self {
@@ -158,7 +158,7 @@ impl BoundKey {
         }
     }
 
-    /// As a merge patch that removes all of an earlier binding.
+    /// Returns a merge patch that replaces an earlier binding completely.
     #[cfg(feature = "client")]
     pub(crate) fn patch(&self) -> serde_json::Value {
         serde_json::json!({
@@ -170,7 +170,7 @@ impl BoundKey {
         })
     }
 
-    /// What the domain remembers of it; `None` if the fingerprint is malformed.
+    /// The binding as a domain object; `None` if the fingerprint is malformed.
     fn to_core(&self) -> Option<LastBinding> {
         let ek = self.endorsement_key.as_ref();
         let ek = ek.and_then(|text| text.parse().ok());
@@ -183,29 +183,29 @@ impl BoundKey {
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct LastAttestation {
-    /// When, RFC 3339.
+    /// When the attempt was made, RFC 3339.
     #[schemars(schema_with = "time_schema")]
     pub at: String,
 
-    /// Id of the attempt.
+    /// ID of the attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub attempt: Option<String>,
 
-    /// Error code of the refusal; absent if it was not refused.
+    /// Error code of the refusal; absent if the attempt was not refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub code: Option<String>,
 
-    /// The approved image that it booted; several names, separated by commas, if a boot has parts of several
-    /// images or they cannot be told apart.
+    /// The approved image that the machine booted; several names, separated by commas, if the boot has parts
+    /// of several images or they cannot be told apart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub image: Option<String>,
 }
 
 impl LastAttestation {
-    /// As a merge patch that removes all of an earlier attempt.
+    /// Returns a merge patch that replaces an earlier attempt completely.
     #[cfg(feature = "controller")]
     pub(crate) fn patch(&self) -> serde_json::Value {
         serde_json::json!({
@@ -217,7 +217,7 @@ impl LastAttestation {
     }
 }
 
-/// What is known about the machine.
+/// Observed state of the machine.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
@@ -233,7 +233,7 @@ pub struct MachineStatus {
     pub observed_generation: Option<i64>,
 
     /// The attestation key that it is bound to. The API server lets only one writer set it. It stays when the
-    /// key is revoked or deleted: a machine that ever had a key accepts no other one by first use.
+    /// key is revoked or deleted: a machine that ever had a key accepts no other key on first use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "BoundKey")]
     pub attestation_key: Option<BoundKey>,
@@ -254,12 +254,12 @@ pub struct MachineStatus {
     pub last_attestation: Option<LastAttestation>,
 
     /// The approved image that it booted when it last obtained its key, as in `lastAttestation.image`. A
-    /// refused attempt leaves it as it is.
+    /// refused attempt does not change it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub image: Option<String>,
 
-    /// When it last obtained its key, RFC 3339. A refused attempt leaves it as it is.
+    /// When it last obtained its key, RFC 3339. A refused attempt does not change it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "time_schema")]
     pub last_boot: Option<String>,
@@ -298,8 +298,8 @@ impl Machine {
         object
     }
 
-    /// Decides which of several objects with the same id counts, the least one first: one that a key was
-    /// bound to, then the one that is named after the id, then the oldest.
+    /// Decides which of several objects with the same ID counts, the least one first: one that a key was
+    /// bound to, then the one that is named after the ID, then the oldest.
     ///
     /// # Security
     /// An account that may create objects, as the registration server may, must not be able to displace a
@@ -316,7 +316,7 @@ impl Machine {
         format!("machine-{id}")
     }
 
-    /// How the machine is shown to people: the name of its node, if it has one, and its id. Commands of
+    /// How the machine is displayed: the name of its node, if it has one, and its ID. Commands of
     /// `kubectl tec` accept either.
     pub fn label(&self) -> String {
         match &self.spec.node_name {
@@ -325,7 +325,7 @@ impl Machine {
         }
     }
 
-    /// The id, parsed.
+    /// The ID, parsed.
     pub fn machine_id(&self) -> Result<MachineId, ConvertError> {
         self.spec
             .id

@@ -5,9 +5,9 @@
 //! columns, short names, and the category `trusted-execution`.
 //!
 //! # Where facts are recorded
-//! The binding of an attestation key is a fact in the *machine's* status: one object, one field, so that the
-//! API server's own compare-and-swap decides between two keys. The condition `Approved` of the key is only
-//! for people. A revocation time is in the spec of the revoked object, and final.
+//! The binding of an attestation key is recorded in the *machine's* status: one object, one field, so that
+//! the API server's own compare-and-swap decides between two keys. The condition `Approved` of the key is
+//! only for people. A revocation time is in the spec of the revoked object, and is final.
 #![expect(
     unreachable_pub,
     reason = "the derive of the schema works on a copy of each type within a block of its own"
@@ -67,24 +67,24 @@ pub const VERSION: &str = "v1alpha1";
 pub const FIELD_MANAGER: &str = "trusted-cluster-operator";
 
 /// Annotation: while it is `true` on a TrustedExecutionCluster, the operator changes nothing in the
-/// namespace; on a Machine or an ApprovedImage, nothing about that object. Revocations and quarantines still
-/// take effect at the guard and the built-in key broker, which ask the API server; a Trustee learns of them
-/// when the pause ends.
+/// namespace; on a Machine or an ApprovedImage, it changes nothing about that object. Revocations and
+/// quarantines still take effect at the guard and the built-in key broker, which ask the API server; a
+/// Trustee learns of them when the pause ends.
 pub const PAUSED: &str = "trusted-execution-clusters.io/paused";
 
-/// Label of a Kubernetes Node that holds the id of the machine on which it runs. It is only for display, and
-/// no decision depends on it, since a kubelet may label its own Node as it likes.
+/// Label of a Kubernetes Node with the ID of the machine on which it runs. It is only for display, and no
+/// decision depends on it, since a kubelet may label its own Node as it likes.
 pub const MACHINE_LABEL: &str = "trusted-execution-clusters.io/machine";
 
 /// Annotation of a cluster object: the SHA-256 digest of the CA to replace. Once the CA has been replaced,
 /// the annotation has no effect.
 pub const REPLACE_CA: &str = "trusted-execution-clusters.io/replace-ca";
 /// Annotation of a cluster object: the SHA-256 digest of the next CA, which should sign although some
-/// machines do not trust it. They are locked out.
+/// machines do not trust it. Those machines are locked out.
 pub const DANGEROUS_REPLACE_CA: &str =
     "trusted-execution-clusters.io/dangerous-replace-ca-without-reports";
 
-/// Whether an admin asked the operator to leave the object as it is.
+/// Whether an admin paused the object.
 pub fn is_paused(object: &impl kube::ResourceExt) -> bool {
     object.annotations().get(PAUSED).is_some_and(|value| value == "true")
 }

@@ -1,5 +1,5 @@
-//! Settings for registration, approval and publishing. All are optional: a cluster object without them means
-//! what it means in existing clusters.
+//! Settings for registration, approval and publishing. All are optional: a cluster object without them
+//! behaves as in existing clusters.
 
 use kube::KubeSchema;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -18,8 +18,8 @@ fn count_schema(_: &mut SchemaGenerator) -> Schema {
 )]
 #[non_exhaustive]
 pub enum RegistrationMode {
-    /// Every node that reaches the registration server: strangers can fill the cluster up to the limits, each
-    /// with a machine and a disk key. It must be chosen explicitly, and causes a warning.
+    /// Any node that reaches the registration server: strangers can fill the cluster up to its limits, each
+    /// with a machine and a disk key. This mode must be chosen explicitly, and causes a warning.
     Open,
     /// Nodes that present the token.
     #[default]
@@ -32,7 +32,7 @@ pub enum RegistrationMode {
 /// its entry `key`.
 pub const CHALLENGE_KEY: &str = "endorsement-challenge-key";
 
-/// Secret with the token that nodes present to register, if the cluster object names none.
+/// Default name of the Secret with the token that nodes present to register.
 pub const REGISTRATION_TOKEN: &str = "registration-token";
 
 /// Registration of machines.
@@ -44,8 +44,8 @@ pub struct RegistrationSpec {
     #[serde(default)]
     pub mode: RegistrationMode,
 
-    /// Name of the Secret whose entry `token` a node must present, for the mode Token. By default the
-    /// operator creates the Secret `registration-token`.
+    /// Name of the Secret whose entry `token` nodes must present in the mode Token. By default the operator
+    /// creates the Secret `registration-token`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub token_secret: Option<String>,
@@ -67,7 +67,7 @@ pub struct RegistrationSpec {
 #[non_exhaustive]
 pub struct MachineOwnerKeysSpec {
     /// Name of a ConfigMap with the files that such a machine has in /sys/firmware/efi/mok-variables. By
-    /// default no machine has keys enrolled in addition to those of shim's vendor.
+    /// default, machines are assumed to have only the keys of shim's vendor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub config_map: Option<String>,
@@ -79,11 +79,12 @@ pub struct MachineOwnerKeysSpec {
 #[non_exhaustive]
 pub struct ImageSignaturesSpec {
     /// Name of a ConfigMap whose entries are public keys (PEM, as `cosign generate-key-pair` writes
-    /// cosign.pub). One of them must have signed an image. Nothing is measured while it is missing.
+    /// cosign.pub). One of them must have signed an image. While the ConfigMap is missing, nothing is
+    /// measured.
     pub config_map: String,
 }
 
-/// What an attestation key needs to be bound to a machine.
+/// Requirements for binding an attestation key to a machine.
 #[derive(
     JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize,
 )]
@@ -114,8 +115,8 @@ pub struct ApprovalSpec {
     pub allowed_endorsement_keys: Vec<String>,
 
     /// Name of a ConfigMap whose entry `ca.crt` has the CA certificates, PEM, that certificates of
-    /// endorsement keys must chain to, with the policy EndorsementKey. While it is missing or has no
-    /// certificate, no key is accepted. Default: certificates are not checked.
+    /// endorsement keys must chain to with the policy EndorsementKey. While the ConfigMap is missing or has
+    /// no certificate, no key is accepted. By default, certificates are not checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub endorsement_roots_config_map: Option<String>,
@@ -189,12 +190,12 @@ pub struct PublishSpec {
     #[serde(default)]
     pub mode: PublishMode,
 
-    /// Further Trustees, all with the same content.
+    /// Further Trustees; all receive the same content.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<PublishTarget>,
 }
 
-/// How far publishing to one Trustee has come.
+/// Progress of publishing to one Trustee.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
@@ -202,10 +203,10 @@ pub struct TargetStatus {
     /// Name of the Trustee; `trustee` is the cluster's own.
     pub name: String,
 
-    /// Whether it holds what it should.
+    /// Whether it is up to date.
     pub converged: bool,
 
-    /// Changes that it does not have yet.
+    /// Number of changes that it does not have yet.
     #[serde(default)]
     #[schemars(schema_with = "count_schema")]
     pub lag: u32,

@@ -30,11 +30,11 @@ use super::rule::{immutable, named_after_machine_and_number};
 #[x_kube(validation = immutable())]
 #[non_exhaustive]
 pub struct RecoveryKeySpec {
-    /// Id of the machine that deposited the key.
+    /// ID of the machine that deposited the key.
     #[schemars(length(min = 36, max = 36))]
     pub machine: String,
 
-    /// Number of the key among those of the machine, from 1 to 64. The latest has the highest number.
+    /// Number of the key among those of the machine, from 1 to 64. The latest key has the highest number.
     #[schemars(schema_with = "number_schema")]
     pub number: u32,
 
@@ -56,7 +56,7 @@ impl RecoveryKey {
         Self::new(&Self::name_of(&machine, number), spec)
     }
 
-    /// `recovery-`, the id of the machine and the number.
+    /// `recovery-`, the ID of the machine and the number.
     pub fn name_of(machine: &MachineId, number: u32) -> String {
         format!("recovery-{machine}-{number}")
     }

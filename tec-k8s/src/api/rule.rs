@@ -1,5 +1,4 @@
-//! Validation rules in CEL, with the messages that existing clusters give
-//! (trusted-cluster-operator).
+//! Validation rules in CEL, with the messages of existing clusters (trusted-cluster-operator).
 
 use kube::core::Rule;
 
@@ -30,9 +29,9 @@ pub(super) fn set_at_creation(field: &str) -> Rule {
         .message("Value must be set at creation")
 }
 
-/// A recovery key has the name that its machine and its number determine, so that no number occurs twice. The
-/// API server knows no bound on the result of `string`, so it refuses a rule that compares the whole name as
-/// too expensive. An id has 36 characters.
+/// The name of a recovery key is determined by its machine and its number, so that no number occurs twice. A
+/// rule that compares the whole name would be refused as too expensive, since the API server knows no bound
+/// on the result of `string`. An ID has 36 characters.
 pub(super) fn named_after_machine_and_number() -> Rule {
     Rule::new(
         "self.metadata.name.startsWith('recovery-' + self.spec.machine + '-') && \
@@ -41,13 +40,13 @@ pub(super) fn named_after_machine_and_number() -> Rule {
     .message("The name must be recovery-<machine>-<number>")
 }
 
-/// Endorsement key roots are named only where they are checked.
+/// Endorsement key roots are named only if they are checked.
 pub(super) fn roots_need_their_policy() -> Rule {
     Rule::new("!has(self.endorsementRootsConfigMap) || (has(self.policy) && self.policy == 'EndorsementKey')")
         .message("endorsementRootsConfigMap needs the policy EndorsementKey")
 }
 
-/// Nodes trust a CA, or the object states that they need none.
+/// An entry has a CA, or states that nodes need none.
 pub(super) fn ca_or_plain_http() -> Rule {
     Rule::new(
         "has(self.certificateAuthority) != (has(self.dangerousPlainHttp) && self.dangerousPlainHttp)",
@@ -55,7 +54,7 @@ pub(super) fn ca_or_plain_http() -> Rule {
     .message("Either certificateAuthority or dangerousPlainHttp: true is required")
 }
 
-/// Without it any software in a genuine guest could claim any TPM as its own.
+/// Guests must be specified: otherwise any software in a genuine guest could claim any TPM as its own.
 pub(super) fn guests_are_named() -> Rule {
     Rule::new(
         "!('AzSnpVtpm' in self.kinds) || (has(self.snp) && \
@@ -65,7 +64,7 @@ pub(super) fn guests_are_named() -> Rule {
     .message("AzSnpVtpm needs snp.idKeys or snp.measurements")
 }
 
-/// Requirements that no evidence is checked against would be mistaken for a check.
+/// Requirements need evidence that is checked against them: otherwise they would be mistaken for a check.
 pub(super) fn snp_needs_its_kind() -> Rule {
     Rule::new("!has(self.snp) || 'AzSnpVtpm' in self.kinds").message("snp needs the kind AzSnpVtpm")
 }

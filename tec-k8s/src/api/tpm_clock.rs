@@ -7,10 +7,11 @@ use tec_core::id::MachineId;
 
 use super::convert::ConvertError;
 
-/// Label with the id of the machine.
+/// Label with the ID of the machine.
 pub const CLOCK_OF: &str = "trusted-execution-clusters.io/clock-of";
 
-/// The last clock of a TPM, by the key that it attests with: a TPM whose clock goes backwards is a copy.
+/// The last clock of a TPM, identified by the key that it attests with: a TPM whose clock goes backwards is a
+/// copy.
 #[derive(
     CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize,
 )]
@@ -30,10 +31,10 @@ pub const CLOCK_OF: &str = "trusted-execution-clusters.io/clock-of";
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct TpmClockSpec {
-    /// Id of the machine.
+    /// ID of the machine.
     pub machine: String,
 
-    /// The last accepted reading: JSON.
+    /// The last accepted reading, as JSON.
     pub reading: String,
 }
 

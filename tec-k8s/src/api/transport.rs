@@ -28,8 +28,8 @@ impl TlsServer {
         }
     }
 
-    /// The Secret that cert-manager writes for it. Never the same as the one that the operator issues, whose
-    /// CA nodes pin.
+    /// The Secret that cert-manager writes for it. Never the same as the Secret that the operator issues,
+    /// whose CA nodes pin.
     pub const fn managed_secret(self) -> &'static str {
         match self {
             Self::KeyBroker => "tec-kbs-managed-tls",
@@ -54,8 +54,8 @@ impl TlsServer {
 pub enum Transport {
     /// TLS, with certificates that the operator issues.
     Tls,
-    /// Plain HTTP: the cluster was installed before TLS was the default, and its nodes pin that. An admin
-    /// decides when it ends.
+    /// Plain HTTP: the cluster was installed before TLS was the default, and its nodes are configured for it.
+    /// An admin decides when to change this.
     Undecided,
     /// Plain HTTP, as set in the cluster object.
     DangerousPlain,

@@ -66,7 +66,7 @@ pub enum AdditionalTrusteeError {
         #[source]
         source: ParseBaseUrlError,
     },
-    /// The CA is not PEM, or missing, or set for plain HTTP.
+    /// The CA is not PEM, is missing, or is set for plain HTTP.
     #[error(
         "spec.additionalTrustees: certificateAuthority of {address:?} is not a PEM certificate"
     )]
@@ -74,7 +74,7 @@ pub enum AdditionalTrusteeError {
         /// Address of the entry.
         address: String,
     },
-    /// Both a CA and plain HTTP, or neither.
+    /// The entry has both a CA and plain HTTP, or neither.
     #[error(
         "spec.additionalTrustees: {address:?} needs either certificateAuthority or dangerousPlainHttp: true"
     )]
@@ -92,7 +92,7 @@ pub enum AdditionalTrusteeError {
     },
 }
 
-/// The key brokers in this order, none of which is `own`, the address of the cluster's own.
+/// The key brokers in this order; none may be `own`, the address of the cluster's own.
 pub(super) fn endpoints(
     own: Option<&str>,
     trustees: &[AdditionalTrustee],

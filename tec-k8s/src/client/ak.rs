@@ -1,4 +1,4 @@
-//! Attestation keys as objects, and their binding as a fact of the machine.
+//! Attestation keys as objects, and their binding, which is recorded in the machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +22,7 @@ use crate::api::BoundKey;
 /// Maximum number of waiting keys per machine; part of the contract of [`AkRegistry::submit`].
 const MAX_WAITING: u64 = 4;
 
-/// How one attempt to bind ended.
+/// Outcome of one attempt to bind.
 enum Attempt {
     Done(BindOutcome),
     /// Someone else changed one of the objects.
@@ -79,7 +79,7 @@ impl KubeRegistry {
         }
     }
 
-    /// Names of the keys that wait for a machine, or that it is bound to: a limit on strangers counts both.
+    /// Names of the keys that wait for a machine or are bound to it: a limit on strangers counts both.
     async fn waiting(
         &self,
         machine: &api::Machine,
@@ -93,8 +93,8 @@ impl KubeRegistry {
         Ok(objects.iter().filter(waits).map(kube::ResourceExt::name_any).collect())
     }
 
-    /// Whether the object that a machine is bound to still exists. One that was edited does: its machine is
-    /// not free until someone removes or revokes it.
+    /// Whether the object that a machine is bound to still exists. An edited object counts as existing: its
+    /// machine is not free until someone removes or revokes the key.
     async fn is_held(&self, bound: &BoundKey) -> Result<bool, PortError> {
         let object = self.key_object(&bound.name).await?;
         Ok(object
@@ -166,7 +166,7 @@ impl KubeRegistry {
         }
     }
 
-    /// An endorsement key that was proven later is added; an existing one stays.
+    /// Adds an endorsement key that was proven later; an existing one stays.
     pub(super) async fn add_endorsement_key(
         &self,
         object: &api::AttestationKey,
@@ -203,8 +203,8 @@ impl KubeRegistry {
         }
     }
 
-    /// Keeps a key that waits, with a single write request. The caller has checked the machine and the limit,
-    /// as [`AkRegistry::submit`] does.
+    /// Stores a key that waits, with a single write request. The caller has checked the machine and the
+    /// limit, as [`AkRegistry::submit`] does.
     ///
     /// # Errors
     /// The API server refuses.
@@ -232,7 +232,7 @@ impl KubeRegistry {
 
 #[async_trait]
 impl AkRegistry for KubeRegistry {
-    /// Lists keys only from the third key on that this process receives for the same machine.
+    /// Lists keys only once this process receives a third key for the same machine.
     async fn submit(
         &self,
         record: &AkRecord,
@@ -329,7 +329,7 @@ impl AkRegistry for KubeRegistry {
         Ok(live.filter_map(record).collect())
     }
 
-    /// Lists all machines and keys; the operator counts what it knows instead.
+    /// Lists all machines and keys; the operator instead counts the objects that it already knows.
     async fn claims(&self, source: &SourceNetwork) -> Result<Claims, PortError> {
         let keys = AkRegistry::list(self, None).await?;
         let bound = keys.iter().filter(|key| key.state == AkState::Bound);

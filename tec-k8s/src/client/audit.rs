@@ -19,7 +19,7 @@ const MAX_NOTE: usize = 1024;
 
 #[async_trait]
 impl AuditSink for KubeRegistry {
-    /// An Event about the machine, or about nothing in particular; the log has the line too. The API server
+    /// An Event about the machine, or about no object in particular; the line is also logged. The API server
     /// forgets Events after some time, an hour by default: collect them if you must keep the lines.
     async fn append(&self, event: &AuditEvent) -> Result<(), PortError> {
         tracing::info!(

@@ -1,4 +1,4 @@
-//! The record of authority of a namespace, and its role as a gate for every write.
+//! The record of authority of a namespace, which every write checks.
 //!
 //! # Why nothing is lost between the record and the write
 //! An API server has no transactions over two objects. So a writer that admits something reads the record
@@ -10,11 +10,11 @@
 //!  give up:            swap the record ─► seal every object ─► list what there is ─► copy
 //! ```
 //! Whatever is acknowledged was created while the record, read afterwards, was still active: before the
-//! authority was given up, so the list contains it. Whatever comes too late is refused, and removed again if
-//! the writer may do that; otherwise it stays. The next copy from the new authority prunes machines and
-//! images that it does not have; a disk key that differs from the authority's is a conflict, for an admin. A
-//! binding that comes after the seal fails, since the seal changed the version of the machine; one that comes
-//! before is in the list.
+//! authority was given up, so the list contains it. Whatever comes too late is refused, and is removed again
+//! if the writer has permission to remove it; otherwise it stays. The next copy from the new authority
+//! removes machines and images that the new authority does not have; a disk key that differs from the
+//! authority's is a conflict that an admin must resolve. A binding that comes after the seal fails, since the
+//! seal changed the version of the machine; a binding that comes before is in the list.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -31,12 +31,12 @@ use super::fence::Fence;
 use super::{ATTEMPTS, AUDIT, KubeRegistry, note};
 use crate::api::AUTHORITY;
 
-/// Entry with the record, JSON; absent while the anchor was never part of a migration.
+/// Entry with the record, as JSON; absent if the anchor was never part of a migration.
 const RECORD: &str = "record";
 /// Seconds for which the first of the two checks may rely on an earlier look at the record.
 const FRESH: i64 = 1;
 
-/// What the last look at the record saw, and the looks under way.
+/// The result of the last look at the record, and the looks under way.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     last: Mutex<Option<(Timestamp, Option<Authority>)>>,
@@ -61,8 +61,8 @@ pub fn record_of(object: &ConfigMap) -> Result<Option<Authority>, PortError> {
     })
 }
 
-/// A namespace without a record is its own authority. Its name is the UID that the API server assigned to the
-/// object, which is unique.
+/// A namespace without a record is its own authority. The name of the anchor is the UID that the API server
+/// assigned to the object, which is unique.
 fn founded(object: &ConfigMap) -> Result<Authority, PortError> {
     let uid = object.uid().unwrap_or_default();
     let anchor = uid.parse().map_err(|error| {
@@ -157,7 +157,7 @@ impl KubeRegistry {
         Err(PortError::new(PortErrorKind::Unavailable, why))
     }
 
-    /// Also writes the line as an Event. It is in the object already, so a failure is no reason to stop.
+    /// Also writes the line as an Event. The object already has the line, so a failure is no reason to stop.
     pub(super) async fn tell(&self, line: &AuditEvent) {
         if let Err(error) = self.append(line).await {
             tracing::warn!(error = chain(&error), "an audit line is not told as an Event");
@@ -174,7 +174,7 @@ impl KubeRegistry {
     }
 
     /// The current record; `None` if there never was one. All callers that ask during a look share the next
-    /// one, so that a rush of machines costs few of them.
+    /// one, so that a rush of machines causes few looks.
     async fn look(&self) -> Result<Option<Authority>, PortError> {
         self.seen.fence.look(self.look_alone()).await
     }
@@ -209,8 +209,8 @@ impl KubeRegistry {
         permitted(self.look().await?.as_ref(), deed, operation)
     }
 
-    /// The same with a record that may be a second old: for actions that are checked again later,
-    /// or may take effect a second late.
+    /// The same with a record that may be a second old, for actions that are checked again later or may take
+    /// effect a second late.
     pub(super) async fn permit_soon(
         &self,
         deed: Deed,

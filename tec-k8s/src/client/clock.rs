@@ -16,7 +16,7 @@ use crate::api::{CLOCK_OF, TpmClock};
 
 #[async_trait]
 impl ClockLog for KubeRegistry {
-    /// Two requests, and one more at the first reading of a key or when it has a different machine.
+    /// Takes two requests, and one more for the first reading of a key or if the key has a different machine.
     async fn advance(
         &self,
         key: &Fingerprint,

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use kube::{Client, Config, Error};
 
-/// An API server that takes longer to connect to counts as down. A node that waits for an answer gives up
-/// later than this, so that it learns the reason.
+/// Time limit of a connection; an API server that takes longer counts as down. A node that waits for an
+/// answer gives up later than this, so that it learns the reason.
 const CONNECT: Duration = Duration::from_secs(5);
 
 /// A client for the API server of this pod, or else of the current context of a kubeconfig.

@@ -1,4 +1,4 @@
-//! All disk keys in one go.
+//! Reads all disk keys in one pass.
 
 use tec_core::id::MachineId;
 use tec_core::migrate::Deed;
@@ -9,7 +9,7 @@ use super::KubeRegistry;
 use super::pages::{each, whole_pages};
 use super::secret::{SECRET_KEY, path_of};
 
-/// Disk keys are Secrets of this type; Helm releases, which are large, are not.
+/// Type of the Secrets with disk keys; Helm releases, which are large, have a different type.
 const ONLY_OPAQUE: &str = "type=Opaque";
 
 /// A disk key as read.
@@ -21,7 +21,7 @@ pub(crate) struct ReadKey {
 }
 
 impl KubeRegistry {
-    /// Passes every disk key to `take`, in pages: far fewer requests than one for each.
+    /// Passes every disk key to `take`, read in pages, which takes far fewer requests than reading each key.
     ///
     /// # Errors
     /// This anchor may not release keys, or the API server does not answer. Some keys may have been passed

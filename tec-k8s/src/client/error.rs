@@ -3,7 +3,7 @@
 use kube::Error;
 use tec_core::port::{PortError, PortErrorKind};
 
-/// Maximum number of bytes of a message that are kept: a rule that fails quotes the whole object.
+/// Maximum number of bytes kept of a message: a validation rule that fails quotes the whole object.
 const MAX_MESSAGE: usize = 1024;
 
 /// The API server's answer. The client's own error prints the whole answer twice.

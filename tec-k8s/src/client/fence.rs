@@ -7,21 +7,20 @@ use tec_core::port::PortError;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep_until};
 
-/// Time between two looks. A storm of writers would otherwise look without pause, each time for a few of them;
-/// a write alone never waits for it.
+/// Time between two looks. Many concurrent writers would otherwise cause looks without pause, each for only a
+/// few of them. A single write never waits for it.
 const PAUSE: Duration = Duration::from_millis(4);
 
-/// A look answers everyone who asked for one before it began, so that concurrent writes cost one look instead
-/// of one each. A look already under way answers no new callers: the record may have changed after it was
-/// read.
+/// A look answers everyone who asked before it began, so that concurrent writes share one look. A look
+/// already under way answers no new callers: the record may have changed after it was read.
 #[derive(Debug)]
 pub(super) struct Fence<T> {
-    /// Number of looks begun; grows only under the lock.
+    /// Number of looks begun; increases only under the lock.
     begun: AtomicU64,
     found: Mutex<Option<Found<T>>>,
 }
 
-/// The last look that ended.
+/// The last completed look.
 #[derive(Clone, Copy, Debug)]
 struct Found<T> {
     number: u64,

@@ -1,4 +1,4 @@
-//! Approved images as objects; what booting them measures is in their status.
+//! Approved images as objects, with the measurements of their boots in the status.
 
 use async_trait::async_trait;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -23,8 +23,8 @@ impl KubeRegistry {
         Ok(found.filter(|object| !is_terminating(object)))
     }
 
-    /// Creates or updates the object. The reference of an object is fixed, so one with a different reference
-    /// is recreated; until then nothing of that name is approved.
+    /// Creates or updates the object. The reference of an object cannot change, so an object with a different
+    /// reference is recreated; until then, no image with that name is approved.
     async fn try_put(&self, wanted: &api::ApprovedImage) -> Result<(), kube::Error> {
         let name = wanted.name_any();
         let images = self.images();

@@ -24,8 +24,8 @@ use crate::api;
 const UNCLAIMED: &str = "status.attestationKey.name=,spec.revokedAt=";
 
 impl KubeRegistry {
-    /// The object of a machine: the one that is named after it, or else the oldest with its id. Lists objects
-    /// only if there is none with that name. One that is being removed does not count.
+    /// The object of a machine: the one that is named after it, or else the oldest with its ID. Lists objects
+    /// only if there is none with that name. An object that is being removed does not count.
     ///
     /// # Errors
     /// The API server cannot be reached.
@@ -67,8 +67,8 @@ impl KubeRegistry {
         Ok(found.is_some())
     }
 
-    /// Removes a machine that registered by itself before this time and that no key was bound to. Returns
-    /// whether it did; one that changed since it was read stays.
+    /// Removes a machine that registered itself before this time and that no key was bound to. Returns
+    /// whether it did; a machine that changed since it was read stays.
     pub(crate) async fn expire_object(
         &self,
         object: &api::Machine,
@@ -163,7 +163,7 @@ impl MachineRegistry for KubeRegistry {
         object.as_ref().map(converted).transpose()
     }
 
-    /// Reads every machine, whatever `limit` is: names sort like ids only if nobody created objects manually.
+    /// Reads every machine, whatever `limit` is: names sort like IDs only if nobody created objects manually.
     /// Malformed objects are left out.
     async fn list(
         &self,

@@ -13,15 +13,15 @@
 //!   ClockLog              TpmClock clock-<hash>     compare and swap of the resource version
 //!   TrustAnchor           ConfigMap trust-authority  compare and swap of the resource version
 //! ```
-//! *What it is*: one value, [`KubeRegistry`], for one namespace. Each method has the same cost however many
-//! objects there are, unless its documentation states otherwise.
+//! *What it is*: one value, [`KubeRegistry`], for one namespace. The cost of a method does not depend on the
+//! number of objects, unless its documentation states otherwise.
 //!
-//! *What it is not*: a cache. Code that watches objects reads them from the watch.
+//! *What it is not*: a cache. Code that watches objects must read them from its watch.
 //!
 //! # Audit lines
 //! A change with an audit line writes the line into the same object in the same request, as the annotation
-//! `trusted-execution-clusters.io/audit`, or as the time of the binding. The log of the API server has the
-//! earlier lines.
+//! `trusted-execution-clusters.io/audit`, or as the time of the binding. Earlier lines are in the API
+//! server's log.
 
 mod ak;
 mod anchor;
@@ -78,7 +78,7 @@ use crate::api;
 
 /// The last audit line about an object, JSON.
 pub(crate) const AUDIT: &str = "trusted-execution-clusters.io/audit";
-/// How often a compare-and-swap is retried when someone else was faster.
+/// Number of attempts at a compare-and-swap when someone else is faster.
 const ATTEMPTS: usize = 16;
 
 /// Whether the text can be the name of an object at all: an RFC 1123 subdomain of at most 253 characters
@@ -89,8 +89,8 @@ pub fn is_object_name(text: &str) -> bool {
 
 /// Machines, attestation keys, images and disk keys of one namespace.
 ///
-/// Several of its traits have methods of the same name: call them through `&dyn MachineRegistry` and
-/// so on, or as `MachineRegistry::find(&registry, …)`.
+/// Several of its traits have methods with the same name. Call them through `&dyn MachineRegistry` and so on,
+/// or as `MachineRegistry::find(&registry, …)`.
 #[derive(Clone)]
 pub struct KubeRegistry {
     client: Client,
@@ -138,8 +138,8 @@ impl KubeRegistry {
         Self { node_name: Some(name.into()), ..self.clone() }
     }
 
-    /// The same registries, but an attestation key has an object with a different name than the one that
-    /// would be generated: for objects written manually, or by an older server.
+    /// The same registries, but an attestation key's object may have a name other than the generated one: for
+    /// objects created manually, or by an older server.
     #[must_use]
     pub fn with_key_object(&self, key: Fingerprint, name: impl Into<String>) -> Self {
         Self { alias: Some((key, name.into())), ..self.clone() }
@@ -171,7 +171,7 @@ impl KubeRegistry {
         self.objects()
     }
 
-    /// Sets the owner, and the audit line about why the object is created.
+    /// Sets the owner, and the audit line for the creation of the object.
     fn complete(&self, metadata: &mut ObjectMeta, line: Option<&AuditEvent>) {
         if let Some(owner) = &self.owner {
             metadata.owner_references = Some(vec![owner.clone()]);

@@ -31,7 +31,7 @@ where
     })
 }
 
-/// Everything, in pages of small objects.
+/// Parameters to list everything, in pages of small objects.
 pub(super) fn whole_pages() -> ListParams {
     ListParams::default().limit(PAGE)
 }

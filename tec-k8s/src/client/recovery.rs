@@ -1,5 +1,5 @@
-//! Recovery keys that machines deposited, as objects of their own kind: a key broker may create these, but no
-//! Secrets, which could be tokens of other accounts.
+//! Recovery keys that machines deposited, as objects of their own kind. A key broker may create these, but
+//! not Secrets, which could be tokens of other accounts.
 //!
 //! Earlier versions created Secrets with the same name. Those still count.
 
@@ -46,7 +46,7 @@ impl KubeRegistry {
     }
 }
 
-/// For a list of recovery keys: a cluster of an earlier version does not serve the kind.
+/// Returns no recovery keys if the cluster is of an earlier version, which does not serve the kind.
 pub(super) fn none_if_unknown(listed: Result<(), PortError>) -> Result<(), PortError> {
     match listed {
         Err(error) if error.kind() == PortErrorKind::NotFound => Ok(()),

@@ -1,4 +1,4 @@
-//! What the cluster object remembers of the record of authority.
+//! The copy of the record of authority that the cluster object remembers.
 //!
 //! Removing or emptying the record's ConfigMap must not restore the authority of an anchor that gave it up.
 //! So the record is kept twice: giving up is written to the cluster object *before* it takes effect, taking
@@ -95,7 +95,7 @@ impl KubeRegistry {
         Ok(())
     }
 
-    /// By compare-and-swap, and never over a later record.
+    /// Writes by compare-and-swap, and never over a later record.
     async fn remember_in(
         &self,
         mut object: PartialObjectMeta<TrustedExecutionCluster>,

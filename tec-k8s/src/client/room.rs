@@ -1,8 +1,8 @@
 //! Limits on objects that strangers can create, without a request for each of them.
 //!
-//! Within one process a limit is exact. Each of several replicas counts again after it has filled one of
-//! [`SHARE`] parts of the places that were free; between counts each knows only about its own objects. The
-//! operator then removes the excess.
+//! Within one process a limit is exact. With several replicas, each counts again after it has filled one of
+//! [`SHARE`] parts of the free places; between counts, it knows only about its own objects. The operator then
+//! removes the excess.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,12 +17,13 @@ const FRESH: i64 = 1;
 const OLD: i64 = 300;
 /// This many replicas fill all free places before one of them counts again.
 const SHARE: u64 = 8;
-/// Keys of one machine that are admitted without counting: an honest node has one, and one in reserve.
+/// Number of keys of one machine that are admitted without counting: an honest node has one, and one in
+/// reserve.
 const UNCOUNTED_KEYS: u64 = 2;
 /// Number of machines whose keys are counted at the same time.
 const MACHINES: usize = 10_000;
 
-/// Everything that has a limit.
+/// All objects that have a limit.
 #[derive(Debug)]
 pub(super) struct Rooms {
     machines: Arc<Room>,
@@ -36,12 +37,12 @@ impl Default for Rooms {
 }
 
 impl Rooms {
-    /// For machines without an attestation key.
+    /// Room for machines without an attestation key.
     pub(super) fn of_machines(&self) -> Arc<Room> {
         Arc::clone(&self.machines)
     }
 
-    /// This process may have made room: earlier counts are no longer valid.
+    /// Called when this process may have made room: earlier counts are no longer valid.
     pub(super) fn freed(&self) {
         lock(&self.machines.state).counted = None;
         for room in lock(&self.keys).values() {
@@ -49,7 +50,7 @@ impl Rooms {
         }
     }
 
-    /// For keys that wait for this machine.
+    /// Room for keys that wait for this machine.
     pub(super) fn of_keys(&self, machine: MachineId) -> Arc<Room> {
         let mut keys = lock(&self.keys);
         if keys.len() >= MACHINES {
@@ -75,7 +76,7 @@ pub(super) struct Room {
 #[derive(Debug, Default)]
 struct State {
     taken: u64,
-    /// When everything was counted, and how many there may be before it is counted again.
+    /// When everything was counted, and the number at which it is counted again.
     counted: Option<(Timestamp, u64)>,
     /// Objects being created: a list may or may not contain them.
     entering: BTreeSet<String>,
@@ -179,7 +180,7 @@ mod tests {
     }
 
     impl Hall {
-        /// Whether one more was admitted, of at most `most`.
+        /// Whether one more was admitted, with at most `most` in total.
         async fn enter(&self, name: u64, most: u64, second: i64) -> bool {
             let list = async {
                 self.counts.fetch_add(1, Ordering::Relaxed);

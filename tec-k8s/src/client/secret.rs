@@ -103,7 +103,7 @@ impl KubeRegistry {
     }
 }
 
-/// A kind that keys are stored as.
+/// A kind of object in which keys are stored.
 trait Stored:
     Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned
 {
@@ -112,8 +112,8 @@ trait Stored:
 impl Stored for Secret {}
 impl Stored for RecoveryKey {}
 
-/// The name of the object at a path. Only the keys of machines have one: a disk key has the machine's id as
-/// its name, so that no path reaches someone else's Secret.
+/// The name of the object at a path. Only keys of machines have one: the name of a disk key is the machine's
+/// ID, so that no path reaches someone else's Secret.
 fn name(path: &ResourcePath) -> Result<String, PortError> {
     if let Some((machine, number)) = path.recovery_of() {
         return Ok(RecoveryKey::name_of(&machine, number));

@@ -4,7 +4,7 @@
 //!   before ─ GET /version ─► Date ─► after      in agreement: before ≤ Date ≤ after, within TOLERANCE
 //! ```
 //! *What it is not*: a source of time. Nobody knows which of the two clocks is right, so nothing is computed
-//! with the other one; time-based decisions wait until they agree.
+//! with the API server's clock; time-based decisions wait until the clocks agree.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use super::error::port_error;
 /// Seconds by which the clocks may differ: half of what replicas of a key broker allow each other, so that
 /// any two within it can continue each other's sessions.
 const TOLERANCE: i64 = 30;
-/// How often the API server is asked.
+/// Interval between requests to the API server.
 const EVERY: Duration = Duration::from_secs(5);
 /// An API server that takes longer counts as not answering.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -51,7 +51,7 @@ impl ServerClock {
         Self { client, clock, ahead: watch::Sender::new(None) }
     }
 
-    /// Compares forever. An API server that does not answer changes nothing.
+    /// Compares the clocks forever. An API server that does not answer changes nothing.
     pub async fn follow(&self) {
         loop {
             match timeout(PATIENCE, self.measure()).await {
@@ -101,7 +101,7 @@ impl ServerClock {
         let _ = self.ahead.subscribe().wait_for(Option::is_some).await;
     }
 
-    /// Reports when the clocks start or stop agreeing, or differ by another amount.
+    /// Reports when the clocks start or stop agreeing, or when the difference changes.
     pub fn subscribe(&self) -> watch::Receiver<Option<i64>> {
         self.ahead.subscribe()
     }
@@ -162,7 +162,7 @@ mod tests {
     const DATED: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
     const SECONDS: i64 = 784_111_777;
 
-    /// The result for an API server whose answers take this many seconds.
+    /// Result for an API server whose answers take this many seconds.
     async fn measured(at: i64, takes: i64) -> ServerClock {
         let clock = Arc::new(ManualClock::new(Timestamp::from_unix_seconds(at)));
         let slow = Arc::clone(&clock);

@@ -1,6 +1,6 @@
 //! The guard's reports of attestation attempts, as a condition of the machine.
 //!
-//! The guard may write only Events, so that an attacker who takes it over can bind no key. No decision
+//! The guard may write only Events, so that an attacker who takes it over cannot bind a key. No decision
 //! depends on what it reports.
 
 use k8s_openapi::api::events::v1::Event;
@@ -16,7 +16,7 @@ use crate::client::{ATTEMPT, ATTEMPT_REPORTER, RELEASED};
 #[derive(Debug)]
 pub(super) struct News {
     pub(super) last: LastAttestation,
-    /// The newest one that obtained its key, which may be an earlier one.
+    /// The newest attempt that obtained the key, which may be an earlier one.
     pub(super) boot: Option<LastAttestation>,
     pub(super) said: (ConditionKind, Reason, String),
 }
@@ -60,12 +60,12 @@ pub(super) fn news(ctx: &Context, machine: &Machine) -> Option<News> {
     Some(News { said: said(&last), last, boot })
 }
 
-/// Whether a time is not before the known one, if there is one.
+/// Whether a time is no earlier than the known one, if there is one.
 fn is_later(at: Timestamp, known: Option<&String>) -> bool {
     known.and_then(|known| known.parse().ok()).is_none_or(|known: Timestamp| known <= at)
 }
 
-/// Whether the key was released: a node that attests while it runs asks for none.
+/// Whether the key was released: a node that attests while it runs does not request it.
 fn is_boot(event: &Event) -> bool {
     event.metadata.name.as_ref().is_some_and(|name| name.ends_with(RELEASED))
 }

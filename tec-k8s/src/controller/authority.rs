@@ -42,11 +42,12 @@ use crate::client::{
 const NEXT: &str = "next.crt";
 const NEXT_KEY: &str = "next.key";
 const PREVIOUS: &str = "previous.crt";
-/// Annotation: since when every server has provided exactly the content of `ca.crt`, seconds since 1970.
+/// Annotation: time since which every server has provided exactly the content of `ca.crt`, in seconds since
+/// 1970.
 const PUBLISHED_AT: &str = "trusted-execution-clusters.io/published-at";
 /// Maximum number of machines that a condition names.
 const NAMED: usize = 20;
-/// Interval between checks while machines report, since nothing else signals their progress.
+/// Interval between checks while machines report, since no event signals their progress.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);
 
 /// The CA, as far as certificates are concerned.
@@ -54,13 +55,13 @@ const LOOK_AGAIN: Duration = Duration::from_mins(1);
 pub(super) struct Authority {
     /// The key pair that signs.
     pub(super) pair: CertificatePair,
-    /// What nodes should trust, PEM; the signing CA comes first.
+    /// CA certificates that nodes should trust, PEM; the signing CA comes first.
     pub(super) bundle: String,
     secret: Secret,
 }
 
-/// The CA after the step that is due. A missing CA is not replaced while certificates from it exist: nodes
-/// pin it.
+/// Returns the CA after carrying out the step that is due. A missing CA is not replaced while certificates
+/// from it exist: nodes pin it.
 pub(super) async fn stand(
     ctx: &Context,
     cluster: &TrustedExecutionCluster,
@@ -165,7 +166,7 @@ impl Authority {
         found.first().copied().filter(|_| found.len() == 1)
     }
 
-    /// `None` if someone stored a chain of several certificates there; then it is theirs to maintain.
+    /// `None` if someone stored a chain of several certificates there, which they must then maintain.
     fn standing(&self, ctx: &Context) -> Option<Standing> {
         let published = self.secret.annotations().get(PUBLISHED_AT);
         let published = published.and_then(|at| at.parse().ok());
@@ -227,8 +228,8 @@ fn asked(cluster: &TrustedExecutionCluster) -> Asked {
     Asked { replace: named(REPLACE_CA), dangerous_without_reports: named(DANGEROUS_REPLACE_CA) }
 }
 
-/// What each machine with a disk reported. An unclaimed machine has no disk yet, and is gone before the CA
-/// that it was given stops signing.
+/// What each machine with a disk reported. An unclaimed machine has no disk yet, and is removed before the CA
+/// that it received stops signing.
 async fn pinned(ctx: &Context, next: &Sha256Digest) -> Result<Vec<Pinned>, PortError> {
     let mut machines = ctx.caches.machines.all();
     machines.retain(|machine| {
@@ -258,7 +259,7 @@ async fn pinned(ctx: &Context, next: &Sha256Digest) -> Result<Vec<Pinned>, PortE
     Ok(pinned)
 }
 
-/// The reports of all machines, by id: the metadata of all records.
+/// The reports of all machines, by ID: the metadata of all records.
 async fn reports(ctx: &Context) -> Result<BTreeMap<String, BTreeSet<Sha256Digest>>, PortError> {
     let mut pages = pin!(metadata_pages(ctx.objects::<AttestationRecord>()));
     let mut all = BTreeMap::new();

@@ -1,10 +1,10 @@
-//! Which key broker nodes reach, and how one kind takes over from the other.
+//! Decides which key broker nodes reach, and switches from one kind to the other.
 //!
 //! ```text
 //!   spec.keyBroker ─► objects of that kind are applied
 //!        its Deployment is available ─► kbs-service selects its pods ─► the other kind is removed
 //! ```
-//! Both kinds serve at the same Service, port and certificate, and disk keys are Secrets for both, so nodes
+//! Both kinds use the same Service, port and certificate, and both read disk keys from Secrets, so nodes
 //! notice nothing.
 
 use k8s_openapi::api::apps::v1::Deployment;
@@ -88,7 +88,7 @@ fn serving(ctx: &Context, wanted: BrokerKind) -> BrokerKind {
     if !is_available(wanted) && is_available(other) { other } else { wanted }
 }
 
-/// Since when a Deployment is available; `None` while it is not.
+/// Time since which a Deployment has been available; `None` while it is not.
 pub(super) fn available_since(deployment: &Deployment) -> Option<String> {
     let conditions = deployment.status.as_ref()?.conditions.as_ref()?;
     let available = conditions.iter().find(|c| c.type_ == "Available" && c.status == "True")?;

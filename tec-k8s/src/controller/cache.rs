@@ -14,7 +14,7 @@ use tokio::sync::watch;
 /// The index value of an object, besides its name; `None` if it has none.
 type IndexOf<K> = fn(&K) -> Option<String>;
 
-/// Objects of one kind by name, and by one more text.
+/// Objects of one kind, by name and by one more string.
 pub(super) struct Cache<K> {
     state: Mutex<State<K>>,
     index_of: IndexOf<K>,
@@ -61,7 +61,7 @@ impl<K: Resource> Cache<K> {
         self.state().objects.values().cloned().collect()
     }
 
-    /// The objects that the index has under this text, ordered by name.
+    /// The objects that the index has under this string, ordered by name.
     pub(super) fn indexed(&self, text: &str) -> Vec<Arc<K>> {
         let state = self.state();
         let names = state.index.get(text).into_iter().flatten();

@@ -1,12 +1,12 @@
-//! Certificates of servers for which the cluster object names no Secret.
+//! Issues certificates for servers for which the cluster object names no Secret.
 //!
 //! ```text
 //!   Secret trust-anchor-ca     stored before anything is signed with it; replaced in `authority`
 //!     └─ a Secret per server   tls.crt, tls.key, ca.crt; renewed when a third of its life is left
 //! ```
 //! Servers reload their certificate when the kubelet replaces it, and nodes pin the CA. *What it is not*:
-//! responsible for other people's Secrets. One that has neither the annotation of this module nor a
-//! certificate from the CA belongs to someone else, and stays as it is.
+//! responsible for other people's Secrets. A Secret that has neither the annotation of this module nor a
+//! certificate from the CA belongs to someone else and is left unchanged.
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::PostParams;
@@ -23,7 +23,7 @@ use crate::api::{TlsServer, TrustedExecutionCluster};
 use crate::client::{ISSUED_FOR, RENEW_AT, port_error};
 use crate::render::server_names;
 
-/// Creates what is missing, and renews what expires soon.
+/// Creates missing certificates, and renews those that expire soon.
 pub(super) async fn issue(
     ctx: &Context,
     cluster: &TrustedExecutionCluster,
@@ -85,8 +85,8 @@ async fn issue_one(
     Ok(())
 }
 
-/// Whether one of our certificates must be replaced: it expires soon, has other names, or comes with other
-/// CAs than nodes should trust. A change of the signing CA changes their order.
+/// Whether one of our certificates must be replaced: it expires soon, has different names, or is stored with
+/// CAs other than those that nodes should trust. A change of the signing CA changes their order.
 fn is_due(ctx: &Context, secret: &Secret, authority: &Authority, names: &[String]) -> bool {
     let notes = secret.annotations();
     let Some(renew_at) = notes.get(RENEW_AT) else {

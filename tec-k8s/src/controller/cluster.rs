@@ -266,7 +266,7 @@ fn is_said(cluster: &TrustedExecutionCluster, kind: ConditionKind, reason: Reaso
     conditions.any(|one| one.type_ == kind.as_str() && one.reason == reason.as_str())
 }
 
-/// Plain HTTP is reported once, when it begins.
+/// Reports plain HTTP once, when it begins.
 async fn warn_of_plain_http(ctx: &Context, cluster: &TrustedExecutionCluster) {
     let (reason, said) = tls(cluster);
     let mut conditions = cluster.status.iter().flat_map(|status| &status.conditions);

@@ -1,4 +1,4 @@
-//! What every controller shares.
+//! State that all controllers share.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -57,9 +57,9 @@ impl Task {
 #[derive(Debug)]
 pub(super) struct Caches {
     pub(super) clusters: Cache<TrustedExecutionCluster>,
-    /// Indexed by id.
+    /// Indexed by ID.
     pub(super) machines: Cache<Machine>,
-    /// Indexed by the machine's id.
+    /// Indexed by the machine's ID.
     pub(super) keys: Cache<AttestationKey>,
     /// Indexed by digest.
     pub(super) images: Cache<ApprovedImage>,
@@ -93,16 +93,16 @@ impl Caches {
 #[derive(Clone, Debug)]
 pub(super) struct Spoken {
     pub(super) said: (ConditionKind, Reason, String),
-    /// When to check again even if nothing happens.
+    /// When to check again, even without an event.
     pub(super) again: Option<Duration>,
-    /// Since when the next CA waits for machines.
+    /// Time since which the next CA has waited for machines.
     pub(super) held_since: Option<Timestamp>,
 }
 
 /// State that changes while the operator runs, besides the caches.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    /// Ids of machines by object name, for use after the object is gone.
+    /// IDs of machines by object name, for use after the object is gone.
     pub(super) ids: BTreeMap<String, MachineId>,
     /// UID and generation of the cluster object that counted last, as text.
     pub(super) counting: String,
@@ -114,21 +114,21 @@ pub(super) struct Memory {
     pub(super) is_configured: bool,
     /// Whether a publishing round has been completed since startup.
     pub(super) had_round: bool,
-    /// Machines whose facts are on their way.
+    /// Machines whose facts have not been published everywhere yet.
     pub(super) unpublished: BTreeSet<String>,
     /// The Trustees, as of the last round.
     pub(super) targets: Vec<TargetStatus>,
     /// Versions of the child objects as last applied, by kind and name.
     pub(super) applied: BTreeMap<String, String>,
-    /// Versions of Deployments whose rollout is stuck, as already reported.
+    /// Versions of Deployments whose stuck rollout was already reported.
     pub(super) stuck: BTreeMap<String, String>,
-    /// What is reported about the CA, as of the last check.
+    /// The report about the CA, as of the last check.
     pub(super) authority: Option<Spoken>,
-    /// Since when the Trustee has been available.
+    /// Time since which the Trustee has been available.
     pub(super) available_since: Option<String>,
 }
 
-/// What every controller shares.
+/// State that all controllers share.
 #[derive(Debug)]
 pub(super) struct Context {
     pub(super) parts: Parts,
@@ -242,7 +242,7 @@ impl Context {
         Ok(latest)
     }
 
-    /// Why this anchor does not act as the authority.
+    /// The reason why this anchor does not act as the authority.
     pub(super) fn role(&self) -> String {
         let record = self.authority().ok().flatten();
         let role = record.map_or(Role::ServeOnly, |record| record.role());
@@ -261,7 +261,7 @@ impl Context {
         )
     }
 
-    /// Whether an admin asked the operator to change nothing.
+    /// Whether an admin paused the operator.
     pub(super) fn is_paused(&self) -> bool {
         self.cluster().is_some_and(|cluster| cluster.is_paused())
     }
@@ -293,14 +293,14 @@ impl Context {
         }
     }
 
-    /// Reconciles everything related to the machine with this id.
+    /// Reconciles everything related to the machine with this ID.
     pub(super) fn wake_machine(&self, id: &str) {
         for machine in self.caches.machines.indexed(id) {
             self.queue.wake(Task::Machine(machine.name_any()));
         }
     }
 
-    /// Reconciles every key that was submitted for the machine with this id.
+    /// Reconciles every key that was submitted for the machine with this ID.
     pub(super) fn wake_keys(&self, id: &str) {
         for key in self.caches.keys.indexed(id) {
             self.queue.wake(Task::Key(key.name_any()));

@@ -1,4 +1,4 @@
-//! What the proof of an endorsement key needs: a key that replicas share, and CA certificates.
+//! Provides what the proof of an endorsement key needs: a key that replicas share, and CA certificates.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use tec_core::port::{PortError, PortErrorKind};
@@ -10,7 +10,7 @@ use crate::client::port_error;
 
 /// Bytes of the key.
 const LENGTH: usize = 32;
-/// What every certificate in PEM begins with (RFC 7468, section 5.1).
+/// First line of every certificate in PEM (RFC 7468, section 5.1).
 const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----";
 
 /// Creates the Secret [`CHALLENGE_KEY`] if keys need a proof.

@@ -1,4 +1,4 @@
-//! What the key broker starts with: keys in Secrets, and Trustee's configuration.
+//! Creates what the key broker needs at startup: keys in Secrets, and Trustee's configuration.
 
 use std::collections::BTreeMap;
 
@@ -35,8 +35,8 @@ const SESSION_KEY: usize = 32;
 /// Entries of a Secret.
 pub(super) type Entries = BTreeMap<String, ByteString>;
 
-/// What a key broker of this kind starts with. Keys are created once, except for the token signer, which is
-/// renewed before it expires; the configuration follows this release.
+/// What a key broker of this kind needs at startup. Keys are created once, except for the token signer, which
+/// is renewed before it expires. The configuration is that of this release.
 pub(super) async fn files(
     ctx: &Context,
     cluster: &TrustedExecutionCluster,
@@ -164,7 +164,7 @@ pub(super) async fn create(
     }
 }
 
-/// The signer, or a new one if it expires soon. A signer that someone else created is theirs to renew.
+/// The signer, or a new one if it expires soon. Whoever else created a signer must renew it.
 async fn renewed(
     ctx: &Context,
     cluster: &TrustedExecutionCluster,

@@ -1,5 +1,5 @@
-//! An approved image: gets what booting it measures from its label, from another object with the same digest,
-//! or from a Job.
+//! Reconciles an approved image: gets its measurements from its label, from another object with the same
+//! digest, or from a Job.
 
 use std::time::Duration;
 
@@ -29,9 +29,9 @@ use crate::signal::Event;
 const FOREIGN_FINALIZER: &str = "finalizer.approved-image.trusted-execution-clusters.io";
 /// Entry of a Secret of type kubernetes.io/dockercfg.
 const DOCKER_CFG: &str = ".dockercfg";
-/// How often a running Job is checked: only the pod shows whether it starts.
+/// Interval between checks of a running Job: only the pod shows whether it starts.
 const JOB_POLL: Duration = Duration::from_secs(10);
-/// How long an image waits after its Job failed.
+/// How long an image waits after its Job has failed.
 const JOB_RETRY: Duration = Duration::from_mins(10);
 
 /// State of the measurements.
@@ -87,7 +87,7 @@ pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortErr
     compute(ctx, &image).await
 }
 
-/// Why nothing more will happen to an image.
+/// The reason why nothing more will happen to an image.
 fn ended(image: &ApprovedImage, now: Timestamp) -> Option<(Reason, String)> {
     if image.spec.revoked_at.is_some() {
         return Some((Reason::Revoked, String::new()));
@@ -174,7 +174,7 @@ async fn progress(ctx: &Context, image: &ApprovedImage) -> Result<Progress, Port
     Ok(Progress::Working(Reason::Computing, format!("a Job computes them: {why}")))
 }
 
-/// The measurements of the image's label, or why it gives none.
+/// The measurements in the image's label, or why it has none.
 async fn of_label(
     ctx: &Context,
     image: &ApprovedImage,
@@ -222,7 +222,7 @@ fn of_same_digest(ctx: &Context, image: &ApprovedImage) -> Option<ExpectedPcrs> 
     known.map(|status| ExpectedPcrs::new(status.pcrs.clone())).find(is_sound)
 }
 
-/// The pull secret of the image, if it has one; the error says what is wrong with it.
+/// The pull secret of the image, if it has one; the error states what is wrong with it.
 async fn credentials(
     ctx: &Context,
     image: &ApprovedImage,
@@ -319,7 +319,7 @@ async fn write(
     ctx.write_status(image, known.as_ref(), status).await
 }
 
-/// Reconciles every image with the same content: what one learns applies to all.
+/// Reconciles every image with the same content, since the measurements apply to all of them.
 pub(super) fn wake_same(ctx: &Context, image: &ApprovedImage) {
     for other in image.digest().map(|digest| ctx.caches.images.indexed(digest)).unwrap_or_default()
     {

@@ -1,4 +1,4 @@
-//! The Job that computes what an image measures. One for each reference, however many objects name it.
+//! The Job that computes what an image measures: one for each reference, however many objects name it.
 
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ContainerState, LocalObjectReference, Pod};
@@ -103,8 +103,8 @@ pub(super) async fn create(ctx: &Context, image: &ApprovedImage) -> Result<(), P
     }
 }
 
-/// The Secrets that the operator was pulled with: those that the packages give every account. None outside a
-/// pod.
+/// The Secrets with which the operator's image was pulled: the packages add them to every account. Empty
+/// outside a pod.
 async fn own_pull_secrets(ctx: &Context) -> Result<Vec<LocalObjectReference>, PortError> {
     let name = &ctx.parts.identity;
     let pod = ctx.objects::<Pod>().get_opt(name).await;

@@ -1,4 +1,4 @@
-//! An attestation key: the decision, the binding, and what follows from it.
+//! Reconciles an attestation key: the decision, the binding, and what follows from it.
 
 use std::collections::BTreeMap;
 
@@ -112,8 +112,8 @@ async fn judge(ctx: &Context, key: &AttestationKey) -> Result<Verdict, PortError
     decide(ctx, key, &machine, record).await
 }
 
-/// The object of the machine. One that a key was bound to counts, whatever its name: an account that may only
-/// create objects gets no existing disk key.
+/// The object of the machine. An object that a key was bound to takes precedence, whatever its name, so that
+/// an account that may only create objects cannot obtain an existing disk key.
 async fn counting(ctx: &Context, id: &MachineId) -> Result<Option<Machine>, PortError> {
     let same = ctx.caches.machines.indexed(&id.to_string());
     let live = same.iter().filter(|object| object.metadata.deletion_timestamp.is_none());
@@ -188,7 +188,7 @@ fn why(reason: AkReason) -> String {
 }
 
 /// Whether the machine's disk key was created by an earlier operator, which recorded no binding, or for
-/// another object with this id: its disk may be sealed, so its next key is not a first use.
+/// another object with this ID: its disk may be sealed, so its next key is not a first use.
 pub(super) fn has_older_disk_key(ctx: &Context, machine: &Machine) -> bool {
     let uid = machine.metadata.uid.as_deref();
     let is_of_it = |owners: &[OwnerReference]| {
@@ -218,8 +218,8 @@ fn has_room(ctx: &Context, approval: Option<&ApprovalSpec>, candidate: &AkCandid
     claims.total < total && claims.of_source < said(each, limits.per_source)
 }
 
-/// A key that an admin approved, or that an earlier operator had approved, needs no second decision by the
-/// policy; the machine must be free all the same.
+/// A key approved by an admin or by an earlier operator needs no second decision by the policy, but the
+/// machine must be free.
 fn candidate(key: &AttestationKey, machine: &Machine, record: &AkRecord) -> AkCandidate {
     let was_approved = machine.bound_key().is_none() && is_said(key, Reason::MachineCreated);
     if was_approved || key.is_approved_by_admin() {
@@ -249,8 +249,8 @@ async fn bound_record(ctx: &Context, machine: &Machine) -> Result<Option<AkRecor
     }
 }
 
-/// Lets a key wait, unless so many others wait for the same machine that someone seems to be flooding the
-/// store: then the youngest are removed.
+/// Lets a key wait. If so many keys wait for the same machine that someone seems to be flooding the store,
+/// the newest are removed.
 async fn discard_or_wait(
     ctx: &Context,
     key: &AttestationKey,
@@ -313,7 +313,7 @@ async fn settle(
     Ok(Verdict::new(Reason::MachineCreated, Event::KeyBound, ""))
 }
 
-/// A key that does not count has no Secret; someone else's Secret of the same name stays.
+/// A key that does not count has no Secret; someone else's Secret with the same name stays.
 async fn withdraw(ctx: &Context, key: &AttestationKey) -> Result<(), PortError> {
     if let Some(uuid) = &key.spec.uuid {
         ctx.wake_machine(uuid);

@@ -1,7 +1,7 @@
 //! One leader at a time, by a Lease (coordination.k8s.io/v1).
 //!
-//! No clock is compared with another host's: a lease has expired once it has been seen unchanged for as long
-//! as it is valid.
+//! Clocks of different hosts are not compared: a lease has expired once it has been seen unchanged for as
+//! long as it is valid.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ use tokio::time::Instant;
 use crate::api::FIELD_MANAGER;
 use crate::client::port_error;
 
-/// How long a lease is valid, how often it is renewed, and when a leader that cannot renew it gives up, which
-/// is before anyone else may take over.
+/// How long a lease is valid, how often it is renewed, and when a leader that cannot renew it gives up,
+/// before anyone else may take over.
 const VALID: Duration = Duration::from_secs(15);
 const RENEW: Duration = Duration::from_secs(3);
 const GIVE_UP: Duration = Duration::from_secs(10);
@@ -27,7 +27,7 @@ const GIVE_UP: Duration = Duration::from_secs(10);
 pub(super) struct Leadership {
     leases: Api<Lease>,
     identity: String,
-    /// The version seen last, and since when.
+    /// The version seen last, and when it was first seen.
     seen: Option<(String, Instant)>,
 }
 

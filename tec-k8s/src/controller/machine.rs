@@ -1,4 +1,4 @@
-//! A machine: its disk key, created once, and what is published about it to the Trustees.
+//! Reconciles a machine: its disk key, created once, and what is published about it to the Trustees.
 
 use std::time::Duration;
 
@@ -77,8 +77,8 @@ pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortErr
     serve(ctx, &machine, &id).await
 }
 
-/// Does not create, bind or remove anything. Trustees keep what they hold, even after a restart, when nothing
-/// is known about it; a machine that is taken out of service still loses its attestation key.
+/// Creates, binds and removes nothing. Trustees keep what they hold, even after a restart, when nothing is
+/// known about it. A machine that is taken out of service still loses its attestation key.
 async fn pause(ctx: &Context, machine: &Machine) -> Result<Next, PortError> {
     if !ctx.may(Deed::Release) {
         forget(ctx, &machine.name_any());
@@ -91,8 +91,8 @@ async fn pause(ctx: &Context, machine: &Machine) -> Result<Next, PortError> {
     Ok(Next::Wait)
 }
 
-/// The key of a quarantined machine is removed from Trustees until it is released. If only they have the key,
-/// they keep it, and lose only the attestation key that it is released to.
+/// The key of a quarantined machine is removed from Trustees until the machine is released. If only they have
+/// the key, they keep it, and lose only the attestation key that it is released to.
 async fn quarantine(ctx: &Context, machine: &Machine, id: &MachineId) -> Result<Next, PortError> {
     let made = machine.status.as_ref().is_some_and(|status| status.key_secret.is_some());
     if made && !ctx.registry.exists(&ResourcePath::luks_root(id)).await? {
@@ -104,7 +104,7 @@ async fn quarantine(ctx: &Context, machine: &Machine, id: &MachineId) -> Result<
     refuse(ctx, machine, Reason::Quarantined, message).await
 }
 
-/// What a machine that counts gets.
+/// Provides everything that a machine that counts gets.
 async fn serve(ctx: &Context, machine: &Machine, id: &MachineId) -> Result<Next, PortError> {
     let known = machine.status.as_ref().and_then(|status| status.key_secret.as_deref());
     if known.is_none() && !ctx.may(Deed::Admit) {
@@ -160,7 +160,7 @@ async fn serve(ctx: &Context, machine: &Machine, id: &MachineId) -> Result<Next,
     Ok(Next::Wait)
 }
 
-/// The key that was read at startup, if its Secret is still the same one.
+/// The key that was read at startup, if its Secret is unchanged.
 fn read_ahead(ctx: &Context, id: &MachineId) -> Option<SecretBytes> {
     let read = ctx.memory().read_ahead.remove(id)?;
     let secret = ctx.caches.secrets.get(&id.to_string())?;
@@ -184,8 +184,8 @@ async fn make_key(ctx: &Context, machine: &Machine, id: &MachineId) -> Result<()
     ctx.write_status(machine, None, status).await
 }
 
-/// The Secret is lost. What Trustees hold stays; no other key is created, since the disk accepts only the old
-/// one.
+/// Handles a lost Secret. What Trustees hold stays; no other key is created, since the disk accepts only the
+/// old one.
 async fn lost(ctx: &Context, machine: &Machine, id: &MachineId) -> Result<Next, PortError> {
     keep(ctx, machine, id)?;
     let message = format!(
@@ -197,7 +197,7 @@ async fn lost(ctx: &Context, machine: &Machine, id: &MachineId) -> Result<Next, 
     refuse(ctx, machine, Reason::KeyLost, message).await
 }
 
-/// Makes Trustees keep the disk key that is unknown here.
+/// Makes Trustees keep a disk key that is unknown here.
 pub(super) fn keep(ctx: &Context, machine: &Machine, id: &MachineId) -> Result<(), PortError> {
     let ak = bound_key(ctx, machine);
     if ctx.parts.trust.keep_machine(id, ak.as_ref())? {
@@ -278,7 +278,7 @@ async fn write(
     ctx.write_status(machine, known.as_ref(), status).await
 }
 
-/// The id in the spelling that names of Secrets and paths use.
+/// The ID in the spelling used in names of Secrets and in paths.
 fn canonical_id(machine: &Machine) -> Result<MachineId, String> {
     let id = machine.machine_id().map_err(|error| tec_core::port::chain(&error))?;
     if id.to_string() == machine.spec.id {
@@ -288,7 +288,7 @@ fn canonical_id(machine: &Machine) -> Result<MachineId, String> {
     }
 }
 
-/// Another object with the same id that counts instead.
+/// Another object with the same ID that counts instead.
 fn older(ctx: &Context, machine: &Machine) -> Option<String> {
     let mine = machine.precedence();
     let same = ctx.caches.machines.indexed(&machine.spec.id);
@@ -296,7 +296,7 @@ fn older(ctx: &Context, machine: &Machine) -> Option<String> {
     live.filter(|other| other.precedence() < mine).map(|other| other.name_any()).next()
 }
 
-/// Removes from the Trustees what they hold for the machine, unless another object has the same id.
+/// Removes from the Trustees what they hold for the machine, unless another object has the same ID.
 fn forget(ctx: &Context, name: &str) {
     let mut memory = ctx.memory();
     memory.unpublished.remove(name);

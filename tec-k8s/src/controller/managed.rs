@@ -3,8 +3,8 @@
 //! ```text
 //!   spec.certificateIssuer ─► a Certificate per server ─ cert-manager ─► its Secret ─► the servers
 //! ```
-//! cert-manager renews them, and servers reload them. *What it is not*: a replacement of the CA that waits
-//! for nodes. That is up to whoever runs the issuer.
+//! cert-manager renews them, and servers reload them. *What it is not*: a CA rollover that waits for nodes.
+//! That is up to whoever runs the issuer.
 
 use std::time::Duration;
 
@@ -27,7 +27,8 @@ use crate::render;
 /// No watch reports Secrets that cert-manager creates.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
-/// Requests from cert-manager what the cluster object does not name, and reports what is still missing.
+/// Requests certificates from cert-manager for servers without a named Secret, and reports which are still
+/// missing.
 pub(super) async fn request(
     ctx: &Context,
     cluster: &TrustedExecutionCluster,

@@ -74,7 +74,7 @@ impl Metrics {
         histogram.count += 1;
     }
 
-    /// Everything, in the text format 0.0.4.
+    /// All metrics, in the text format 0.0.4.
     pub fn render(&self) -> String {
         let state = self.state();
         let mut text = String::new();

@@ -7,19 +7,19 @@
 //!                          │      image     measurements: label, or a Job
 //!                          └─────► sync ──► Trust: every Trustee holds what it should
 //! ```
-//! *What it is*: level-triggered. Each object is reconciled when something about it changes, and what is
-//! missing is done; doing it again changes nothing. An object that fails is retried after a growing delay,
-//! and holds up no others.
+//! *What it is*: level-triggered. Each object is reconciled when something about it changes, and whatever is
+//! missing is done; doing it again changes nothing. An object that fails is retried after a growing delay and
+//! does not delay others.
 //!
 //! *What it is not*: it knows no Trustee and no image registry. The program supplies them as [`Trust`] and
 //! [`LabelReader`].
 //!
 //! # Order
-//! Nothing is published before every existing machine has been reconciled: publishing removes whatever is not
-//! desired.
+//! Nothing is published before every existing machine has been reconciled, because publishing removes
+//! whatever is not desired.
 //!
 //! # Cancel safety
-//! Every await may be the last.
+//! May be dropped at any await.
 
 mod attempt;
 mod authority;

@@ -1,4 +1,4 @@
-//! What a program supplies to the controllers.
+//! The parts that a program supplies to the controllers.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::trust::{LabelReader, Trust, TrusteeMaker};
 use crate::client::ServerClock;
 use crate::render::Deploy;
 
-/// What the program supplies.
+/// The parts that the program supplies.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Parts {
@@ -30,7 +30,7 @@ pub struct Parts {
     pub maker: Arc<dyn TrusteeMaker>,
     /// Generates the disk keys of new machines.
     pub keys: Arc<dyn LuksKeyGenerator>,
-    /// Time.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
     /// The API server's clock, if it has to agree.
     pub server_clock: Option<ServerClock>,
@@ -39,8 +39,7 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// These parts. The images of this release are deployed; new disk keys have the form that existing
-    /// clusters use.
+    /// Uses these parts, the images of this release, and the form of disk keys that existing clusters use.
     #[expect(clippy::too_many_arguments, reason = "ports, each of a type of its own")]
     pub fn new(
         client: Client,
@@ -67,7 +66,7 @@ impl Parts {
         }
     }
 
-    /// Makes no decision by a clock that differs from the API server's.
+    /// Makes no time-based decisions while the clock differs from the API server's.
     #[must_use]
     pub fn with_server_clock(self) -> Self {
         let clock = ServerClock::new(self.client.clone(), Arc::clone(&self.clock));

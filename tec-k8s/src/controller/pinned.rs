@@ -1,4 +1,4 @@
-//! Describes in a sentence which parts of an image's boot are checked, and which are not.
+//! Describes in one sentence which parts of an image's boot are checked and which are not.
 
 use tec_core::boot::Pins;
 use tec_core::image::ExpectedPcrs;

@@ -14,9 +14,9 @@ const DELAYS: (Duration, Duration) = (Duration::from_millis(500), Duration::from
 /// When to reconcile an object again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// When something happens.
+    /// When an event occurs.
     Wait,
-    /// When the watch reports what was just written; then there is more to do.
+    /// When the watch reports the last write; there is then more to do.
     Again,
     /// After this time at the latest.
     After(Duration),
@@ -54,7 +54,7 @@ impl<K: Clone + Ord> Queue<K> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something happened to the object: it is due now, however often it failed before.
+    /// An event occurred for the object: it is due now, however often it failed before.
     pub(super) fn wake(&self, key: K) {
         self.schedule(key, Duration::ZERO);
     }
@@ -133,7 +133,8 @@ impl<K: Clone + Ord> Queue<K> {
         delay
     }
 
-    /// Between half and all of `most`, so that objects that failed together are not retried together.
+    /// A random time between half of `most` and all of it, so that objects that failed together are not
+    /// retried together.
     fn jittered(&self, most: Duration) -> Duration {
         let mut random = [0; 2];
         self.entropy.fill(&mut random);

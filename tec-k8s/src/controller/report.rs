@@ -1,4 +1,4 @@
-//! What controllers write back: conditions, status, owners, finalizers.
+//! Writes the results of controllers: conditions, status, owners, finalizers.
 
 use std::fmt::Debug;
 
@@ -59,8 +59,8 @@ impl Context {
         self.write_status(object, Some(&json!({ "conditions": known })), status).await
     }
 
-    /// Writes members of the status, unless they have these values already; `known` is the status as it was
-    /// read. A status that someone else has changed since is not overwritten.
+    /// Writes fields of the status, unless they already have these values; `known` is the status as it was
+    /// read. A status that has been changed since then is not overwritten.
     pub(super) async fn write_status<K>(
         &self,
         object: &K,

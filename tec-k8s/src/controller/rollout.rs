@@ -4,8 +4,8 @@
 //!   key broker ─► attestation-key-register ─► register-server
 //! ```
 //! A Deployment that changes keeps its pods until the ones before it have rolled out: a version whose key
-//! broker does not start goes no further, and nodes learn about a server only once it is there. New
-//! Deployments and mere corrections are applied immediately.
+//! broker does not start is not rolled out any further, and nodes learn about a server only once it is
+//! running. New Deployments and mere corrections are applied immediately.
 //!
 //! A Deployment that another operator created for the same cluster object is taken over: its fields become
 //! ours, so that those that are no longer desired are removed. Otherwise they would stay beside ours, and the
@@ -28,18 +28,18 @@ use crate::signal::Event;
 /// Digest of the desired state when it was last applied.
 const WANTED: &str = "trusted-execution-clusters.io/wanted";
 
-/// How far the rollout of a cluster object's Deployments has come.
+/// Progress of the rollout of a cluster object's Deployments.
 #[derive(Debug, Default)]
 pub(super) struct Rollout {
-    /// The first that is not done, and what is missing.
+    /// The first Deployment that is not done, and what is missing.
     waits_for: Option<(String, String)>,
     is_stuck: bool,
-    /// Those that wait for it, in their order.
+    /// The Deployments that wait for it, in their order.
     held_back: Vec<String>,
 }
 
 impl Rollout {
-    /// Applies the next one, unless it has to wait.
+    /// Applies the next Deployment, unless it has to wait.
     pub(super) async fn apply(
         &mut self,
         ctx: &Context,

@@ -29,7 +29,7 @@ use super::{attempt, cluster, image, key, machine, sweep, sync};
 use crate::api::{AUTHORITY, FIELD_MANAGER, Machine};
 use crate::signal::Metric;
 
-/// Objects that are reconciled concurrently.
+/// Number of objects that are reconciled concurrently.
 const WORKERS: usize = 16;
 
 /// The operator stopped without being asked to.
@@ -47,7 +47,7 @@ pub enum OperatorError {
 pub struct Health(Arc<AtomicBool>);
 
 impl Health {
-    /// Whether this replica does its part: it waits for its turn, or it leads and has seen everything.
+    /// Whether this replica is ready: it waits to become the leader, or it leads and has seen every object.
     pub fn is_ready(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
@@ -81,11 +81,11 @@ impl Operator {
         self.health.clone()
     }
 
-    /// Waits for its turn, leads, and ends when `shutdown` does: work under way is finished, and the next
-    /// replica leads immediately.
+    /// Waits to become the leader, leads, and ends when `shutdown` does: work under way is finished, and the
+    /// next replica leads immediately.
     ///
     /// # Errors
-    /// It led, and lost the leadership.
+    /// The operator lost the leadership.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), OperatorError> {
         let ctx = &self.context;
         let mut shutdown = pin!(shutdown.fuse());
@@ -183,7 +183,7 @@ async fn read_ahead(ctx: &Context) {
     ctx.memory().read_ahead = keys;
 }
 
-/// Waits until the clocks were compared, if they are to be.
+/// Waits until the clocks have been compared, if this is required.
 async fn compared(ctx: &Context) {
     if let Some(clock) = &ctx.parts.server_clock {
         clock.compared().await;
@@ -269,7 +269,7 @@ async fn follow(ctx: &Context) {
     futures::future::join_all(watches).await;
 }
 
-/// Follows the record of authority. When it changes, so may everything that is published.
+/// Follows the record of authority. When it changes, everything that is published may change.
 fn authority(ctx: &Context) -> BoxFuture<'_, ()> {
     let one = watcher::Config::default().fields(&format!("metadata.name={AUTHORITY}"));
     let events = watcher(ctx.objects::<ConfigMap>(), one);

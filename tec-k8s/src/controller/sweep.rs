@@ -1,5 +1,5 @@
-//! What no event reports: machines that never got a key, finalizers of an operator that is gone, and object
-//! counts.
+//! Handles what no event reports: machines that never got a key, finalizers of an operator that is gone, and
+//! object counts.
 
 use std::time::Duration;
 
@@ -98,7 +98,7 @@ fn count(ctx: &Context) {
     next_ca(ctx);
 }
 
-/// Since when the next CA has been waiting for machines; no series if it is not waiting.
+/// Time since which the next CA has been waiting for machines; no series if it is not waiting.
 fn next_ca(ctx: &Context) {
     let since = ctx.memory().authority.as_ref().and_then(|spoken| spoken.held_since);
     let since = since.filter(|_| ctx.cluster().is_some());
@@ -108,7 +108,7 @@ fn next_ca(ctx: &Context) {
     }
 }
 
-/// Zero counts too: an alert cannot evaluate a missing series.
+/// Includes counts of zero: an alert cannot evaluate a missing series.
 fn set(ctx: &Context, metric: Metric, names: &[&str], states: &[&str]) {
     for name in names {
         let count = states.iter().filter(|state| *state == name).count();

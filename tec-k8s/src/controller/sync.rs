@@ -13,11 +13,11 @@ use super::machine;
 use crate::api::TargetStatus;
 use crate::signal::{Event, Metric};
 
-/// Changes that come together are published together.
+/// How long to collect changes that are published together.
 const GATHER: Duration = Duration::from_millis(100);
 /// How long the first round waits for machines whose facts cannot be read.
 const LONGEST_START: Duration = Duration::from_mins(1);
-/// Interval between rounds without any change, to notice a Trustee that lost something.
+/// Interval between rounds without any change, to detect a Trustee that lost something.
 const AT_LEAST: Duration = Duration::from_mins(10);
 
 /// Runs until it is dropped.
@@ -46,7 +46,7 @@ pub(super) async fn run(ctx: &Context) {
     }
 }
 
-/// For machines whose facts cannot be read, Trustees keep the disk keys that they hold.
+/// Makes Trustees keep the disk keys of machines whose facts cannot be read.
 fn keep_unseen(ctx: &Context) {
     let unseen = ctx.memory().unseen.clone();
     tracing::error!(machines = unseen.len(), "publishing begins although machines cannot be read");
@@ -133,8 +133,8 @@ fn name_of(target: &TargetStatus) -> &str {
     &target.name
 }
 
-/// Images whose boots may obtain keys now. Without a cluster object there are none: nothing defines how they
-/// would count. There are also none if no key is released.
+/// Images whose boots may obtain keys now. There are none without a cluster object, which defines how they
+/// count, and none if no key is released.
 pub(super) fn live_images(ctx: &Context) -> Vec<ApprovedImage> {
     if ctx.cluster().is_none() || !ctx.may(Deed::Release) {
         return Vec::new();

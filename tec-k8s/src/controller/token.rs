@@ -13,11 +13,11 @@ use super::report::owner_of;
 use crate::api::{REGISTRATION_TOKEN, TrustedExecutionCluster};
 use crate::client::port_error;
 
-/// Bytes of randomness in a token, which is written as their digest.
+/// Number of random bytes in a token, which is the digest of them.
 const LENGTH: usize = 32;
 
-/// Creates the Secret [`REGISTRATION_TOKEN`] if nodes must present it and nobody has created it. A Secret
-/// that the cluster object names is up to its author.
+/// Creates the Secret [`REGISTRATION_TOKEN`] if nodes must present it and nobody has created it. Whoever
+/// names a Secret in the cluster object must create it.
 pub(super) async fn ensure(
     ctx: &Context,
     cluster: &TrustedExecutionCluster,

@@ -1,4 +1,4 @@
-//! What the program supplies: Trustees to publish to, labels of images, and the files of a Trustee.
+//! Parts that the program supplies: Trustees to publish to, labels of images, and the files of a Trustee.
 
 use std::fmt;
 use std::time::Duration;
@@ -16,18 +16,18 @@ use tec_core::trustee::TrusteeIntent;
 
 use crate::api::{PublishSpec, TargetStatus, TrustedExecutionCluster};
 
-/// Where the facts about one machine have arrived.
+/// Which Trustees have the facts about one machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Published {
     /// Names of the Trustees that have them, sorted.
     pub targets: Vec<String>,
-    /// Whether no Trustee lacks them. Without any Trustee nothing is lacking, and nothing is there.
+    /// Whether every Trustee has them; true if there is no Trustee.
     pub is_complete: bool,
 }
 
 impl Published {
-    /// Trustees that have the facts, out of all.
+    /// Names of the Trustees that have the facts, and the number of all Trustees.
     pub fn new(mut targets: Vec<String>, all: usize) -> Self {
         targets.sort_unstable();
         Self { is_complete: targets.len() == all, targets }
@@ -53,12 +53,12 @@ impl Round {
 
 /// Trustees, supplied with what they should hold.
 ///
-/// *Contract*: level-triggered. The setters state what is desired, and are cheap; [`round`](Self::round)
-/// publishes it to every Trustee and removes everything else. The controllers state everything before the
-/// first round. *Implemented by* the program, over `tec_trustee::publish`.
+/// *Contract*: level-triggered. The setters record the desired state, and are cheap; [`round`](Self::round)
+/// publishes it to every Trustee and removes everything else. The controllers set everything before the first
+/// round. *Implemented by* the program, over `tec_trustee::publish`.
 #[async_trait]
 pub trait Trust: fmt::Debug + Send + Sync {
-    /// States which Trustees there are.
+    /// Sets the Trustees.
     async fn configure(
         &self,
         cluster: &TrustedExecutionCluster,
@@ -71,7 +71,7 @@ pub trait Trust: fmt::Debug + Send + Sync {
     /// Whether the disk key of a machine is known, so that it need not be read again.
     fn knows_key(&self, machine: &MachineId) -> bool;
 
-    /// States the facts about a machine; without `key` the known one stays. Returns whether anything is new.
+    /// Sets the facts about a machine; without `key`, the known key stays. Returns whether anything is new.
     fn set_machine(
         &self,
         machine: &MachineId,
@@ -79,17 +79,17 @@ pub trait Trust: fmt::Debug + Send + Sync {
         key: Option<SecretBytes>,
     ) -> Result<bool, PortError>;
 
-    /// States that the disk key of a machine is lost here: what Trustees hold of it stays, and no key is sent
-    /// to any. A key that is known stays known. Returns whether anything is new.
+    /// Records that the disk key of a machine is lost here: what Trustees hold of it stays, and no key is
+    /// sent to any of them. A known key stays known. Returns whether anything is new.
     fn keep_machine(&self, machine: &MachineId, ak: Option<&PublicKey>) -> Result<bool, PortError>;
 
-    /// States that there is no such machine. Returns whether that is new.
+    /// Records that there is no such machine. Returns whether that is new.
     fn forget_machine(&self, machine: &MachineId) -> bool;
 
-    /// States which images may boot; with none, no boot is good.
+    /// Sets the images that may boot; without any, no boot is accepted.
     fn set_images(&self, images: Vec<ApprovedImage>) -> Result<bool, PortError>;
 
-    /// Where the facts about a machine have arrived, or its removal has.
+    /// Which Trustees have the facts about a machine, or have removed them.
     fn published(&self, machine: &MachineId) -> Published;
 
     /// Runs one round.
@@ -121,7 +121,7 @@ pub struct AdminPair {
     pub public: String,
 }
 
-/// What signs attestation tokens, PEM.
+/// Signer of attestation tokens, PEM.
 #[derive(Debug)]
 #[expect(clippy::exhaustive_structs, reason = "the entries of one Secret")]
 pub struct SignerFiles {
@@ -145,7 +145,7 @@ pub struct CertificatePair {
 
 /// Generates what a Trustee starts with.
 pub trait TrusteeMaker: fmt::Debug + Send + Sync {
-    /// The configuration that expresses the intent.
+    /// The configuration that implements the intent.
     fn config(&self, intent: &TrusteeIntent) -> Result<String, PortError>;
 
     /// A new key pair of the admin.
@@ -157,7 +157,7 @@ pub trait TrusteeMaker: fmt::Debug + Send + Sync {
     /// Whether a new signer is due, since the one with this certificate expires soon.
     fn is_signer_due(&self, certificate: &str, now: Timestamp) -> bool;
 
-    /// A new CA for server certificates. Nodes pin it, so it lives for years.
+    /// A new CA for server certificates. Nodes pin it, so it is valid for years.
     fn authority(&self, now: Timestamp) -> Result<CertificatePair, PortError>;
 
     /// When a CA expires; `None` if its certificate, PEM, cannot be parsed.

@@ -29,7 +29,7 @@ const SIGNER: Mounted = Mounted {
     flag: "--signer-key",
     source: Source::Secret(Missing::Waits),
 };
-/// What replicas share so that any of them can continue a session.
+/// Key that replicas share, so that any of them can continue a session.
 const SESSION: Mounted = Mounted {
     volume: BROKER_SESSION,
     dir: "/etc/broker-session",
@@ -38,7 +38,7 @@ const SESSION: Mounted = Mounted {
     source: Source::Secret(Missing::Waits),
 };
 
-/// What the replicas start with. None of it is secret.
+/// Content that the replicas read at startup. None of it is secret.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BuiltinFiles {
@@ -47,7 +47,7 @@ pub struct BuiltinFiles {
 }
 
 impl BuiltinFiles {
-    /// These files.
+    /// Uses this certificate.
     pub fn new(signer_certificate: impl Into<String>) -> Self {
         Self { signer_certificate: signer_certificate.into() }
     }

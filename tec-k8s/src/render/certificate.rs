@@ -10,7 +10,7 @@ use crate::api::{CertificateIssuer, TlsServer, TrustedExecutionCluster};
 /// The group of cert-manager's kinds.
 pub const CERT_MANAGER: &str = "cert-manager.io";
 
-/// `Certificate` of cert-manager, as far as a client must know it.
+/// `Certificate` of cert-manager, reduced to the fields that are used here.
 pub fn certificate_resource() -> ApiResource {
     ApiResource::from_gvk(&GroupVersionKind::gvk(CERT_MANAGER, "v1", "Certificate"))
 }

@@ -1,5 +1,5 @@
-//! What protects the definitions of the custom resources: deleting them would delete every object of their
-//! kinds, and with Machines their disk keys.
+//! Protects the definitions of the custom resources: deleting one would delete every object of its kind, and
+//! with the Machines their disk keys.
 
 use k8s_openapi::api::admissionregistration::v1::{
     MatchResources, NamedRuleWithOperations, ValidatingAdmissionPolicy,

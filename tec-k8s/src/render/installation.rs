@@ -21,12 +21,12 @@ pub struct Installation {
     pub pull_secrets: Vec<String>,
     /// Further flags of the operator.
     pub arguments: Vec<String>,
-    /// Registers that must match approved images in every boot; the operator's own choice if empty.
+    /// Registers that must match approved images in every boot; if empty, the operator chooses them.
     pub pcrs: Vec<PcrIndex>,
 }
 
 impl Default for Installation {
-    /// This release in the usual namespace.
+    /// Installs this release in the default namespace.
     fn default() -> Self {
         Self {
             namespace: DEFAULT_NAMESPACE.to_owned(),

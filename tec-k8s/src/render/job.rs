@@ -20,12 +20,12 @@ use crate::api::{ApprovedImage, ImageSignaturesSpec, TrustedExecutionClusterSpec
 /// Labels of the existing operator (trusted-cluster-operator).
 const KIND_LABEL: (&str, &str) = ("kind", "compute-pcrs");
 const IMAGE_LABEL: &str = "approved-image";
-/// Longest value of a label, and longest name of a Job whose pods carry it as a label (RFC 1123).
+/// Maximum length of a label's value, and so of the name of a Job, which its pods have as a label (RFC 1123).
 const MAX_LABEL: usize = 63;
-/// Where the image is mounted in the pod (trusted-cluster-operator).
+/// Directory where the image is mounted in the pod (trusted-cluster-operator).
 const IMAGE_DIR: &str = "/image";
 const IMAGE_VOLUME: &str = "image";
-/// Where boot files of packed layers are kept temporarily, and then the measurements.
+/// Directory for the boot files of packed layers, and then the measurements; temporary.
 const SCRATCH_DIR: &str = "/tmp";
 const MEASUREMENTS: &str = "/tmp/measurements.json";
 const TOKEN_VOLUME: &str = "api-token";
@@ -41,9 +41,9 @@ const SIGNERS_VOLUME: &str = "image-signers";
 /// Entry of a Secret with credentials of registries (Kubernetes, type
 /// kubernetes.io/dockerconfigjson).
 pub const DOCKER_CONFIG: &str = ".dockerconfigjson";
-/// Pods to try before the Job counts as failed.
+/// Number of pods to try before the Job counts as failed.
 const RETRIES: i32 = 2;
-/// A Job that takes longer has failed.
+/// Time limit of a Job.
 const LONGEST_SECONDS: i64 = 3600;
 
 /// `compute-pcrs-<sha1[:10] of the reference>-<the reference, sanitized>`, cut to 63 characters
@@ -66,7 +66,7 @@ pub fn job_name(reference: &str) -> String {
 
 /// The Job of an image. Its name follows from the reference alone, so objects for the same image share it.
 ///
-/// The kubelet pulls the program with `own` too: a pod that names a Secret gets none of its account's.
+/// The kubelet pulls the program with `own` too: a pod that names a Secret gets none of those of its account.
 pub fn job(
     image: &ApprovedImage,
     cluster: Option<&TrustedExecutionClusterSpec>,
@@ -97,7 +97,7 @@ pub fn job(
 }
 
 /// Two containers, one after the other: the one that reads the image has no token for the cluster, and the
-/// one that has a token reads nothing of the image but its measurements.
+/// one that has a token reads only the measurements.
 fn template(
     image: &ApprovedImage,
     cluster: Option<&TrustedExecutionClusterSpec>,

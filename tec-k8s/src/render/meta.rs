@@ -12,7 +12,7 @@ use crate::api::TrustedExecutionCluster;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RenderError {
-    /// It was never stored: the API server gives each object a name, a namespace and a UID.
+    /// The object was never stored: the API server gives each object a name, a namespace and a UID.
     #[error("cluster object {name:?} has no {field}; only a stored one can own others")]
     NotStored {
         /// Its name, if it has one.
@@ -33,7 +33,7 @@ pub(super) fn labels(component: Component) -> BTreeMap<String, String> {
     text_map(own)
 }
 
-/// Selects the pods of a component. A Deployment's selector can never change, so it is the one label of
+/// Selects the pods of a component. A Deployment's selector can never change, so it uses only the label of
 /// existing clusters.
 pub(super) fn selector(component: Component) -> BTreeMap<String, String> {
     text_map([("app", component.app())])

@@ -8,13 +8,13 @@
 //!                                           `cargo xtask codegen` packages them
 //! ```
 //! *What it is*: pure functions; the same input gives the same bytes. Names, labels, ports and paths match
-//! existing clusters (trusted-cluster-operator). *What it is not*: a client; nothing here reads the cluster
-//! or writes to it, and no secret passes through.
+//! existing clusters (trusted-cluster-operator). *What it is not*: a client; this module neither reads nor
+//! writes the cluster, and handles no secrets.
 //!
 //! # Security
 //! Each program has its own service account, with a Role in its namespace, and runs without privileges on a
 //! read-only file system. The key broker listens on the loopback of its pod; all requests to it pass through
-//! the guard beside it. If a TLS Secret is named, it must exist before the pod starts: nothing falls back to
+//! the guard next to it. If a TLS Secret is named, it must exist before the pod starts: nothing falls back to
 //! plain HTTP.
 
 mod broker;
@@ -140,7 +140,7 @@ pub enum PodUser {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "there is no third way")]
 pub enum ImageAccess {
-    /// It reads what it needs from the image's registry, with these flags of `compute-pcrs`.
+    /// The Job reads the parts that it needs from the image's registry, with these flags of `compute-pcrs`.
     Registry(Vec<String>),
     /// The kubelet pulls and mounts all of it, as in existing clusters (trusted-cluster-operator). The nodes
     /// must support image volumes.
@@ -165,14 +165,15 @@ pub struct Deploy {
     pub image_access: ImageAccess,
     /// Which registers must match approved images.
     pub pins: Pins,
-    /// Networks, such as 10.0.0.0/8, whose addresses each stand for many nodes, for the registration servers.
+    /// Networks, such as 10.0.0.0/8, in which one address can stand for many nodes; for the registration
+    /// servers.
     pub shared_sources: Vec<String>,
     /// The admin's settings for pods and Services.
     pub settings: Settings,
 }
 
 impl Deploy {
-    /// These images, as the fixed user.
+    /// Uses these images, run as the fixed user.
     pub fn new(images: Images) -> Self {
         Self { images, ..Self::default() }
     }
@@ -202,8 +203,8 @@ pub fn cluster(
     Ok(objects)
 }
 
-/// What belongs only to one kind of key broker: it is removed when the cluster object names the other kind.
-/// The Deployment comes last, so that while it exists, removal is not complete.
+/// Objects that belong only to one kind of key broker; they are removed when the cluster object names the
+/// other kind. The Deployment comes last, so that while it exists, removal is not complete.
 ///
 /// # Errors
 /// The cluster object lacks what the API server gives every stored object.

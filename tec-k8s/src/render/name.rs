@@ -9,10 +9,10 @@ pub const DEFAULT_NAMESPACE: &str = "trusted-execution-clusters";
 pub const TRUSTEE_DATA: &str = "trustee-data";
 /// Its key.
 pub(super) const TRUSTEE_CONFIG_KEY: &str = "kbs-config.toml";
-/// Secret with the key pair of the admin API, `private.key` and `public.pub`, for the operator
-/// alone; and ConfigMap with the public half, for the pod.
+/// Secret with the key pair of the admin API, `private.key` and `public.pub`, for the operator only, and
+/// ConfigMap with the public half, for the pod.
 pub const TRUSTEE_AUTH: &str = "trustee-auth";
-/// The one key that the pod sees.
+/// The only key that the pod sees.
 pub(super) const TRUSTEE_AUTH_PUBLIC: &str = "public.pub";
 /// Audience of the operator's admin tokens, so that no other Trustee accepts them.
 pub const ADMIN_AUDIENCE: &str = "tec-trustee-admin";
@@ -23,7 +23,7 @@ pub const TRUSTEE_SIGNER: &str = "trustee-token-signer";
 pub const BROKER_SESSION: &str = "broker-session";
 /// Its entry: 32 random bytes.
 pub const BROKER_SESSION_KEY: &str = "key";
-/// ConfigMap with the reference values, for people to read.
+/// ConfigMap with the reference values, for display only.
 pub const REFERENCE_VALUES: &str = "trustee-rv-data";
 /// ConfigMap with what each approved image measures.
 pub const IMAGE_PCRS: &str = "image-pcrs";
@@ -32,7 +32,7 @@ pub const TRUSTEE_DEPLOYMENT: &str = "trustee-deployment";
 /// Service of the key broker.
 pub const KBS_SERVICE: &str = "kbs-service";
 
-/// Where the programs serve `/metrics`, `/livez` and `/readyz`, in plain HTTP.
+/// Port where the programs serve `/metrics`, `/livez` and `/readyz` over plain HTTP.
 pub const METRICS_PORT: u16 = 9090;
 /// Its name in pods and Services.
 pub(super) const METRICS_PORT_NAME: &str = "metrics";

@@ -1,4 +1,4 @@
-//! Who may talk to whom.
+//! Network policies: which pods may connect to which.
 
 use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 use k8s_openapi::api::networking::v1::{
@@ -13,19 +13,20 @@ use super::name::{Component, METRICS_PORT, METRICS_PORT_NAME};
 
 /// DNS; clusters such as OpenShift serve it on 5353 behind the Service.
 const DNS_PORTS: [u16; 2] = [53, 5353];
-/// The API server's Service, its endpoints, and registries.
+/// Ports of the API server's Service, its endpoints, and registries.
 const HTTPS_PORTS: [u16; 2] = [443, 6443];
 
-/// What pods of a component may reach.
+/// Destinations that pods of a component may reach.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reach {
     /// Names and HTTPS: the API server cannot be selected by a label.
     Api,
-    /// Anything else as well: external key brokers and registries have their own ports.
+    /// Any other port as well: external key brokers and registries have their own ports.
     Anything,
 }
 
-/// Nodes reach `public` from anywhere, pods of the cluster reach the metrics; nothing else is allowed in.
+/// Allows traffic from anywhere to `public`, and from pods of the cluster to the metrics; no other incoming
+/// traffic.
 pub(super) fn policy(
     metadata: ObjectMeta,
     component: Component,
@@ -57,7 +58,7 @@ fn egress(reach: Reach) -> Vec<NetworkPolicyEgressRule> {
     vec![NetworkPolicyEgressRule { ports: Some(dns.collect()), to: None }, to_ports(&HTTPS_PORTS)]
 }
 
-/// To these TCP ports, anywhere.
+/// Allows traffic to these TCP ports anywhere.
 pub(super) fn to_ports(ports: &[u16]) -> NetworkPolicyEgressRule {
     let ports = ports.iter().map(|port| tcp(*port)).collect();
     NetworkPolicyEgressRule { ports: Some(ports), to: None }
@@ -86,7 +87,7 @@ fn policy_port(protocol: &str, port: u16) -> NetworkPolicyPort {
     }
 }
 
-/// The Service that nodes reach, through the admin's own route or load balancer.
+/// The Service that nodes reach, possibly through the admin's own route or load balancer.
 pub(super) fn service(
     metadata: ObjectMeta,
     component: Component,
@@ -106,7 +107,7 @@ pub(super) fn service(
     }
 }
 
-/// A Service only for Prometheus, so that metrics never become public with the other port.
+/// A separate Service for Prometheus, so that metrics never become public along with the other port.
 pub(super) fn metrics_service(metadata: ObjectMeta, component: Component) -> Service {
     let target = IntOrString::String(METRICS_PORT_NAME.to_owned());
     Service {

@@ -1,4 +1,4 @@
-//! The operator itself: what an admin applies, with packages or manually.
+//! The operator itself: the objects that an admin applies, with packages or manually.
 
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentSpec};
 use k8s_openapi::api::core::v1::{Container, EnvVar, Namespace, PodSpec};
@@ -12,16 +12,16 @@ use super::pod::ApiAccess;
 use super::server::disruption_budget;
 use super::{Object, PodUser, RelatedImage, network, pod, rbac};
 
-/// One leads, one waits.
+/// Number of replicas: one leads, one waits.
 const REPLICAS: i32 = 2;
-/// Informs the operator that the platform assigns users to pods.
+/// Tells the operator that the platform assigns users to pods.
 const ASSIGNED_USER_FLAG: &str = "--assigned-pod-user";
 
 /// Accounts and permissions of all components, and the operator's Deployment, Service for metrics, disruption
 /// budget and network policy; without the namespace and the custom resources.
 ///
-/// The operator may not grant permissions that it lacks, so accounts and Roles of the programs that it
-/// deploys come with it.
+/// The operator cannot grant permissions that it lacks, so the accounts and Roles of the programs that it
+/// deploys are included.
 pub fn operator(installation: &Installation) -> Vec<Object> {
     let component = Component::Operator;
     let name = component.deployment();
@@ -36,7 +36,7 @@ pub fn operator(installation: &Installation) -> Vec<Object> {
     objects
 }
 
-/// A namespace in which every pod must meet the profile "restricted", as all of ours do.
+/// A namespace in which every pod must meet the profile "restricted"; all of ours do.
 pub fn namespace(name: &str) -> Object {
     let mut labels = labels(Component::Operator);
     labels.remove("app");

@@ -1,4 +1,4 @@
-//! What nodes receive: addresses from the cluster object, with the CAs that vouch for them.
+//! Configuration that nodes receive: addresses from the cluster object, with the CAs of their certificates.
 
 use tec_core::endpoint::{BaseUrl, Endpoint, ParseBaseUrlError};
 use tec_core::ignition::ClevisPinGenerator;
@@ -16,7 +16,7 @@ pub struct Authorities {
 }
 
 impl Authorities {
-    /// These bundles.
+    /// Uses these bundles.
     pub fn new(kbs: Option<String>, attestation_key_register: Option<String>) -> Self {
         Self { kbs, attestation_key_register }
     }
@@ -54,7 +54,7 @@ pub enum PinsError {
 /// The generator of pins and Ignition configs of a cluster.
 ///
 /// # Errors
-/// There is no address, or one is malformed, or the CA of a named Secret is missing, or a further key broker
+/// There is no address, an address is malformed, the CA of a named Secret is missing, or a further key broker
 /// is invalid.
 ///
 /// # Security

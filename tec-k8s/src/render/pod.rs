@@ -20,11 +20,11 @@ use super::meta::{label_selector, labels, text_map};
 use super::name::{Component, METRICS_PORT, METRICS_PORT_NAME};
 use super::{PodUser, secret_source};
 
-/// User and group of the images; the convention of distroless images.
+/// User and group of the images, as is the convention for distroless images.
 const USER: i64 = 65532;
 /// Files of Secrets are readable only by owner and group.
 pub(super) const SECRET_MODE: i32 = 0o440;
-/// Where Kubernetes puts the token of the service account and clients look for it.
+/// Directory where Kubernetes puts the token of the service account, and where clients look for it.
 const TOKEN_DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// Lifetime of a token in seconds; the kubelet renews it. The same as the admission plugin ServiceAccount
 /// requests.
@@ -34,11 +34,11 @@ const CLUSTER_CA: &str = "kube-root-ca.crt";
 /// Name of the volume with a server's certificate. It is not derived from the Secret's name, which may
 /// contain characters that a volume's name may not.
 pub(super) const TLS_VOLUME: &str = "tls";
-/// Where that volume is mounted.
+/// Directory where that volume is mounted.
 pub(super) const TLS_DIR: &str = "/etc/tls";
-/// Changes when a program must restart to see a change.
+/// Annotation whose change makes a program restart, to read changed files.
 const FILES_ANNOTATION: &str = "trusted-execution-clusters.io/trustee-files";
-/// Variable that every program of this project reads.
+/// Environment variable that every program of this project reads.
 pub(super) const LOG_FORM: &str = "TEC_LOG_FORM";
 /// Time to finish requests, in seconds.
 const GRACE_SECONDS: i64 = 30;
@@ -101,7 +101,7 @@ pub(super) fn container_security() -> SecurityContext {
     }
 }
 
-/// Requests, and the memory limit. There is no CPU limit: it would slow down a boot storm even on an idle
+/// Requests, and the memory limit. There is no CPU limit, which would slow down a boot storm even on an idle
 /// node.
 pub(super) fn resources(cpu: &str, memory: &str, most: &str) -> ResourceRequirements {
     let quantities = |pairs: &[(&str, &str)]| -> BTreeMap<String, Quantity> {
@@ -136,7 +136,7 @@ pub(super) fn pcrs_argument(pcrs: impl Iterator<Item = PcrIndex>) -> String {
     format!("--pcrs={}", pcrs.join(","))
 }
 
-/// Where our programs serve metrics and probes.
+/// Flag with the address where our programs serve metrics and probes.
 pub(super) fn metrics_argument() -> String {
     format!("--metrics-addr=0.0.0.0:{METRICS_PORT}")
 }
@@ -213,12 +213,12 @@ pub(super) fn secret_keys_volume(
     }
 }
 
-/// What a pod does without a Secret that it mounts.
+/// What a pod does if a Secret that it mounts is missing.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Missing {
-    /// It waits.
+    /// The pod waits.
     Waits,
-    /// It starts with an empty directory.
+    /// The pod starts with an empty directory.
     IsEmpty,
 }
 
@@ -272,7 +272,7 @@ pub(super) fn claim_volume(volume: &str, claim: &str) -> Volume {
     }
 }
 
-/// The same files that Kubernetes mounts into every container, for selected containers.
+/// The files that Kubernetes otherwise mounts into every container, for selected containers only.
 pub(super) fn token_volume(volume: &str) -> Volume {
     let token = VolumeProjection {
         service_account_token: Some(ServiceAccountTokenProjection {
@@ -314,7 +314,7 @@ pub(super) fn token_volume(volume: &str) -> Volume {
     }
 }
 
-/// Where a container sees that volume.
+/// Mounts that volume into a container.
 pub(super) fn token_mount(volume: &str) -> VolumeMount {
     mount(volume, TOKEN_DIR)
 }
@@ -330,8 +330,8 @@ pub(super) fn spread(component: Component) -> Vec<TopologySpreadConstraint> {
     }]
 }
 
-/// Makes the pods restart when files that they read only once, at startup, change. Returns the annotations,
-/// for further entries.
+/// Makes the pods restart when files that they read only at startup change. Returns the annotations, for
+/// further entries.
 pub(super) fn annotate_files<'a>(
     template: &'a mut PodTemplateSpec,
     digest: &Sha256Digest,

@@ -1,4 +1,5 @@
-//! Service accounts and their permissions: a Role in one namespace for each program, no more than it uses.
+//! Service accounts and their permissions: for each program, a Role in one namespace with only the
+//! permissions that it uses.
 
 use k8s_openapi::api::core::v1::{LocalObjectReference, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role, RoleBinding, RoleRef, Subject};
@@ -149,8 +150,9 @@ fn operator_rules() -> Vec<PolicyRule> {
     ]
 }
 
-/// An object whose owner waits for its removal may be created only by an account that may delay that removal,
-/// as enforced by the admission plugin OwnerReferencesPermissionEnforcement, which OpenShift runs.
+/// An object whose owner waits for the object's removal may be created only by an account that may delay the
+/// owner's removal, as enforced by the admission plugin OwnerReferencesPermissionEnforcement, which OpenShift
+/// runs.
 fn owning() -> PolicyRule {
     let resource = format!("{CLUSTERS}/finalizers");
     rule(GROUP, &[resource], &["update"])
@@ -173,9 +175,9 @@ fn named(rule: PolicyRule, name: &str) -> PolicyRule {
     PolicyRule { resource_names: Some(vec![name.to_owned()]), ..rule }
 }
 
-/// ClusterRoles for people, bound to no one: for each kind, one that may change it and one that may read it,
-/// with the names that existing clusters use (trusted-cluster-operator), aggregated to the Kubernetes roles
-/// `admin` and `view`.
+/// ClusterRoles for people, without bindings: for each kind, one to change it and one to read it, with the
+/// names that existing clusters use (trusted-cluster-operator), aggregated to the Kubernetes roles `admin`
+/// and `view`.
 pub fn user_roles() -> Vec<Object> {
     let kinds = [
         ("trustedexecutioncluster", CLUSTERS),

@@ -15,11 +15,11 @@ use super::pod::{ApiAccess, Missing, TLS_DIR, TLS_VOLUME};
 use super::{Deploy, Object, RelatedImage, RenderError, network, pod};
 use crate::api::{CHALLENGE_KEY, TlsServer, TrustedExecutionCluster};
 
-/// Replicas of each server: one may be lost with its node.
+/// Number of replicas of each server: one may be lost with its node.
 const REPLICAS: i32 = 2;
 
-/// An entry of a Secret or ConfigMap as a file. The kubelet reads it, so the server needs no permission to
-/// read Secrets, among which are the disk keys.
+/// An entry of a Secret or ConfigMap as a file. The kubelet reads the entry, so the server needs no
+/// permission to read Secrets, which include the disk keys.
 #[derive(Clone, Copy)]
 pub(super) struct Mounted {
     pub(super) source: Source,
@@ -37,7 +37,7 @@ pub(super) enum Source {
     ConfigMap,
 }
 
-/// What nodes pin for the key broker.
+/// CA that nodes pin for the key broker.
 const KBS_CA: Mounted = Mounted {
     source: Source::Secret(Missing::IsEmpty),
     volume: "kbs-ca",
@@ -45,7 +45,7 @@ const KBS_CA: Mounted = Mounted {
     key: "ca.crt",
     flag: "--kbs-ca",
 };
-/// What nodes pin for the server that accepts attestation keys.
+/// CA that nodes pin for the server that accepts attestation keys.
 const AK_CA: Mounted = Mounted {
     source: Source::Secret(Missing::IsEmpty),
     volume: "ak-ca",
@@ -53,7 +53,7 @@ const AK_CA: Mounted = Mounted {
     key: "ca.crt",
     flag: "--ak-ca",
 };
-/// What nodes present to register.
+/// Token that nodes present to register.
 const TOKEN: Mounted = Mounted {
     source: Source::Secret(Missing::IsEmpty),
     volume: "registration-token",
@@ -70,7 +70,7 @@ const CHALLENGES: Mounted = Mounted {
     key: "key",
     flag: "--challenge-key-file",
 };
-/// What certificates of endorsement keys must chain to.
+/// CA certificates that certificates of endorsement keys must chain to.
 const EK_ROOTS: Mounted = Mounted {
     source: Source::ConfigMap,
     volume: "ek-roots",
@@ -92,12 +92,12 @@ pub(super) struct Server<'a> {
     pub(super) more: Vec<String>,
     /// CPU and memory requests, and the memory limit.
     pub(super) resources: (&'static str, &'static str, &'static str),
-    /// Digest of what it reads once, at startup.
+    /// Digest of the files that it reads only at startup.
     pub(super) files: Option<Sha256Digest>,
 }
 
 impl Server<'_> {
-    /// A registration server: the parts common to both.
+    /// A registration server: the parts that both servers share.
     fn registration(component: Component, image: RelatedImage, port: u16) -> Self {
         Self {
             component,
@@ -138,7 +138,7 @@ pub fn register_server(
     with_service(cluster, deploy, &server, ("register-server-port", port))
 }
 
-/// The same for the server that takes attestation keys.
+/// The same for the server that accepts attestation keys.
 ///
 /// # Errors
 /// The cluster object lacks what the API server gives every stored object.
@@ -166,7 +166,7 @@ fn named<const N: usize>(mounted: [(Mounted, Option<&str>); N]) -> Vec<(Mounted,
     mounted.into_iter().filter_map(|(entry, source)| Some((entry, source?))).collect()
 }
 
-/// Networks whose addresses each stand for many nodes.
+/// Networks in which one address can stand for many nodes.
 fn shared_sources(deploy: &Deploy) -> Option<String> {
     let networks = &deploy.shared_sources;
     (!networks.is_empty()).then(|| format!("--shared-sources={}", networks.join(",")))

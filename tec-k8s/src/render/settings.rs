@@ -1,4 +1,4 @@
-//! An admin's settings for the pods and Services that the operator creates, merged into what is rendered.
+//! An admin's settings for the pods and Services that the operator creates, merged into the rendered objects.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -67,7 +67,7 @@ pub struct ServiceSettings {
     pub kind: ServiceKind,
     /// Its annotations.
     pub annotations: BTreeMap<String, String>,
-    /// Whether it keeps the addresses of nodes (default Local, which does).
+    /// Whether it preserves the addresses of nodes (default Local, which does).
     pub external_traffic_policy: TrafficPolicy,
 }
 
@@ -99,10 +99,10 @@ impl ServiceKind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum TrafficPolicy {
-    /// Those on the cluster node that it reached. They see the address of the client.
+    /// Pods on the cluster node that the traffic reached. They see the address of the client.
     #[default]
     Local,
-    /// Any. They see the address of a cluster node; see `--shared-sources`.
+    /// Any pod. Pods see the address of a cluster node; see `--shared-sources`.
     Cluster,
 }
 
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
     use crate::api::{TrustedExecutionCluster, TrustedExecutionClusterSpec};
 
-    /// What is rendered with these settings, by kind and name.
+    /// The objects rendered with these settings, by kind and name.
     fn rendered(settings: &Value) -> BTreeMap<String, Value> {
         let mut owner = TrustedExecutionCluster::new("c", TrustedExecutionClusterSpec::default());
         owner.metadata.namespace = Some("n".to_owned());

@@ -1,4 +1,4 @@
-//! The key broker's pod: the guard on the public port, the key broker behind it on loopback.
+//! The key broker's pod: the guard on the public port, and the key broker behind it on the loopback address.
 //!
 //! ```text
 //! kbs-service:8080 ─► kbs-guard 0.0.0.0:8080 (TLS) ─► kbs 127.0.0.1:8081
@@ -25,7 +25,7 @@ use super::pod::{ApiAccess, TLS_DIR, TLS_VOLUME};
 use super::{Deploy, Object, RelatedImage, RenderError, network, pod};
 use crate::api::{PublishMode, TlsServer, TrustedExecutionCluster};
 
-/// Where the key broker listens: reachable only from its own pod.
+/// Address where the key broker listens, reachable only from its own pod.
 const LOOPBACK: &str = "127.0.0.1:8081";
 /// Name of the public port, in pod and Service (trusted-cluster-operator).
 pub(super) const PORT_NAME: &str = "kbs-port";
@@ -37,12 +37,13 @@ const STORAGE_DIR: &str = "/opt/trustee/storage";
 const SIGNER_DIR: &str = "/opt/trustee/signer";
 /// The attestation service's own directory if its configuration names none.
 const WORK_DIR: &str = "/opt/confidential-containers";
-/// Where the volume for the guard's state is mounted.
+/// Directory where the volume for the guard's state is mounted.
 const GUARD_DIR: &str = "/var/lib/kbs-guard";
-/// The guard creates it. The volume itself is accessible to everyone, which the guard refuses.
+/// Directory for the guard's state, which the guard creates. The volume itself is accessible to everyone,
+/// which the guard refuses.
 const GUARD_STATE_DIR: &str = "/var/lib/kbs-guard/state";
 
-/// What the key broker reads once, at startup. None of it is secret.
+/// Content that the key broker reads only at startup. None of it is secret.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TrusteeFiles {
@@ -55,7 +56,7 @@ pub struct TrusteeFiles {
 }
 
 impl TrusteeFiles {
-    /// These files.
+    /// Uses these files.
     pub fn new(
         config: impl Into<String>,
         signer_certificate: impl Into<String>,
@@ -68,8 +69,7 @@ impl TrusteeFiles {
         }
     }
 
-    /// Covers all of them, each as a separate digest, so that no content can move from one to the
-    /// next.
+    /// Digest over all of them, each hashed separately, so that content cannot move from one to the next.
     fn digest(&self) -> Sha256Digest {
         let texts = [&self.config, &self.signer_certificate, &self.admin_public_key];
         let digests = texts.map(|text| *Sha256Digest::of(text).as_bytes());
@@ -77,7 +77,7 @@ impl TrusteeFiles {
     }
 }
 
-/// What the configuration must contain to match the pod.
+/// Settings that the configuration must contain to match the pod.
 pub fn intent() -> TrusteeIntent {
     let signer = |file: &str| format!("{SIGNER_DIR}/{file}");
     let mut intent = TrusteeIntent::new(
@@ -91,7 +91,7 @@ pub fn intent() -> TrusteeIntent {
     intent
 }
 
-/// The same for a Trustee whose admin API is closed: its files are mounted.
+/// The same for a Trustee whose admin API is disabled, because its files are mounted.
 pub fn mounted_intent() -> TrusteeIntent {
     let mut intent = intent();
     intent.admin_public_key = None;
@@ -99,8 +99,8 @@ pub fn mounted_intent() -> TrusteeIntent {
     intent
 }
 
-/// Memory limit of the guard's container, in MiB: what its limits let clients take, plus what it needs
-/// itself.
+/// Memory limit of the guard's container, in MiB: the memory that its limits let clients use, plus what it
+/// needs itself.
 pub const GUARD_MEMORY_MIB: usize = 256;
 
 /// Configuration, public key of the admin, Deployment, Service for metrics and network policy of Trustee. The
@@ -156,8 +156,8 @@ pub fn trustee(
     Ok(objects)
 }
 
-/// One pod, replaced as a whole: its storage is its own, and two at the same time would receive different
-/// content.
+/// One pod, replaced as a whole: it has its own storage, and two pods at the same time would receive
+/// different content.
 fn deployment(
     owner: &Owner,
     (tls, mode, state_claim): (Option<&str>, PublishMode, Option<&str>),
@@ -202,8 +202,8 @@ fn annotate(template: &mut PodTemplateSpec, files: &TrusteeFiles) {
     annotations.extend(pod::default_container("kbs"));
 }
 
-/// The kubelet cannot reach the loopback of a pod, so the guard probes the key broker for it, with a request
-/// that every generation answers, unlike `/healthz`.
+/// The kubelet cannot reach the loopback address of a pod, so the guard probes the key broker on its behalf,
+/// with a request that every generation answers, unlike `/healthz`.
 fn key_broker(image: &str) -> Container {
     Container {
         command: Some(vec![

@@ -11,8 +11,8 @@ use tokio::sync::watch;
 use super::watch::follow;
 use crate::api::TrustedExecutionCluster;
 
-/// The cluster object of a namespace. Of several, the oldest counts, as for the operator: a second one has no
-/// effect.
+/// The cluster object of a namespace. If there are several, the oldest counts, as for the operator; the
+/// others have no effect.
 #[derive(Debug)]
 pub struct ClusterView {
     current: watch::Sender<Option<Arc<TrustedExecutionCluster>>>,
@@ -76,7 +76,7 @@ fn keep(objects: &mut BTreeMap<String, TrustedExecutionCluster>, object: Trusted
     objects.insert(object.name_any(), object);
 }
 
-/// The oldest object that is not being removed; of the same age, the first by name.
+/// The oldest object that is not being removed; if several are equally old, the first by name.
 fn oldest<'a>(
     objects: impl Iterator<Item = &'a TrustedExecutionCluster>,
 ) -> Option<&'a TrustedExecutionCluster> {

@@ -19,7 +19,7 @@ use crate::client::{KubeRegistry, image_of, port_error};
 /// Lifetime of one watch in seconds. The API server ends it on time, which proves that everything up to then
 /// was delivered.
 const WATCH_SECONDS: u32 = 5;
-/// How long the known state counts after the last sign of life: two watches.
+/// How long the known state is trusted after the last sign of life: the duration of two watches.
 const FRESH: Duration = Duration::from_secs(2 * WATCH_SECONDS as u64);
 /// Pause after a failure.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -29,7 +29,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 ///
 /// # Security
 /// A revocation takes effect when the API server delivers it, usually within milliseconds. If it delivers
-/// nothing although the connection is up, the known state counts for 10 seconds and is then queried again at
+/// nothing although the connection is up, the known state is trusted for 10 seconds and is then queried at
 /// each use.
 #[derive(Debug)]
 pub struct WatchedImages {
@@ -42,7 +42,7 @@ struct Known {
     /// By name of the object; malformed objects and those being removed are left out.
     images: BTreeMap<String, ApprovedImage>,
     version: Option<String>,
-    /// The last moment up to which everything is certainly known.
+    /// Time up to which the state is known for certain.
     complete_at: Option<Instant>,
 }
 
@@ -65,7 +65,7 @@ impl Known {
 }
 
 impl WatchedImages {
-    /// Over a registry; nothing is known yet.
+    /// Reads from a registry; nothing is known yet.
     pub fn new(registry: KubeRegistry) -> Self {
         Self { registry, known: Mutex::default() }
     }
@@ -90,7 +90,7 @@ impl WatchedImages {
         }
     }
 
-    /// One watch, preceded by a list if there was none.
+    /// Runs one watch, preceded by a list if there was none.
     async fn follow(&self) -> Result<(), PortError> {
         let failed = |error| port_error("watch the images", error);
         let objects: Api<api::ApprovedImage> = self.registry.objects();
@@ -145,7 +145,8 @@ impl WatchedImages {
         Ok(())
     }
 
-    /// What was written here must be read back, so the API server is asked until the watch is certain.
+    /// A caller must be able to read back what it wrote, so the API server is queried until the watch is
+    /// known to be current.
     fn doubt(&self) {
         self.known().complete_at = None;
     }

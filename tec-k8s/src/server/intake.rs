@@ -1,4 +1,4 @@
-//! The registries as used by the attestation key server.
+//! The registries, as used by the attestation key server.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::api;
 use crate::client::{KubeRegistry, port_error};
 
 /// Maximum number of unrevoked keys per machine, including the bound one ([`AkRegistry::submit`]).
-/// Concurrent requests may exceed it by their number.
+/// Concurrent requests may exceed the limit by their number.
 const MAX_KEYS: usize = 4;
 
 /// Machines and keys of a namespace for a server that may only read, and submit keys: known objects are
@@ -31,7 +31,7 @@ pub struct Intake {
 }
 
 impl Intake {
-    /// Over the registries of a namespace, and what is known about it.
+    /// Uses the registries of a namespace, and what is known about the namespace.
     pub fn new(registry: KubeRegistry, client: Client, namespace: &str, known: Arc<Known>) -> Self {
         Self { registry, machines: Api::namespaced(client, namespace), known }
     }

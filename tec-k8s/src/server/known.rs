@@ -11,7 +11,7 @@ use tec_core::machine::Machine;
 use super::watch::follow;
 use crate::api;
 
-/// What is known about the machines and attestation keys of a namespace: some ten words for each.
+/// What is known about the machines and attestation keys of a namespace: about ten words for each.
 #[derive(Debug, Default)]
 pub struct Known(Mutex<State>);
 
@@ -107,7 +107,7 @@ impl<R: About> Table<R> {
     }
 }
 
-/// An object that is being removed or malformed does not count.
+/// An object that is malformed or being removed does not count.
 fn machine_row(object: &api::Machine) -> Option<Machine> {
     let is_live = object.metadata.deletion_timestamp.is_none();
     object.to_core().ok().filter(|_| is_live)
@@ -137,7 +137,7 @@ impl Known {
         state.machines.is_synced && state.keys.is_synced
     }
 
-    /// The machine with this id; of several objects the first by name.
+    /// The machine with this ID; if several objects have it, the first by name.
     pub(super) fn machine(&self, id: &MachineId) -> Option<Machine> {
         let state = self.state();
         let name = state.machines.of(id).iter().min()?;

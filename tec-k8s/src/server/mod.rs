@@ -6,9 +6,9 @@
 //!                               └── unknown objects are requested by name
 //!   watch of images ────────► WatchedImages ► which boots a key broker admits
 //! ```
-//! *What it is*: knowledge that may be a few moments old. Registration does not depend on its being fresh:
+//! *What it is*: knowledge that may be a few moments old. Registration does not depend on current knowledge:
 //! object names rule out duplicates, and only the operator binds keys, by compare-and-swap. [`WatchedImages`]
-//! documents how long it trusts a watch. *What it is not*: a cache of objects. Some ten words are kept for
+//! documents how long it trusts a watch. *What it is not*: a cache of objects. About ten words are kept for
 //! each machine and key.
 
 mod cluster;

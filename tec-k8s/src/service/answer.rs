@@ -1,4 +1,4 @@
-//! What callers request and receive, as values.
+//! Requests of callers, and their answers, as values.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub struct NatsServer {
     pub tls: Material,
 }
 
-/// What an OpenSearch node gets.
+/// The files that an OpenSearch node gets.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct OpenSearchNode {
@@ -39,9 +39,9 @@ pub struct OpenSearchNode {
 pub struct ComponentCall {
     /// The user's own key; without one the vault keeps a key.
     pub user: Option<PublicKey>,
-    /// What the key kept by the vault should sign.
+    /// The nonce that the key in the vault must sign.
     pub nonce: Option<Nonce>,
-    /// For the broker's own TLS key; without it the vault generates one.
+    /// Certificate request for the broker's own TLS key; without it, the vault generates a key.
     pub certificate: Option<SigningRequest>,
 }
 
@@ -51,7 +51,7 @@ pub struct ComponentCall {
 pub struct Component {
     /// JWT of the user.
     pub user_jwt: String,
-    /// Whose JWT it is.
+    /// The user that the JWT is for.
     pub user: PublicKey,
     /// Signature of the nonce, if there was one.
     pub signature: Option<[u8; 64]>,

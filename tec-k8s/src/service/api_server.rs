@@ -18,8 +18,8 @@ use super::{Http, Reply, object};
 
 /// What the bootstrap needs from a cluster.
 ///
-/// *Contract*: `create` never replaces; `advance`, `rotate` and `forget` write only if what they name is
-/// there and nobody has written in the meantime. *Implementations*: [`ApiServer`].
+/// *Contract*: `create` never replaces; `advance`, `rotate` and `forget` write only if what they name exists
+/// and nobody has changed it in the meantime. *Implementations*: [`ApiServer`].
 #[async_trait]
 pub trait Cluster: fmt::Debug + Send + Sync {
     /// The wrapping key, if there is one.
@@ -28,8 +28,8 @@ pub trait Cluster: fmt::Debug + Send + Sync {
     async fn create(&self, key: &SecretArray<32>, key_id: &str) -> Result<(), PortError>;
     /// Changes the progress.
     async fn advance(&self, from: &Progress, to: &Progress) -> Result<(), PortError>;
-    /// Puts a new wrapping key beside the one named `from`, if that is the current one, and clears the
-    /// request for it.
+    /// Adds a new wrapping key next to the one named `from`, if that is the current one, and clears the
+    /// request for a new key.
     async fn rotate(
         &self,
         from: &str,
@@ -38,21 +38,21 @@ pub trait Cluster: fmt::Debug + Send + Sync {
     ) -> Result<(), PortError>;
     /// Removes the wrapping key that precedes the one with this name.
     async fn forget(&self, key_id: &str) -> Result<(), PortError>;
-    /// Writes what everyone may see.
+    /// Writes the public data.
     async fn publish(&self, published: &Published) -> Result<(), PortError>;
     /// The published CAs, in PEM; `None` if nothing was published.
     async fn authorities(&self) -> Result<Option<String>, PortError>;
-    /// Revoked users of NATS, and since when.
+    /// Revoked users of NATS, each with the time of revocation.
     async fn revocations(&self) -> Result<Revocations, PortError>;
     /// A pod, if there is one with this name.
     async fn pod(&self, namespace: &str, name: &str) -> Result<Option<PodObject>, PortError>;
     /// Reports, with an Event of a pod, that someone must act.
     async fn warn(&self, warning: &Warning) -> Result<(), PortError>;
-    /// Whether it answers at all.
+    /// Whether the API server answers at all.
     async fn is_up(&self) -> bool;
 }
 
-/// What a person must know, as an Event of a pod.
+/// A warning for people, as an Event of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "programs make it")]
 pub struct Warning {
@@ -68,7 +68,7 @@ pub struct Warning {
     pub at: Timestamp,
 }
 
-/// What is needed about a pod for its certificates.
+/// The properties of a pod that its certificates need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "shells and doubles make it")]
 pub struct PodObject {
@@ -78,7 +78,7 @@ pub struct PodObject {
     pub account: String,
     /// Its addresses; none until the kubelet reports them.
     pub addresses: Vec<IpAddr>,
-    /// Whether they are the node's.
+    /// Whether the addresses are those of the node.
     pub on_host: bool,
     /// Whether it ran to completion: its addresses may now belong to another pod.
     pub ended: bool,
@@ -96,12 +96,12 @@ pub struct SecretNames {
     pub tls: String,
     /// The ConfigMap with only the CAs.
     pub authorities: String,
-    /// The ConfigMap of revoked users of NATS: for each key the time, in seconds since 1970, before which its
-    /// JWTs no longer count. It may be absent.
+    /// The ConfigMap of revoked users of NATS: for each key, the time in seconds since 1970 before which its
+    /// JWTs were issued that are no longer valid. It may be absent.
     pub revocations: String,
 }
 
-/// An API server, called with the token of the pod, which is read anew for each call.
+/// An API server, called with the token of the pod, which is reread for each call.
 #[derive(Clone, Debug)]
 pub struct ApiServer {
     http: Http,
@@ -160,8 +160,8 @@ impl ApiServer {
         }
     }
 
-    /// The Secret of the wrapping key, if the key has this name; with the resource version that was read, so
-    /// that the API server refuses a write if someone has written since.
+    /// The Secret of the wrapping key, if the key has this name. It keeps the resource version that was read,
+    /// so that the API server refuses a write if someone has changed it since.
     async fn secret_with_key(&self, key_id: &str) -> Result<Value, PortError> {
         let object = self.get(&self.names.key).await?;
         object

@@ -21,10 +21,10 @@ use super::{
     Standing, Telemetry, TelemetryKind, Vault, Visit,
 };
 
-/// Longest time for a login: with the check of the API server after it, a call is answered within its ten
-/// seconds.
+/// Time limit of a login: together with the check of the API server that follows, a call is answered within
+/// its ten seconds.
 const LOGIN: Duration = Duration::from_secs(7);
-/// An API server that is up answers by then; callers wait in the meantime.
+/// Time limit of the check: an API server that is up answers by then, and callers wait for it.
 const PROBE: Duration = Duration::from_secs(2);
 
 /// A caller that the vault knows.
@@ -51,7 +51,7 @@ pub struct Bootstrap {
 }
 
 impl Bootstrap {
-    /// Over these.
+    /// Uses these parts.
     pub fn new(
         vault: Vault,
         cluster: Arc<dyn Cluster>,
@@ -75,7 +75,7 @@ impl Bootstrap {
         }
     }
 
-    /// For a NATS server.
+    /// Answers a NATS server.
     ///
     /// # Errors
     /// [`Refusal`], as for every call here.
@@ -102,7 +102,7 @@ impl Bootstrap {
         Ok(NatsServer { operator, system_account, accounts, tls })
     }
 
-    /// For an OpenSearch node.
+    /// Answers an OpenSearch node.
     ///
     /// # Errors
     /// [`Refusal`].
@@ -126,7 +126,7 @@ impl Bootstrap {
         })
     }
 
-    /// For the broker of a component: with a key of its own, or with one that the vault keeps.
+    /// Answers the broker of a component, which has its own key or one that the vault keeps.
     ///
     /// # Errors
     /// [`Refusal`].
@@ -186,7 +186,7 @@ impl Bootstrap {
         Ok((signature, minted.jwt))
     }
 
-    /// For a collector, sender or viewer of telemetry.
+    /// Answers a collector, sender or viewer of telemetry.
     ///
     /// # Errors
     /// [`Refusal`].
@@ -216,7 +216,7 @@ impl Bootstrap {
         Ok(Telemetry { tls, password })
     }
 
-    /// For the controller of another pod of the vault: the wrapped key as it is on disk.
+    /// Answers the controller of another pod of the vault: returns the wrapped key, as stored on disk.
     ///
     /// # Errors
     /// [`Refusal`].
@@ -234,7 +234,7 @@ impl Bootstrap {
         file.ok_or(Refusal::NotBootstrapped)
     }
 
-    /// Exchanges the token. The role follows from the call, the identity from the vault.
+    /// Exchanges the token. The call determines the role, the vault the identity.
     async fn log_in(
         &self,
         visit: &Visit,
@@ -296,7 +296,7 @@ impl Bootstrap {
         Minter::new(&self.vault, own, &self.keys, self.clock.now())
     }
 
-    /// For the caller's own names, and the addresses of its pod.
+    /// Issues a certificate for the caller's own names, and the addresses of its pod.
     async fn issue(
         &self,
         visit: &Visit,
@@ -379,7 +379,7 @@ impl Bootstrap {
         Ok(stored.password)
     }
 
-    /// A quarter of a second of work, away from the threads that answer.
+    /// Takes a quarter of a second, so it does not run on the threads that answer calls.
     async fn hash(&self, password: SecretBytes) -> Result<String, Refusal> {
         let salt = SecretArray::random(&mut EntropyRng::new(&*self.entropy));
         let work = move || opensearch::hash(&password, &salt, opensearch::BCRYPT_COST);

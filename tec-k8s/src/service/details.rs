@@ -1,4 +1,4 @@
-//! The details of a refusal for programs, as every gRPC client reads them: `google.rpc.Status` with
+//! Machine-readable details of a refusal, in the form that every gRPC client reads: `google.rpc.Status` with
 //! `ErrorInfo` and `RetryInfo` (google/rpc/error_details.proto) in the trailer `grpc-status-details-bin`.
 
 use std::time::Duration;

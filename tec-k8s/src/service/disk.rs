@@ -1,16 +1,17 @@
-//! The disk beside the vault.
+//! The disk next to the vault.
 
 use std::{fmt, io};
 
 /// Where the wrapped key is, and how the vault's storage is emptied.
 ///
-/// *Contract*: `write` is complete and durable when it returns, or has not happened; `reset` returns when the
-/// storage is empty and the vault starts anew. *Implementations*: the directory of `services-bootstrap`; test
-/// doubles.
+/// *Contract*: a `write` is complete and durable when it returns, or has had no effect; `reset` returns when
+/// the storage is empty and the vault starts again. *Implementations*: the directory of `services-bootstrap`;
+/// test doubles.
 pub trait Disk: fmt::Debug + Send + Sync {
     /// The file, if there is one.
     fn read(&self) -> io::Result<Option<Vec<u8>>>;
-    /// Writes the file with mode 0600: temporary, synced, renamed, the directory synced.
+    /// Writes the file with mode 0600: writes a temporary file, syncs it, renames it, and syncs the
+    /// directory.
     fn write(&self, bytes: &[u8]) -> io::Result<()>;
     /// Removes the file, if there is one.
     fn remove(&self) -> io::Result<()>;
@@ -23,8 +24,8 @@ pub trait Disk: fmt::Debug + Send + Sync {
     fn remove_intent(&self) -> io::Result<()>;
     /// Asks the vault's supervisor to stop it, empty its storage, and start it.
     fn request_reset(&self) -> io::Result<()>;
-    /// Withdraws that request, if it has not been carried out yet.
+    /// Withdraws the reset request, if it has not been carried out yet.
     fn withdraw_reset(&self) -> io::Result<()>;
-    /// Whether it is still to be carried out.
+    /// Whether the reset request is still pending.
     fn is_reset_pending(&self) -> io::Result<bool>;
 }

@@ -10,9 +10,9 @@ use tokio::time::Instant;
 
 use super::Http;
 
-/// Lines per call.
+/// Maximum number of lines per call.
 const MOST: usize = 256;
-/// Longest time that a line waits for others.
+/// Maximum time that a line waits for others.
 const TOGETHER: Duration = Duration::from_secs(1);
 /// Wait after a failure. Lines that arrive in the meantime wait in the bounded queue.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -24,20 +24,20 @@ pub struct Export {
     service: &'static str,
 }
 
-/// Why lines were not accepted.
+/// Lines were not accepted.
 struct Unsent {
     error: String,
     is_final: bool,
 }
 
 impl Export {
-    /// Sends to this collector, in the name of this program.
+    /// Sends to this collector, with the name of this program.
     pub fn new(collector: Http, service: &'static str) -> Self {
         Self { collector, service }
     }
 
-    /// Sends until there will be no more lines. A failed call is repeated, unless the collector reports that
-    /// it will always fail.
+    /// Sends until the source of lines is closed. A failed call is repeated, unless the collector reports
+    /// that the failure is permanent.
     ///
     /// # Cancel safety
     /// When dropped, lines that the collector has not accepted are lost.

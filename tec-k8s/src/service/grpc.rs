@@ -16,9 +16,9 @@ use super::{Bootstrap, ComponentCall, TelemetryKind, Visit, details};
 use crate::generated::bootstrap as pb;
 use crate::generated::bootstrap::bootstrap_server::BootstrapServer;
 
-/// Longest request, in bytes.
+/// Maximum size of a request, in bytes.
 const MAX_MESSAGE: usize = 64 * 1024;
-/// A call is answered by then.
+/// Time limit of a call.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// The service, to be served with TLS.
@@ -26,7 +26,7 @@ pub fn service(bootstrap: Arc<Bootstrap>) -> BootstrapServer<impl pb::bootstrap_
     BootstrapServer::new(Face(bootstrap)).max_decoding_message_size(MAX_MESSAGE)
 }
 
-/// What this crate can offer for reflection; [`NAME`] is the service that is served.
+/// Descriptors that this crate provides for reflection; [`NAME`] is the service that is served.
 pub fn descriptors() -> Vec<u8> {
     // Written by the generator, compared in check.
     STANDARD.decode(include_str!("../generated/descriptors").trim_end()).unwrap_or_default()
@@ -55,7 +55,7 @@ fn status(refusal: Refusal) -> Status {
     Status::with_details(code, message, details.into())
 }
 
-/// Does the work within its deadline, writes the audit line, and turns the outcome into an answer.
+/// Handles a call within its deadline, writes the audit line, and turns the outcome into an answer.
 async fn answer<T, U>(
     visit: &Visit,
     work: impl Future<Output = Result<T, Refusal>>,

@@ -1,7 +1,7 @@
-//! HTTP calls over a Unix socket, TCP or TLS, with a deadline and a bound on the answer.
+//! HTTP calls over a Unix socket, TCP or TLS, with a deadline and a limit on the size of the answer.
 //!
-//! Written here because the vault is reached through a socket that only its pod has, and because a connection
-//! driven by the call that uses it needs no task.
+//! Implemented here because the vault is reached through a socket that only its pod has, and because a
+//! connection that is driven by the call that uses it needs no task.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use tokio::net::{TcpStream, UnixStream};
 
 use super::keep_alive::{Connection, Failure, Idle, Request};
 
-/// Where calls go.
+/// The target of calls.
 #[derive(Clone)]
 #[expect(clippy::exhaustive_enums, reason = "these three are spoken")]
 pub enum Target {
@@ -72,11 +72,11 @@ pub struct Http {
     idle: Arc<Idle>,
 }
 
-/// A call failed; whether it took effect is not known.
+/// A call failed; it may have taken effect.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HttpError {
-    /// Nobody listens, or TLS failed.
+    /// The target does not listen, or TLS failed.
     #[error("cannot connect to {0:?}")]
     Connect(Target, #[source] std::io::Error),
     /// The connection broke.

@@ -1,7 +1,7 @@
 //! Connections that outlive a call.
 //!
-//! Each is driven by the call that uses it, and by nothing between calls: no task, but also nothing that
-//! notices when the other end closes it. So that is checked before a request is sent.
+//! Each is driven by the call that uses it and needs no task. Between calls, nothing notices when the other
+//! end closes it, so this is checked before a request is sent.
 
 use std::fmt;
 use std::pin::{Pin, pin};
@@ -17,12 +17,12 @@ use tokio::time::Instant;
 
 use super::Reply;
 
-/// Longest answer, in bytes.
+/// Maximum size of an answer, in bytes.
 const MAX_ANSWER: usize = 4 * 1024 * 1024;
-/// Idle connections that are kept. More than that are open only while there are as many calls.
+/// Maximum number of idle connections that are kept. More are open only while there are more calls.
 const IDLE: usize = 16;
-/// No connection is used for longer: one authenticated by a certificate must not outlive the certificate for
-/// long, and a server that closes idle connections does so later (OpenBao after five minutes).
+/// Maximum lifetime of a connection: one authenticated by a certificate must not outlive the certificate for
+/// long, and servers close idle connections only later (OpenBao after five minutes).
 const LIFE: Duration = Duration::from_secs(30);
 
 pub(super) type Request = ::http::Request<Full<Bytes>>;
@@ -38,7 +38,7 @@ impl fmt::Debug for Idle {
 }
 
 impl Idle {
-    /// The one that was used last, if it is young enough.
+    /// The connection used last, if it is recent enough.
     pub(super) fn take(&self) -> Option<Connection> {
         let mut idle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         idle.retain(|connection| connection.opened.elapsed() < LIFE);
@@ -53,7 +53,7 @@ impl Idle {
     }
 }
 
-/// A connection, and the driver to poll for it to make progress.
+/// A connection, and the driver that must be polled for it to make progress.
 pub(super) struct Connection {
     sender: http1::SendRequest<Full<Bytes>>,
     driver: Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>,

@@ -6,8 +6,8 @@ use std::sync::{Mutex, PoisonError};
 use tec_core::service::vault::call::PublicHalf;
 use tec_core::time::Timestamp;
 
-/// How long one is cached, in seconds. The signer names the version that it knows, so a key that was replaced
-/// in the meantime yields a JWT of the previous version, which servers still accept.
+/// How long a key is cached, in seconds. The signer names the version that it knows, so a key that was
+/// replaced in the meantime signs with its previous version, which servers still accept.
 const SECONDS: i64 = 60;
 
 /// The cache, by name of the key. Only names of the platform's own keys get here, of which there are few.
@@ -15,7 +15,7 @@ const SECONDS: i64 = 60;
 pub struct Keys(Mutex<BTreeMap<String, (PublicHalf, Timestamp)>>);
 
 impl Keys {
-    /// The one with this name, if it was seen recently.
+    /// The key with this name, if it was seen recently.
     pub(super) fn seen(&self, name: &str, now: Timestamp) -> Option<PublicHalf> {
         let keys = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (key, seen) = keys.get(name)?;

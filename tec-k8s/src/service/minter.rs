@@ -13,7 +13,7 @@ use tec_core::time::Timestamp;
 
 use super::{Keys, Vault};
 
-/// Mints with the controller's own token: a caller may have JWTs, but never sign them.
+/// Mints with the controller's own token: a caller may receive JWTs, but never sign them.
 #[derive(Debug)]
 pub struct Minter<'a> {
     vault: &'a Vault,
@@ -22,7 +22,7 @@ pub struct Minter<'a> {
     now: Timestamp,
 }
 
-/// Keys that sign users of the system account, and of the one of components.
+/// Keys that sign users of the system account and of the components' account.
 const SYSTEM: [(&str, Scope); 1] = [("account-sys-sk", Scope::Any)];
 const COMPONENTS: [(&str, Scope); 2] =
     [("account-app-sk", Scope::Component), ("account-app-stream-sk", Scope::Stream)];
@@ -46,7 +46,7 @@ impl Key {
 }
 
 impl<'a> Minter<'a> {
-    /// With the controller's token. Recently seen keys are not requested again.
+    /// Uses the controller's token. Recently seen keys are not requested again.
     pub fn new(vault: &'a Vault, token: &'a SecretBytes, keys: &'a Keys, now: Timestamp) -> Self {
         Self { vault, token, keys, now }
     }
@@ -201,7 +201,7 @@ impl<'a> Minter<'a> {
         self.now.plus_seconds(i64::try_from(life.as_secs()).unwrap_or(i64::MAX))
     }
 
-    /// The user whose key the vault keeps; created at the first call.
+    /// The user whose key the vault keeps; created on the first call.
     ///
     /// # Errors
     /// [`Refusal`].
@@ -233,7 +233,7 @@ pub struct Minted {
     pub jwt: String,
     /// When it expires.
     pub expires: Timestamp,
-    /// Its id, `jti`.
+    /// Its ID, `jti`.
     pub id: String,
 }
 
@@ -253,7 +253,7 @@ fn public_half(answer: &Response) -> Result<PublicHalf, Refusal> {
     half.ok_or(Refusal::VaultError)
 }
 
-/// The identity becomes part of a path: it must be a plain one.
+/// The identity becomes part of a path, so it must have no special characters.
 fn user_key(account_uid: &str) -> Result<String, Refusal> {
     if caller::is_label(account_uid) {
         Ok(format!("user-{account_uid}"))

@@ -10,14 +10,14 @@ use tec_core::time::Timestamp;
 
 use super::{PodObject, Warning};
 
-/// A person sets this annotation on the Secret to have the wrapping key replaced.
+/// Annotation that an admin sets on the Secret to have the wrapping key replaced.
 const ROTATE: &str = "trusted-execution-clusters.io/rotate-wrapping-key";
 /// Members of the Secret that hold the wrapping key, and the previous one.
 const KEY: [&str; 2] = ["key", "key-id"];
 const BEFORE: [&str; 2] = ["previous-key", "previous-key-id"];
 /// Records how far the bootstrap has come.
 const PROGRESS: &str = "trusted-execution-clusters.io/bootstrap-state";
-/// Longest name of an object (RFC 1123, section 2.1, as used by Kubernetes).
+/// Maximum length of an object's name (RFC 1123, section 2.1, as used by Kubernetes).
 const MAX_NAME: usize = 253;
 /// Reporter of events.
 const REPORTER: &str = "services-bootstrap";
@@ -83,12 +83,12 @@ fn named_key(object: &Value, [key, key_id]: [&str; 2]) -> Option<(SecretArray<32
     Some((SecretArray::new(bytes), name))
 }
 
-/// The members of an object's object.
+/// The members of an object in an object.
 fn members<'a>(object: &'a mut Value, path: &[&str]) -> Option<&'a mut Map<String, Value>> {
     path.iter().try_fold(object, |at, name| at.get_mut(*name))?.as_object_mut()
 }
 
-/// Puts a new wrapping key in the Secret, and the previous one beside it.
+/// Puts a new wrapping key in the Secret, next to the previous one.
 pub(super) fn rotate(object: &mut Value, key: &SecretArray<32>, key_id: &str) -> Option<()> {
     let data = members(object, &["data"])?;
     for (now, before) in KEY.into_iter().zip(BEFORE) {
@@ -118,7 +118,7 @@ pub(super) fn is_pod_name(name: &str) -> bool {
         && name.starts_with(|c: char| c.is_ascii_alphanumeric())
 }
 
-/// What is needed about a pod for its certificates.
+/// The properties of a pod that its certificates need.
 pub(super) fn pod(object: &Value) -> Option<PodObject> {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let status = object.get("status");
@@ -153,7 +153,8 @@ pub(super) fn event(namespace: &str, warning: &Warning) -> Value {
     })
 }
 
-/// Revoked users of NATS. One bad line refuses all of it: nobody who should be revoked may slip through.
+/// Revoked users of NATS. One malformed line invalidates the whole object: nobody who should be revoked may
+/// slip through.
 pub(super) fn revoked(object: &Value) -> Option<Revocations> {
     let Some(data) = object.get("data") else {
         return Some(Revocations::new());

@@ -17,14 +17,14 @@ use tec_core::service::vault::{
 
 use super::{Cluster, Disk, Vault};
 
-/// How often a reset is checked.
+/// Interval between checks of a reset.
 const POLL: Duration = Duration::from_millis(200);
 /// Number of checks before the plan examines everything again.
 const POLLS: u32 = 150;
 
 /// The controllers of the vault's other pods.
 ///
-/// *Contract*: one answer for each, `None` if it has none or does not answer. *Implementations*: the
+/// *Contract*: one answer for each; `None` if the pod has no key or does not answer. *Implementations*: the
 /// controller's own client.
 #[async_trait]
 pub trait Peers: fmt::Debug + Send + Sync {
@@ -43,7 +43,7 @@ pub struct BringUpShell {
 }
 
 impl BringUpShell {
-    /// Over these.
+    /// Uses these parts.
     pub fn new(
         vault: Vault,
         cluster: Arc<dyn Cluster>,
@@ -88,7 +88,7 @@ fn failed<E>(error: &PortError, event: E) -> E {
     event
 }
 
-/// A vault that is about to start is normal; one that has to be waited for again and again is not.
+/// Waits, and logs it: a single wait is normal while the vault starts, repeated waits are not.
 async fn wait(time: Duration) {
     let wait_millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     tracing::info!(wait_millis, "the vault is not as it shall be yet");
@@ -175,7 +175,7 @@ pub struct SetupShell {
 }
 
 impl SetupShell {
-    /// Over these; `token` is the file of the controller's own token, for its own audience.
+    /// Uses these; `token` is the file with the controller's own token, for its own audience.
     pub fn new(vault: Vault, cluster: Arc<dyn Cluster>, token: PathBuf) -> Self {
         Self { vault, cluster, token, end: None }
     }

@@ -1,4 +1,4 @@
-//! What requests are served with: settings, and the controller's own token.
+//! State for serving requests: settings, and the controller's own token.
 
 use std::num::NonZeroU32;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -16,13 +16,13 @@ pub struct Settings {
     pub platform: Platform,
     /// Lifetime of a user's JWT.
     pub user_life: Duration,
-    /// Concurrent calls; each costs the API server a token review.
+    /// Maximum number of concurrent calls; each costs the API server a token review.
     pub concurrency: usize,
-    /// Calls of an account per minute, even if all at once.
+    /// Maximum number of calls of an account per minute, even in one burst.
     pub calls_per_minute: NonZeroU32,
 }
 
-/// The controller's own token for the vault, replaced as it is renewed.
+/// The controller's own token for the vault, replaced when it is renewed.
 #[derive(Debug, Default)]
 pub struct Standing(RwLock<Option<Arc<SecretBytes>>>);
 

@@ -8,7 +8,7 @@ use tec_core::service::vault::{Method, Request, Response};
 
 use super::Http;
 
-/// Marks a call as meant for the vault, which a browser cannot forge.
+/// Header that marks a call as meant for the vault; a browser cannot forge it.
 const REQUEST: (&str, &[u8]) = ("x-vault-request", b"true");
 
 /// A vault.
@@ -16,7 +16,7 @@ const REQUEST: (&str, &[u8]) = ("x-vault-request", b"true");
 pub struct Vault(Http);
 
 impl Vault {
-    /// Over these calls.
+    /// Uses these calls.
     pub fn new(http: Http) -> Self {
         Self(http)
     }

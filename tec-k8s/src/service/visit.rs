@@ -1,4 +1,4 @@
-//! The audit line of a call: who called, for what, with what outcome, and how long it took.
+//! The audit line of a call: the caller, the request, the outcome, and the duration.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -9,7 +9,7 @@ use tracing::field::{debug, display};
 
 use super::object::is_pod_name;
 
-/// Longest request id that is logged.
+/// Maximum length of a request ID that is logged.
 const MAX_ID: usize = 64;
 /// Outcomes other than refusals.
 const GRANTED: &str = "GRANTED";
@@ -24,7 +24,7 @@ pub struct Visit {
     known: Mutex<Known>,
 }
 
-/// What was learned on the way; a refusal may come before any of it.
+/// Facts gathered during the call; a refusal may come before any of them.
 #[derive(Debug, Default)]
 struct Known {
     role: Option<Role>,
@@ -34,13 +34,13 @@ struct Known {
     account: Option<Account>,
     pod: Option<String>,
     serials: Vec<String>,
-    /// Whose JWT was minted, and its id.
+    /// The user whose JWT was minted, and the ID of the JWT.
     jwt: Option<(PublicKey, String)>,
     is_written: bool,
 }
 
 impl Visit {
-    /// Begins now. The id is a stranger's text, cut to what an id needs.
+    /// Starts the call. The ID comes from a stranger, and is cut to the length that an ID needs.
     pub fn begin(call: &'static str, request_id: &str) -> Self {
         let id = request_id.chars().filter(char::is_ascii_graphic);
         Self {
@@ -111,7 +111,7 @@ impl Visit {
     }
 }
 
-/// A caller that hangs up ends the work on its call; what was done until then counts.
+/// If the caller disconnects, work on its call ends; what was done until then is logged.
 impl Drop for Visit {
     fn drop(&mut self) {
         self.write(ABANDONED);

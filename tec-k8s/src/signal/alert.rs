@@ -1,4 +1,4 @@
-//! Alerts over the metrics, each with its runbook.
+//! Alerts based on the metrics, each with its runbook.
 
 use super::condition::{Aggregate, Comparison, Condition, Matcher, Selector};
 use super::metric::Metric;
@@ -7,9 +7,9 @@ use super::metric::Metric;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Severity {
-    /// Now: nodes cannot boot, or a key may be lost.
+    /// Immediately: nodes cannot boot, or a key may be lost.
     Critical,
-    /// Today.
+    /// Within the day.
     Warning,
 }
 
@@ -31,13 +31,13 @@ pub struct Alert {
     pub name: &'static str,
     /// How soon someone must respond.
     pub severity: Severity,
-    /// It fires while one of these holds.
+    /// The alert fires while one of these conditions holds.
     pub any_of: &'static [Condition],
-    /// How long that must hold, in Prometheus syntax.
+    /// How long a condition must hold, in Prometheus syntax.
     pub hold: &'static str,
     /// Its message, as one sentence.
     pub summary: &'static str,
-    /// What that means for nodes.
+    /// What the alert means for nodes.
     pub impact: &'static str,
     /// What to do, step by step.
     pub steps: &'static [&'static str],
@@ -101,7 +101,7 @@ const OPERATOR_DOWN: Alert = Alert {
         "`kubectl tec check` names what is missing.",
         "`kubectl get pods -l app=trusted-cluster-operator` and the log of the last container \
          (`--previous`) say why it exited.",
-        "Right after an upgrade, return to the previous version; nothing is lost.",
+        "If it exits right after an upgrade, return to the previous version; nothing is lost.",
     ],
 };
 
@@ -111,7 +111,7 @@ const NO_LEADER: Alert = Alert {
     any_of: &[Condition::Level(Aggregate::Sum, all(Metric::Leader), Comparison::Less(1))],
     hold: "5m",
     summary: "Replicas of the operator are running, but none of them leads.",
-    impact: "As with TecOperatorDown.",
+    impact: "The same as for TecOperatorDown.",
     steps: &[
         "`kubectl get lease trusted-cluster-operator -o yaml` names the holder and its last renewal.",
         "A holder that is gone is replaced once the lease expires. If it is not, look in the log \
@@ -130,7 +130,7 @@ const KEY_BROKER_DOWN: Alert = Alert {
     steps: &[
         "`kubectl tec check` names the pods that do not run, and why.",
         "A pod that waits for a volume lacks a Secret: that of the certificate, \
-         `trustee-token-signer`, and `trustee-auth` (Trustee) or `key-broker-session` (built-in). \
+         `trustee-token-signer`, and `trustee-auth` (Trustee) or `broker-session` (built-in). \
          The operator creates all but the first.",
         "`kubectl logs deployment/trustee-deployment -c kbs` or `kubectl logs deployment/key-broker` \
          names the setting that the program does not accept.",
@@ -165,7 +165,7 @@ const REGISTRATION_DOWN: Alert = Alert {
     ],
     hold: "10m",
     summary: "New nodes cannot register: a registration server does not answer.",
-    impact: "Known nodes boot as before; the first boot of a new one waits.",
+    impact: "Known nodes boot as before; new nodes wait at their first boot.",
     steps: &[
         "`kubectl tec check` names the Deployment.",
         "A pod that waits for a volume lacks the Secret of its certificate.",
@@ -186,7 +186,7 @@ const REGISTRATION_FAILS: Alert = Alert {
     ],
     hold: "15m",
     summary: "A registration server refuses more than half of the requests.",
-    impact: "New nodes wait at their first boot; or someone is probing the endpoint.",
+    impact: "New nodes wait at their first boot, or someone is probing the endpoint.",
     steps: &[
         "Check the label `code` of the two counters; docs/errors has a page for each code.",
         "TEC-R429 and TEC-R430 are limits: raise them for an expected wave of new nodes.",
@@ -222,7 +222,7 @@ const FOREIGN_KEY: Alert = Alert {
     ],
     hold: "0m",
     summary: "A machine asked for a key that is not its own.",
-    impact: "The key was not released. A cloned disk causes this, and so does an intruder.",
+    impact: "The key was not released. The cause is a cloned disk or an intruder.",
     steps: &[
         "`kubectl get events --field-selector reason=ResourcePolicyDenied` names the machine.",
         "If the disk was not cloned, revoke the machine: `kubectl tec machine revoke <id>`.",
@@ -265,7 +265,7 @@ const MACHINE_FAILING: Alert = Alert {
     any_of: &[any_in(Metric::Machines, &[Matcher::Is("state", "failing")])],
     hold: "15m",
     summary: "A machine cannot be served.",
-    impact: "The machine may not boot: its disk key is lost, its id is in use by another machine, or the \
+    impact: "The machine may not boot: its disk key is lost, its ID is in use by another machine, or the \
              object is malformed.",
     steps: &[
         "`kubectl tec machine list` shows the reason.",
@@ -280,13 +280,12 @@ const KEYS_WAIT: Alert = Alert {
     severity: Severity::Warning,
     any_of: &[any_in(Metric::Keys, &[Matcher::Is("state", "pending")])],
     hold: "1h",
-    summary: "Attestation keys wait.",
+    summary: "Attestation keys are waiting to be approved.",
     impact: "The affected nodes wait at their first boot.",
     steps: &[
-        "`kubectl tec ak list` shows what each waits for.",
-        "If an admin decides, compare the fingerprint with the console of the node, then run \
-         `kubectl \
-         tec ak approve <key>`.",
+        "`kubectl tec ak list` shows what each key waits for.",
+        "If a key waits for an admin, compare its fingerprint with the one on the node's console, \
+         then run `kubectl tec ak approve <key>`.",
     ],
 };
 
@@ -316,7 +315,7 @@ const CERTIFICATE_ENDS: Alert = Alert {
     any_of: &[Condition::Within(all(Metric::CertificateNotAfter), 7)],
     hold: "1h",
     summary: "A certificate that nodes check expires within a week.",
-    impact: "After that, no node can reach the server, and no disk is unlocked.",
+    impact: "After it expires, no node can reach the server, and no disk is unlocked.",
     steps: &[
         "Renew the Secret; cert-manager's events show why it was not renewed. Servers load it \
          without a restart.",
@@ -331,14 +330,13 @@ const CLOCK_SKEWED: Alert = Alert {
     hold: "2m",
     summary: "The clock of a program differs from the API server's by more than 30 seconds.",
     impact: "A server with a wrong clock serves no nodes: if all replicas have one, no node boots \
-             or \
-             registers. The operator issues and removes nothing until the clocks agree.",
+             or registers. The operator issues and removes nothing until the clocks agree.",
     steps: &[
         "The labels `job` and `instance` name the pod; `kubectl get pod -o wide` shows its node.",
         "The pod's log says by how many seconds the clock is ahead or behind (TEC-C425).",
         "Check time synchronization (chrony, systemd-timesyncd) on that node. If every pod reports the \
          same difference, check the node of the API server.",
-        "Everything resumes within seconds after the clocks agree; restart nothing.",
+        "Everything resumes within seconds after the clocks agree; no restart is needed.",
     ],
 };
 
@@ -349,7 +347,7 @@ const NEXT_CA_WAITS: Alert = Alert {
     hold: "1h",
     summary: "The next CA has waited for machines for more than 7 days.",
     impact: "None yet: the current CA keeps signing. Machines that do not trust the next CA will be \
-             locked out if an admin forces it.",
+             locked out if an admin forces the switch.",
     steps: &[
         "`kubectl tec check` names the machines that do not trust the next CA (TEC-T409).",
         "Switch each one on and run `node-agent refresh-ca` on it; install the timer `tec-refresh-ca`, \

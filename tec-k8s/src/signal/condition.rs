@@ -1,6 +1,7 @@
 //! When an alert fires: metrics, label values and comparisons, from which the PromQL is generated.
 //!
-//! *What it is not*: an evaluator. Tests check each condition against what the programs really serve.
+//! *What it is not*: an evaluator. Tests check each condition against the metrics that the programs actually
+//! serve.
 
 use std::fmt;
 
@@ -22,7 +23,7 @@ pub struct Selector {
 pub enum Matcher {
     /// The label has this value.
     Is(&'static str, &'static str),
-    /// The label has another value.
+    /// The label has a different value.
     IsNot(&'static str, &'static str),
 }
 
@@ -30,11 +31,11 @@ pub enum Matcher {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "the aggregations that alerts use")]
 pub enum Aggregate {
-    /// The sum of all.
+    /// The sum.
     Sum,
-    /// The largest.
+    /// The maximum.
     Max,
-    /// The smallest for each value of a label.
+    /// The minimum for each value of a label.
     MinBy(&'static str),
 }
 
@@ -58,14 +59,14 @@ pub enum Condition {
     Down(&'static [&'static str]),
     /// The value of a gauge.
     Level(Aggregate, Selector, Comparison),
-    /// A counter grows by more than this in so many minutes, per value of the label, if any. Prometheus sees
-    /// no increase in a series that begins above zero.
+    /// A counter grows by more than this within this many minutes, per value of the label, if any. Prometheus
+    /// sees no increase in a series that begins above zero.
     Grows(Option<&'static str>, Selector, u32, u32),
-    /// The first counter grows by more than so many percent of the second, within so many minutes.
+    /// Within this many minutes, the first counter grows by more than this percentage of the second.
     Share(Selector, Selector, u32, u32),
-    /// A time in seconds since 1970 is less than so many days away.
+    /// A time in seconds since 1970 is less than this many days away.
     Within(Selector, u32),
-    /// A time in seconds since 1970 is more than so many days ago.
+    /// A time in seconds since 1970 is more than this many days ago.
     Since(Selector, u32),
 }
 

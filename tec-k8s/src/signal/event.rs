@@ -1,17 +1,17 @@
 //! Reasons of Events (events.k8s.io/v1).
 
-/// Whether someone must take a look.
+/// Whether someone needs to take a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EventType {
-    /// It went as it should.
+    /// Everything went as expected.
     Normal,
     /// Someone may have to take a look.
     Warning,
 }
 
 impl EventType {
-    /// As Kubernetes writes it.
+    /// The name in Kubernetes.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Normal => "Normal",
@@ -33,12 +33,12 @@ macro_rules! events {
             /// Every reason, in the order of the table.
             pub const ALL: &'static [Self] = &[$(Self::$name),*];
 
-            /// As it is written.
+            /// The reason as text.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$name => stringify!($name)),* }
             }
 
-            /// Whether someone must take a look.
+            /// Whether someone needs to take a look.
             pub const fn event_type(self) -> EventType {
                 match self { $(Self::$name => EventType::$kind),* }
             }

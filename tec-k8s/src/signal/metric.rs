@@ -1,10 +1,10 @@
 //! Metrics.
 
-/// What a metric does over time.
+/// How a metric behaves over time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MetricKind {
-    /// Only grows.
+    /// Only increases.
     Counter,
     /// Goes up and down.
     Gauge,
@@ -13,7 +13,7 @@ pub enum MetricKind {
 }
 
 impl MetricKind {
-    /// As Prometheus writes it.
+    /// The name in Prometheus.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Counter => "counter",
@@ -41,7 +41,7 @@ macro_rules! metrics {
                 match self { $(Self::$name => $text),* }
             }
 
-            /// What it does over time.
+            /// How it behaves over time.
             pub const fn kind(self) -> MetricKind {
                 match self { $(Self::$name => MetricKind::$kind),* }
             }

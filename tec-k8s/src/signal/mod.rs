@@ -1,4 +1,4 @@
-//! What the programs report about themselves: metrics, Events, and the alerts over them.
+//! What the programs report about themselves: metrics, Events, and the alerts based on the metrics.
 //!
 //! ```text
 //! Metric::ALL ┬─ the programs count them
@@ -9,7 +9,7 @@
 //! One table for each, so that programs, alerts, dashboards and pages cannot drift apart.
 //!
 //! *What it is not*: a registry of counters; the programs have their own. No label names a machine, a key, a
-//! path or an image: the number of series does not grow with the fleet.
+//! path or an image, so the number of series does not grow with the fleet.
 
 mod alert;
 mod condition;

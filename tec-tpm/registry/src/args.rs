@@ -12,7 +12,7 @@ use crate::document::Platform;
 use crate::mirror::Mirror;
 use crate::options::RegistryOptions;
 
-/// Where images are, and which CAs to trust.
+/// Registries, mirrors, credentials and trusted CAs.
 #[derive(Clone, Debug, Default, Args)]
 #[non_exhaustive]
 pub struct RegistryArgs {
@@ -37,25 +37,25 @@ pub struct RegistryArgs {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ArgsError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read {}", .file.display())]
     Read {
         /// The file.
         file: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// It is not a pull secret.
+    /// The file is not a pull secret.
     #[error("cannot use the pull secret {}", .file.display())]
     Secret {
         /// The file.
         file: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: CredentialsError,
     },
-    /// It holds no certificate.
+    /// The file contains no certificate.
     #[error("{} contains no certificate in PEM", .file.display())]
     Certificate {
         /// The file.

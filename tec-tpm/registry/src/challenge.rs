@@ -1,12 +1,12 @@
-//! What a registry asks for before it answers (RFC 9110, 11.6.1; Docker Registry v2
-//! authentication via central service).
+//! What a registry requires before it answers (RFC 9110, 11.6.1; Docker Registry v2 authentication via
+//! central service).
 
 /// How the registry wants clients to authenticate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Challenge {
     /// User and password with each call.
     Basic,
-    /// A token that another service issues.
+    /// A token that a different service issues.
     Bearer { realm: String, service: Option<String>, scope: Option<String> },
 }
 

@@ -11,10 +11,10 @@ use zeroize::Zeroizing;
 
 use crate::mirror::Place;
 
-/// Credentials of registries, as Secrets of type `kubernetes.io/dockerconfigjson` hold them.
+/// Credentials of registries, in the form of Secrets of type `kubernetes.io/dockerconfigjson`.
 #[derive(Debug, Default)]
 pub struct Credentials {
-    /// By host and path; the longest match counts.
+    /// By host and path; the longest match is used.
     entries: Vec<(String, Login)>,
 }
 
@@ -22,7 +22,7 @@ pub struct Credentials {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CredentialsError {
-    /// It is not the expected JSON. The message does not quote it.
+    /// The file is not the expected JSON. The message does not quote it.
     #[error("the pull secret is not a valid .dockerconfigjson (line {line})")]
     Json {
         /// Line of the error.
@@ -55,7 +55,7 @@ struct Entry {
     auth: Option<Zeroizing<String>>,
 }
 
-/// What Docker calls its own registry.
+/// Docker's name for its own registry.
 const DOCKER_HUB: [&str; 3] = ["index.docker.io", "registry-1.docker.io", "docker.io"];
 
 impl fmt::Debug for Login {
@@ -81,7 +81,7 @@ impl Credentials {
         Ok(Self { entries })
     }
 
-    /// Adds those of another secret; where both have an entry, the earlier one counts.
+    /// Adds the credentials of another secret; if both have an entry, the earlier one is used.
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {
         self.entries.extend(other.entries);

@@ -22,7 +22,7 @@ impl Default for Platform {
 
 /// The text is not a platform.
 #[derive(Debug, thiserror::Error)]
-#[error("a platform is OS/ARCHITECTURE, such as linux/amd64")]
+#[error("a platform must be OS/ARCHITECTURE, such as linux/amd64")]
 #[non_exhaustive]
 pub struct PlatformError;
 
@@ -78,7 +78,7 @@ struct Either {
     layers: Option<Vec<Descriptor>>,
 }
 
-/// What a digest leads to.
+/// The document that a digest leads to.
 #[derive(Clone, Debug)]
 pub(crate) enum Document {
     Index(Vec<Descriptor>),
@@ -86,8 +86,8 @@ pub(crate) enum Document {
 }
 
 impl Document {
-    /// The members decide. One that could be both is refused, since software would disagree on what
-    /// it is (OCI Image Specification 1.1, manifest.md, "mediaType").
+    /// The members determine the type. A document that could be both is refused, since programs would
+    /// disagree on what it is (OCI Image Specification 1.1, manifest.md, "mediaType").
     pub(crate) fn parse(json: &[u8]) -> Result<Self, String> {
         let either: Either = serde_json::from_slice(json).map_err(|error| error.to_string())?;
         match (either.manifests, either.config, either.layers) {

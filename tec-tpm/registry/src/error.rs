@@ -1,4 +1,4 @@
-//! Why an image cannot be read.
+//! Errors in reading an image.
 
 use std::error::Error;
 use std::io;
@@ -17,24 +17,24 @@ pub enum RegistryError {
     /// There is no answer, or it is incomplete.
     #[error("cannot reach {url}")]
     Unreachable {
-        /// What was requested.
+        /// URL of the request.
         url: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
-    /// The registry wants to be asked later.
+    /// The registry asks clients to retry later.
     #[error("{url} answers {status}")]
     Unavailable {
-        /// What was requested.
+        /// URL of the request.
         url: String,
         /// HTTP status.
         status: u16,
     },
     /// The registry denies access.
-    #[error("{url} is denied with status {status}")]
+    #[error("the registry denies access to {url} (status {status})")]
     Denied {
-        /// What was requested.
+        /// URL of the request.
         url: String,
         /// HTTP status.
         status: u16,
@@ -42,29 +42,29 @@ pub enum RegistryError {
     /// The registry does not have it.
     #[error("{url} does not exist")]
     Absent {
-        /// What was requested.
+        /// URL of the request.
         url: String,
     },
     /// The answer does not follow the protocol.
     #[error("the answer of {url} violates the protocol: {what}")]
     Answer {
-        /// What was requested.
+        /// URL of the request.
         url: String,
         /// What is wrong.
         what: &'static str,
     },
-    /// It is larger than the limit.
+    /// The document is larger than the limit.
     #[error("{what} has more than {limit} bytes")]
     TooLarge {
-        /// What.
+        /// Name of the document.
         what: String,
-        /// Limit.
+        /// The limit.
         limit: u64,
     },
-    /// It does not match its digest.
+    /// The content does not match its digest.
     #[error("the content of {url} does not match sha256:{digest}")]
     Altered {
-        /// Where it came from.
+        /// URL that it came from.
         url: String,
         /// The digest.
         digest: tec_core::digest::Sha256Digest,
@@ -72,7 +72,7 @@ pub enum RegistryError {
     /// A manifest, an index or a configuration is malformed.
     #[error("{what} {digest} is malformed: {detail}")]
     Document {
-        /// What it should be.
+        /// The expected type.
         what: &'static str,
         /// Its digest.
         digest: String,
@@ -80,13 +80,16 @@ pub enum RegistryError {
         detail: String,
     },
     /// There is no image for the platform, or several.
-    #[error("{count} images of {reference} are for {platform}; available: {}", found.join(", "))]
+    #[error(
+        "expected one image for {platform} in {reference}, found {count}; available: {}",
+        found.join(", ")
+    )]
     Platform {
         /// The image.
         reference: String,
         /// The platform.
         platform: String,
-        /// How many match.
+        /// Number of matching images.
         count: usize,
         /// Platforms of all images.
         found: Vec<String>,
@@ -98,7 +101,7 @@ pub enum RegistryError {
         reference: String,
         /// Name of the label.
         name: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         source: OutputError,
     },
@@ -115,7 +118,7 @@ pub enum RegistryError {
     Layers {
         /// The image.
         reference: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: Box<InputError>,
     },

@@ -16,10 +16,10 @@ use crate::transport::Ask;
 
 /// The label with PCR values.
 pub const LABEL: &str = "org.coreos.pcrs";
-/// Labels of images that bootc takes, which have one kernel (bootc, "bootc-compatible images").
+/// Labels of images that bootc accepts, which have one kernel (bootc, "bootc-compatible images").
 const BOOTC: [&str; 2] = ["containers.bootc", "ostree.bootable"];
 
-/// An image of a registry: its manifest and labels, whose digests were compared.
+/// An image in a registry: its manifest and labels, whose digests were checked.
 #[derive(Clone, Debug)]
 pub struct RemoteImage {
     reference: ImageReference,
@@ -32,7 +32,7 @@ impl Registry {
     /// configuration.
     ///
     /// # Errors
-    /// [`RegistryError`], whose code tells what to do.
+    /// [`RegistryError`], whose code states what to do.
     pub async fn find(&self, reference: &ImageReference) -> Result<RemoteImage, RegistryError> {
         let (manifest, config, layers) = self.manifest(reference).await?;
         let total = layers.iter().fold(0, |sum: u64, layer| sum.saturating_add(layer.size));
@@ -57,10 +57,10 @@ impl RemoteImage {
         Self { reference, manifest, labels }
     }
 
-    /// The PCR values that the builder of the image put into its label, if it has one.
+    /// The PCR values that the builder of the image put into its label, if the image has that label.
     ///
     /// # Errors
-    /// The label is malformed, or its events do not fold to its values.
+    /// The label is malformed, or its events do not extend to its values.
     pub fn labeled_pcrs(&self) -> Result<Option<ExpectedPcrs>, RegistryError> {
         let read = self.labels.get(LABEL).map(|text| read_label(text));
         read.transpose().map_err(|source| RegistryError::Label {
@@ -70,14 +70,14 @@ impl RemoteImage {
         })
     }
 
-    /// Opens the files of the image. Layers are read one after the other as they arrive; where they
-    /// have a table of contents, only files that are opened are fetched. Images for bootc are read
-    /// from the last layer down, until their boot chain is found.
+    /// Opens the files of the image. Layers are read one after the other as they arrive; from layers with a
+    /// table of contents, only files that are opened are fetched. Images for bootc are read from the last
+    /// layer down, until their boot chain is found.
     ///
-    /// It blocks, and so do reads of the files; `runtime` drives the connections.
+    /// This function blocks, and so do reads of the files; `runtime` drives the connections.
     ///
     /// # Errors
-    /// Layers that cannot be fetched, or that are not what their digests name.
+    /// A layer cannot be fetched, or does not match its digest.
     ///
     /// # Panics
     /// On a thread of the runtime that may not block; see [`tokio::runtime::Handle::block_on`].

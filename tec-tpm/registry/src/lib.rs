@@ -1,18 +1,18 @@
-//! Images in registries (OCI Distribution Specification 1.1), and only what is needed of them.
+//! Reads images in registries (OCI Distribution Specification 1.1), but only the parts that are needed.
 //!
-//! *What it is*: a reader. The label with PCR values is read without pulling a layer; the boot files
-//! of an image come out of its layers through [`BootSource::open_parts`], which fetches single files
-//! where layers allow it.
+//! *What it is*: a reader. The label with PCR values is read without pulling a layer; the boot files of an
+//! image are read from its layers by [`BootSource::open_parts`], which fetches single files if layers allow
+//! it.
 //!
-//! *What it is not*: a client that pushes, lists or resolves tags. An image is named by its digest,
-//! and everything that a registry or mirror sends is compared with what follows from that digest, so
-//! neither of them is trusted.
+//! *What it is not*: a client that pushes, lists or resolves tags. An image is named by its digest, and
+//! everything that a registry or mirror sends is verified against that digest, so neither needs to be
+//! trusted.
 //!
 //! ```text
 //! reference@sha256:… ─► manifest, or index ─► manifest of the platform ─► config ─► label
 //!                                                     └─► layers, by range ─► boot files
 //! ```
-//! It is our own client, since existing crates read answers of any size into memory and do not support
+//! The client is our own, since existing crates read answers of any size into memory and do not support
 //! mirrors.
 //!
 //! [`BootSource::open_parts`]: tec_tpm::compute::input::BootSource::open_parts

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use crate::reference::{ImageReference, is_host, is_repository};
 
-/// Images whose name begins with one prefix are looked for below another one first:
+/// Images whose name begins with the first prefix are looked for below the second prefix first:
 /// `registry.example/team=mirror.local:5000/copies`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mirror {
@@ -40,7 +40,7 @@ impl FromStr for Mirror {
     }
 }
 
-/// In the form in which it is parsed.
+/// Formats a mirror in the form in which it is parsed.
 impl fmt::Display for Mirror {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}={}", self.from, self.host)?;
@@ -51,7 +51,7 @@ impl fmt::Display for Mirror {
     }
 }
 
-/// Where an image may be found.
+/// A place where an image may be found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) host: String,

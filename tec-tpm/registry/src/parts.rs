@@ -1,4 +1,4 @@
-//! Layers as they arrive.
+//! Reads layers as they arrive.
 
 use std::io;
 use std::io::Read;
@@ -70,7 +70,7 @@ impl ImageParts for RemoteParts {
     }
 }
 
-/// Maximum number of interrupted connections in one layer.
+/// Maximum number of interrupted connections per layer.
 const MAX_RESUMED: u32 = 8;
 
 /// A blob as it arrives. After an interruption it continues where it stopped: the digest covers all
@@ -78,10 +78,10 @@ const MAX_RESUMED: u32 = 8;
 struct Reader {
     parts: RemoteParts,
     digest: String,
-    /// What is still to come.
+    /// The range that is still to come.
     left: Range<u64>,
     response: Response,
-    /// Bytes before the requested ones.
+    /// Number of bytes before the requested ones.
     surplus: u64,
     buffer: Bytes,
     resumed: u32,

@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use tec_core::digest::Sha256Digest;
 
-/// An image in a registry, by digest: `registry.example:5000/os@sha256:…`. A tag before the digest
-/// means nothing and is dropped.
+/// An image in a registry, by digest: `registry.example:5000/os@sha256:…`. A tag before the digest is
+/// ignored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageReference {
     host: String,
@@ -19,12 +19,14 @@ pub struct ImageReference {
 #[non_exhaustive]
 pub enum ReferenceError {
     /// It has no digest.
-    #[error("{reference:?} has no digest: it must end in @sha256: and 64 lower-case digits")]
+    #[error(
+        "{reference:?} has no digest: it must end in @sha256: and 64 lowercase hexadecimal digits"
+    )]
     NoDigest {
         /// The text, truncated.
         reference: String,
     },
-    /// What precedes the digest is not the name of an image.
+    /// The text before the digest is not the name of an image.
     #[error("{reference:?} names no registry and repository")]
     Name {
         /// The text, truncated.
@@ -32,11 +34,11 @@ pub enum ReferenceError {
     },
 }
 
-/// Where references without a host lead, and the repository of its official images.
+/// Default host of references, and the repository of its official images.
 const DEFAULT_HOST: &str = "docker.io";
 const DEFAULT_FOLDER: &str = "library/";
-/// Longest name: what a path of the protocol should have at most (Distribution Specification 1.1,
-/// "Pulling manifests"), host and repository together.
+/// Maximum length of a name, host and repository together, as recommended for paths of the protocol
+/// (Distribution Specification 1.1, "Pulling manifests").
 const MAX_NAME: usize = 255;
 
 impl FromStr for ImageReference {
@@ -76,7 +78,7 @@ fn split(name: &str) -> (String, String) {
     (host.to_owned(), repository)
 }
 
-/// A name or an address, with or without port, and nothing that could end it in a URL.
+/// A name or an address, with or without a port, and without characters that would end the host in a URL.
 pub(crate) fn is_host(text: &str) -> bool {
     let is_fine = |byte: u8| byte.is_ascii_alphanumeric() || b".-:[]".contains(&byte);
     !text.is_empty() && text.bytes().all(is_fine)

@@ -1,4 +1,4 @@
-//! Finds images: tries all places of an image, as often as it is worthwhile.
+//! Finds images: tries all places of an image, and retries while that may help.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,14 +23,14 @@ pub struct Registry {
     entropy: Arc<dyn Entropy>,
 }
 
-/// Largest manifest or index: what registries take (Distribution Specification 1.1, "Pushing
+/// Maximum size of a manifest or index: what registries accept (Distribution Specification 1.1, "Pushing
 /// Manifests").
 pub(crate) const MAX_MANIFEST: u64 = 4 << 20;
-/// Largest configuration; histories and labels take a few KiB.
+/// Maximum size of a configuration; histories and labels take a few KiB.
 pub(crate) const MAX_CONFIG: u64 = 8 << 20;
-/// Largest image, packed; those of operating systems have a few GiB.
+/// Maximum size of an image, packed; those of operating systems have a few GiB.
 pub(crate) const MAX_IMAGE: u64 = 64 << 30;
-/// Rounds over all places, and the longest wait after the first one.
+/// Number of rounds over all places, and the longest wait after the first one.
 const ROUNDS: u32 = 4;
 const BASE_WAIT: Duration = Duration::from_millis(500);
 
@@ -96,8 +96,7 @@ impl Registry {
         }
     }
 
-    /// A small document with this digest. One that is altered at one place may be intact at
-    /// another.
+    /// A small document with this digest. A document that is altered at one place may be intact at another.
     pub(crate) async fn document(
         &self,
         reference: &ImageReference,
@@ -145,7 +144,7 @@ impl Registry {
         read(response, url.split('?').next().unwrap_or_default(), limit).await
     }
 
-    /// A blob from the beginning of the range on. The reader compares the digest.
+    /// A blob, from the beginning of the range on. The reader verifies the digest.
     pub(crate) async fn blob(
         &self,
         reference: &ImageReference,
@@ -172,7 +171,7 @@ impl Registry {
         }
     }
 
-    /// Between half and all of an exponentially growing delay.
+    /// A random time between half and all of an exponentially growing delay.
     fn wait(&self, round: u32) -> Duration {
         let mut random = [0; 2];
         self.entropy.fill(&mut random);
@@ -182,8 +181,8 @@ impl Registry {
     }
 }
 
-/// The places of an image in their order, until one answers. What may succeed later is tried again
-/// after a while. Of several errors the last one counts, which is the registry's own.
+/// The places of an image in their order, until one answers. A call that may succeed later is retried after a
+/// delay. Of several errors, the last one is returned, which is the registry's own.
 struct Attempts<'a> {
     registry: &'a Registry,
     places: Vec<Place>,
@@ -224,7 +223,7 @@ pub(crate) fn malformed(what: &'static str, digest: &str, detail: String) -> Reg
     RegistryError::Document { what, digest: digest.chars().take(256).collect(), detail }
 }
 
-/// Documents are named by SHA-256, whatever digests layers have.
+/// Documents are named by SHA-256 digests, whatever digests layers have.
 pub(crate) fn parsed(what: &'static str, digest: &str) -> Result<Sha256Digest, RegistryError> {
     let hex = digest.strip_prefix("sha256:").and_then(|hex| hex.parse().ok());
     hex.ok_or_else(|| malformed(what, digest, "it is not a SHA-256 digest".to_owned()))

@@ -4,8 +4,8 @@
 //! ```text
 //! os@sha256:<hex> ─► tag sha256-<hex>.sig ─► layers, each a claim ─► key, digest ─► signer
 //! ```
-//! The registry is trusted with none of this: a claim counts only if one of the given keys signed
-//! its bytes, and if it names the digest.
+//! The registry is not trusted: a claim counts only if one of the given keys signed its bytes and it names
+//! the digest.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -25,15 +25,14 @@ use crate::transport::Ask;
 
 /// Annotation of a layer: the signature of its bytes, ASN.1 DER in Base64.
 const SIGNATURE: &str = "dev.cosignproject.cosign/signature";
-/// What the claim says it is.
+/// The type that the claim states.
 const KIND: &str = "cosign container image signature";
-/// Maximum size of a claim in bytes; those of cosign have a few hundred.
+/// Maximum size of a claim in bytes; a claim of cosign has a few hundred.
 const MAX_CLAIM: u64 = 64 << 10;
 /// Maximum number of signatures of an image that are tried.
 const MAX_SIGNATURES: usize = 32;
 
-/// Public key of an image signer: ECDSA on P-256, the only kind that `cosign generate-key-pair`
-/// generates.
+/// Public key of an image signer: ECDSA on P-256, the only type that `cosign generate-key-pair` generates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SignerKey(VerifyingKey);
 
@@ -86,7 +85,7 @@ impl Registry {
     /// The first of these keys that signed the image.
     ///
     /// # Errors
-    /// [`RegistryError::Unsigned`] if none of them did; otherwise the registry or its answer fails.
+    /// [`RegistryError::Unsigned`] if none of them did; other errors if the registry or its answer fails.
     ///
     /// # Security
     /// A signature names the digest of the reference: a manifest, or the index that lists it. It

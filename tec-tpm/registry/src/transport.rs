@@ -17,17 +17,17 @@ use crate::mirror::Place;
 use crate::options::RegistryOptions;
 use crate::tls;
 
-/// A registry must accept a connection by then.
+/// Time limit for opening a connection.
 const CONNECT: Duration = Duration::from_secs(10);
-/// Time by which its next bytes must arrive.
+/// Time limit for the next bytes.
 const READ: Duration = Duration::from_secs(30);
-/// Blobs are often redirected to an object store, once.
+/// Maximum number of redirects: blobs are often redirected to an object store, once.
 const MAX_REDIRECTS: usize = 5;
-/// Largest answer with a token; tokens have a few KiB.
+/// Maximum size of an answer with a token; tokens have a few KiB.
 const MAX_TOKEN: u64 = 64 << 10;
 /// Docker's registry, and the host of its API.
 const HUB: (&str, &str) = ("docker.io", "registry-1.docker.io");
-/// Everything that can be a manifest or an index.
+/// Media types of manifests and indexes.
 const MANIFESTS: &str = "application/vnd.oci.image.index.v1+json, \
     application/vnd.oci.image.manifest.v1+json, \
     application/vnd.docker.distribution.manifest.list.v2+json, \
@@ -134,7 +134,7 @@ impl Transport {
         request.send().await.map_err(|error| unreachable(url, error))
     }
 
-    /// What to send so that the registry answers.
+    /// The authorization that the registry requires.
     async fn authorize(
         &self,
         place: &Place,

@@ -62,7 +62,7 @@ where
     stream.map(TlsStream::Server).map_err(AtlsError::handshake)
 }
 
-/// Documents are in the certificates of this handshake.
+/// Handshake with documents in its certificates.
 async fn by_certificate<IO>(
     inner: &Arc<Inner>,
     start: StartHandshake<IO>,
@@ -85,7 +85,7 @@ where
     Ok((stream?, peer))
 }
 
-/// Quoting takes as long as the TPM does, and anyone can request it: the number is bounded.
+/// Quotes take as long as the TPM does, and anyone can request one, so their number is bounded.
 async fn identity(inner: &Arc<Inner>, nonce: Option<Nonce>) -> Result<CertifiedKey, AtlsError> {
     let _permit = inner.issuing.try_acquire().map_err(|_| AtlsError::Busy)?;
     let certifying = Arc::clone(inner);

@@ -1,4 +1,4 @@
-//! What vouches for the vTPM of an Azure virtual machine on AMD SNP.
+//! The proof that vouches for the vTPM of an Azure virtual machine on AMD SNP.
 //!
 //! ```json
 //! { "ReportSigner": "<base64 of the VCEK certificate, PEM or DER>",
@@ -88,7 +88,7 @@ pub struct AzureSnpAk {
 }
 
 impl AzureSnpAk {
-    /// Trusts AMD's CAs.
+    /// Trusts the CAs of AMD.
     pub fn new(clock: Arc<dyn Clock>, policy: Policy) -> Self {
         Self::with_roots(clock, policy, Roots::amd())
     }
@@ -123,7 +123,7 @@ impl AkTrust for AzureSnpAk {
     }
 }
 
-/// The first half is the SHA-256 digest of the claims, the second is zero.
+/// The first half must be the SHA-256 digest of the claims, the second half zero.
 fn binds(report_data: &[u8; 64], runtime: &[u8]) -> bool {
     let mut expected = [0; 64];
     for (to, from) in expected.iter_mut().zip(Sha256::digest(runtime)) {

@@ -1,10 +1,10 @@
 //! Evidence over the connection itself, so that it cannot be relayed.
 //!
 //! After the handshake the server sends one frame and, if the client accepts it, the client sends
-//! one as well: four bytes of length, most significant first; one byte of length, and the
-//! identifier of the document's type in the encoding of X.690, section 8.19; the document. Its user
-//! data is SHA-256(`tec-atls-bind/1` ‖ 0 ‖ role ‖ exporter ‖ key hash), its nonce is the exporter
-//! (RFC 8446, section 7.5). A side that attests nothing sends the length 0.
+//! one as well: the total length in four bytes, most significant first; the length of the type's identifier
+//! in one byte, and the identifier in the encoding of X.690, section 8.19; the document. Its user data is
+//! SHA-256(`tec-atls-bind/1` ‖ 0 ‖ role ‖ exporter ‖ key hash), its nonce is the exporter (RFC 8446, section
+//! 7.5). A side that attests nothing sends the total length 0.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ const BOUND: &[u8] = b"tec-atls-bind/1";
 const H2: &[u8] = b"h2";
 /// Label of the exporter (RFC 8446, section 7.5).
 const EXPORTER: &[u8] = b"EXPORTER-tec-atls-bind";
-/// Maximum size of a frame after its length: identifiers of types have less than 32 bytes.
+/// Maximum size of a frame after its length: identifiers of types have fewer than 32 bytes.
 const MAX_FRAME: usize = MAX_DOCUMENT + 32;
 
 /// Whether evidence over the connection itself is required.
@@ -35,8 +35,8 @@ const MAX_FRAME: usize = MAX_DOCUMENT + 32;
 pub enum ChannelBinding {
     /// Peers without support are refused.
     Required,
-    /// Peers without support prove themselves with a document in their certificate. Whoever steals
-    /// its key can relay it.
+    /// Peers without support prove themselves with a document in their certificate. Whoever steals the
+    /// certificate's key can relay the document.
     WherePeerCan,
 }
 
@@ -135,7 +135,7 @@ fn hash_of(certificate: &CertificateDer<'_>) -> Result<Sha256Digest, rustls::Err
     ParsedCertificate::try_from(certificate).map(|one| key_hash(&one.subject_public_key_info()))
 }
 
-/// Exchanges and verifies evidence. A client proves nothing to a server that it has not accepted.
+/// Exchanges and verifies evidence. A client sends no evidence to a server that it has not accepted.
 pub(super) async fn exchange<IO>(
     inner: &Arc<Inner>,
     stream: &mut TlsStream<IO>,
@@ -199,7 +199,7 @@ async fn receive<R: AsyncRead + Unpin>(reader: &mut R) -> Result<Vec<u8>, AtlsEr
     Ok(frame)
 }
 
-/// The peer, once its frame was accepted; `None` if it need not be verified.
+/// The peer, once its frame is accepted; `None` if it need not be verified.
 async fn hear<R: AsyncRead + Unpin>(
     inner: &Inner,
     channel: &Channel,

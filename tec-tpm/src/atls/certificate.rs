@@ -17,7 +17,7 @@ use crate::ek::{CertificateError, Parsed};
 const ECDSA_SHA256: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.10045.4.3.2");
 /// Common name (RFC 5280, appendix A.1).
 const COMMON_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.3");
-/// Allowed clock difference in seconds: two hours before and after, same as peers.
+/// Allowed clock difference in seconds: two hours before and after, the same as for peers.
 const VALIDITY: i64 = 2 * 60 * 60;
 /// Maximum size of a certificate without its document.
 const OVERHEAD: usize = 1024;
@@ -28,7 +28,7 @@ const UTC_TIME_END: &str = "2050";
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PeerCertificateError {
-    /// More bytes than any certificate with a document has.
+    /// It is larger than any certificate with a document can be.
     #[error("the certificate has {length} bytes, which is too large")]
     TooLarge {
         /// Its size.
@@ -37,7 +37,7 @@ pub enum PeerCertificateError {
     /// Not an acceptable X.509 certificate.
     #[error("the certificate is not acceptable")]
     Malformed(#[source] CertificateError),
-    /// Its key did not sign it, or is not on P-256.
+    /// It is not signed by its own key, or the key is not on P-256.
     #[error("the certificate is not signed by its own P-256 key")]
     Signature,
     /// It is not currently valid.
@@ -58,8 +58,8 @@ pub enum PeerCertificateError {
     },
 }
 
-/// The validity of a certificate that lives as long as its endpoint: the end is unknown (RFC 5280,
-/// section 4.1.2.5), and nobody checks it. From 1970 to 9999-12-31T23:59:59Z.
+/// The validity of a certificate that lives as long as its endpoint: its end is unknown (RFC 5280, section
+/// 4.1.2.5) and never checked. From 1970 to 9999-12-31T23:59:59Z.
 pub(super) fn without_end() -> [Timestamp; 2] {
     [0, 253_402_300_799].map(Timestamp::from_unix_seconds)
 }

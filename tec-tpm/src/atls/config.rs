@@ -1,4 +1,4 @@
-//! TLS configuration for connections whose sides send evidence over them: the same for all of them.
+//! TLS configuration that is shared by all connections whose sides send evidence over them.
 
 use std::sync::Arc;
 

@@ -16,7 +16,7 @@ use super::verify::PeerVerifier;
 use super::{AtlsError, AtlsStream, AttestedPeer, ChannelBinding, Endpoint, Nonce, bind, config};
 
 impl Endpoint {
-    /// Connects over `io`, verifies the server, then proves itself to it if there is an issuer.
+    /// Connects over `io`, verifies the server, and then proves this side to it if there is an issuer.
     ///
     /// With an issuer, and unless binding is required, the whole handshake runs on a thread that
     /// may block, because rustls asks for the certificate, and thus for a quote, in the middle of
@@ -82,7 +82,7 @@ where
     stream.map(TlsStream::Client).map_err(AtlsError::handshake)
 }
 
-/// The server decides where documents go: into certificates, or over the connection.
+/// The server decides where documents are sent: in certificates, or over the connection.
 pub(super) async fn with_nonce<IO>(
     inner: &Arc<Inner>,
     io: IO,

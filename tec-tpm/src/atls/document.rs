@@ -1,5 +1,5 @@
-//! The document of a vTPM: JSON of go-tpm-tools types as written by Go's encoding/json, which peers
-//! of the older implementation exchange.
+//! The document of a vTPM: go-tpm-tools types as JSON, as written by Go's encoding/json, which peers of the
+//! older implementation exchange.
 //!
 //! ```json
 //! { "Attestation": { "ak_pub": "<base64 of TPMT_PUBLIC>", "quotes": [
@@ -122,8 +122,8 @@ impl Document {
     }
 }
 
-/// Peers quote every bank. Only the one whose values are compared counts, and it must occur exactly
-/// once: otherwise values from an unverified quote would decide.
+/// Peers quote every bank. Only the bank whose values are compared counts. It must occur exactly once:
+/// otherwise, values from an unverified quote could be used.
 fn only_sha256(quotes: Vec<WireQuote>) -> Result<WireQuote, ValidateError> {
     let mut found = quotes.into_iter().filter(|one| one.pcrs.hash == SHA256);
     match (found.next(), found.next()) {

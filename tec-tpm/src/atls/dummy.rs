@@ -18,7 +18,7 @@ struct Document {
 /// Writes user data and nonce, unsigned.
 ///
 /// # Security
-/// For tests: anyone can do the same.
+/// Only for tests: anyone can create such a document.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::exhaustive_structs, reason = "there is nothing to add")]
 pub struct DangerousDummyIssuer;
@@ -41,7 +41,7 @@ impl Issuer for DangerousDummyIssuer {
 /// Believes whatever an unsigned document says.
 ///
 /// # Security
-/// For tests: anyone passes.
+/// Only for tests: anyone passes.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::exhaustive_structs, reason = "there is nothing to add")]
 pub struct DangerousDummyValidator;

@@ -1,4 +1,4 @@
-//! The parts of one side of connections.
+//! One side of connections, and its parts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +13,7 @@ use super::{ChannelBinding, Issuer, Validator, certificate, config};
 
 /// Time limit of a handshake, including the document: discrete TPMs take seconds for a quote.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(30);
-/// Maximum number of documents that a server is creating or waiting for; further clients are turned
-/// away.
+/// Maximum number of documents that a server is creating or waiting for; further clients are refused.
 const ISSUING_LIMIT: usize = 64;
 /// Maximum number of documents created at the same time: a TPM does one thing at a time, and
 /// threads are few.
@@ -24,11 +23,11 @@ const TURNS: usize = 2;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EndpointError {
-    /// It can neither prove anything nor verify anyone.
+    /// The endpoint can neither prove anything nor verify anyone.
     #[error("an endpoint needs an issuer or a validator")]
     Nothing,
     /// The cryptography provider cannot use the key.
-    #[error("the provider of cryptography cannot be used")]
+    #[error("cannot use the cryptography provider")]
     Provider(#[source] rustls::Error),
 }
 
@@ -77,8 +76,8 @@ impl EndpointBuilder {
         self
     }
 
-    /// Verifies the other side; if there are several, the first whose variant is in the
-    /// certificate. A server without a validator accepts any client.
+    /// Verifies the other side. If there are several validators, the first whose variant is in the
+    /// certificate is used. A server without a validator accepts any client.
     #[must_use]
     pub fn with_validator(mut self, validator: Arc<dyn Validator>) -> Self {
         self.validators.push(validator);

@@ -1,4 +1,4 @@
-//! Why a connection failed.
+//! Errors of connections.
 
 use std::io;
 use std::time::Duration;
@@ -14,14 +14,14 @@ pub enum AtlsError {
     /// TLS itself, or the transport under it.
     #[error("the TLS handshake failed")]
     Handshake(#[source] io::Error),
-    /// It took too long.
+    /// The handshake took too long.
     #[error("the handshake took longer than {limit:?}")]
     TimedOut {
         /// The limit.
         limit: Duration,
     },
     /// TLS could not be set up.
-    #[error("TLS cannot be set up")]
+    #[error("cannot set up TLS")]
     Setup(#[source] rustls::Error),
     /// A client without a validator was asked to connect.
     #[error("there is no validator for the server")]
@@ -48,28 +48,25 @@ pub enum AtlsError {
     #[error("too many attestation documents are being created")]
     Busy,
     /// A thread that creates documents terminated.
-    #[error("the thread of the handshake ended early")]
+    #[error("attested TLS failed: an internal task panicked or was canceled")]
     Thread,
     /// The peer cannot send evidence over the connection, which is required.
     #[error("the peer sends no evidence over this connection")]
     Unbound,
     /// Sending or receiving the documents over this connection.
-    #[error("the evidence over this connection could not be exchanged")]
+    #[error("cannot exchange evidence over this connection")]
     Exchange(#[source] io::Error),
     /// The peer's document over this connection has an impossible size.
-    #[error("the evidence over this connection has {length} bytes")]
+    #[error("the evidence over this connection has an invalid length of {length} bytes")]
     ExchangeSize {
         /// The announced size.
         length: usize,
     },
     /// The peer sent a frame without a document.
-    #[error("the peer sent no proof")]
+    #[error("the peer sent an empty attestation document")]
     NoEvidence,
     /// No validator handles this type of document.
-    #[error(
-        "the type of the peer's attestation document is not accepted; its identifier is \
-             {found:?}"
-    )]
+    #[error("the peer's attestation document has a type that is not accepted, {found:?}")]
     OtherVariant {
         /// Identifier of the type, if it is one.
         found: Option<String>,
@@ -80,7 +77,7 @@ pub enum AtlsError {
 }
 
 impl AtlsError {
-    /// Replaces rustls errors by our own where we have a better one.
+    /// Replaces rustls errors with our own if we have a better one.
     pub(super) fn handshake(error: io::Error) -> Self {
         let tls = error.get_ref().and_then(|inner| inner.downcast_ref());
         match tls {

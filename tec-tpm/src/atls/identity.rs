@@ -15,7 +15,7 @@ use tec_core::time::Timestamp;
 use super::challenge::key_hash;
 use super::{Variant, certificate};
 
-/// A P-256 key that only lives in memory, for as long as its endpoint.
+/// A P-256 key that exists only in memory, for as long as its endpoint.
 pub(super) struct LeafKey {
     signing: Arc<dyn SigningKey>,
     spki: Vec<u8>,

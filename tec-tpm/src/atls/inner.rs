@@ -17,7 +17,7 @@ use super::{AtlsError, ChannelBinding, Issuer, Nonce, Validator, Variant, certif
 pub(super) struct BoundConfigs {
     pub(super) server: Arc<ServerConfig>,
     pub(super) client: Arc<ClientConfig>,
-    /// It carries the key.
+    /// The certificate that carries the key.
     pub(super) certificate: Arc<CertifiedKey>,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Inner {
 impl Inner {
     /// Our certificate for a peer with this nonce; without an issuer it attests nothing.
     ///
-    /// The key is new: whoever steals it can relay this document, and no other.
+    /// The key is new: whoever steals it can relay only this document.
     pub(super) fn certify(&self, nonce: Option<&Nonce>) -> Result<CertifiedKey, AtlsError> {
         let key = LeafKey::generate(&*self.entropy, &self.provider).map_err(AtlsError::Setup)?;
         let document = match (&self.issuer, nonce) {

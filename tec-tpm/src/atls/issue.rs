@@ -19,12 +19,12 @@ pub enum IssueError {
     Source {
         /// The operation that failed.
         operation: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         source: Cause,
     },
     /// The document is too large for a handshake.
-    #[error("the document has {length} bytes, at most {MAX_DOCUMENT} fit into a handshake")]
+    #[error("the document has {length} bytes; at most {MAX_DOCUMENT} fit into a handshake")]
     TooLarge {
         /// Its size.
         length: usize,
@@ -40,9 +40,8 @@ impl IssueError {
 
 /// Creates documents of one variant.
 ///
-/// *Contract*: the document binds user data and nonce, so that its validator can return the former
-/// and refuse a wrong nonce. Calls may block for as long as a TPM takes: they run on threads that
-/// may block.
+/// *Contract*: the document binds user data and nonce, so that its validator can return the user data and
+/// refuse a wrong nonce. Calls may block for as long as a TPM takes: they run on threads that may block.
 pub trait Issuer: fmt::Debug + Send + Sync {
     /// The variant.
     fn variant(&self) -> Variant;
@@ -69,7 +68,7 @@ pub trait Quoter: fmt::Debug + Send + Sync {
     fn quote(&self, nonce: &[u8; 32]) -> Result<TpmEvidence, Cause>;
 }
 
-/// What vouches for an attestation key, if hardware does.
+/// Instance information that vouches for an attestation key, if hardware does.
 pub trait InstanceInfo: fmt::Debug + Send + Sync {
     /// The bytes that go into the document. `inner` is SHA-256(user data ‖ nonce), for sources that
     /// can bind it.

@@ -9,23 +9,23 @@ use serde::de::{Error as _, MapAccess, Visitor};
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::{PcrIndex, PcrValues};
 
-/// Whether a different value refuses the peer.
+/// Whether the peer is refused if the value differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "it refuses or it does not")]
 pub enum Severity {
-    /// It does.
+    /// The peer is refused.
     Enforce,
-    /// It is only reported.
+    /// The difference is only reported.
     Warn,
 }
 
-/// What one register should contain.
+/// Expected content of one register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "a value and what it is for")]
 pub struct Expectation {
     /// The value.
     pub expected: Sha256Digest,
-    /// What a different value means.
+    /// What happens if the value differs.
     pub severity: Severity,
 }
 
@@ -47,7 +47,7 @@ pub struct Mismatch {
 pub struct Mismatches(Vec<Mismatch>);
 
 impl Mismatches {
-    /// In register order; never empty.
+    /// The differences, in register order; never empty.
     pub fn all(&self) -> &[Mismatch] {
         &self.0
     }
@@ -72,7 +72,7 @@ impl std::error::Error for Mismatches {}
 #[error("the measurements cannot be read")]
 #[non_exhaustive]
 pub struct MeasurementError {
-    /// Why, with line and column.
+    /// The cause, with line and column.
     #[source]
     pub source: serde_json::Error,
 }
@@ -82,8 +82,8 @@ pub struct MeasurementError {
 pub struct Measurements(BTreeMap<PcrIndex, Expectation>);
 
 impl Measurements {
-    /// Parses `{"4": {"expected": "<64 hex>", "warnOnly": false}, "9": "<64 hex>"}`. A bare value
-    /// is enforced, and so is one without `warnOnly`.
+    /// Parses `{"4": {"expected": "<64 hex>", "warnOnly": false}, "9": "<64 hex>"}`. A bare value is
+    /// enforced, as is one without `warnOnly`.
     ///
     /// # Errors
     /// [`MeasurementError`] for unknown members, a register that occurs twice, and anything that is
@@ -111,7 +111,7 @@ impl Measurements {
         self.0.iter().map(|(index, expectation)| (*index, *expectation))
     }
 
-    /// Compares all registers; returns those that differ and only warn.
+    /// Compares all registers; returns those that differ but only warn.
     ///
     /// # Errors
     /// [`Mismatches`] with every enforced register that differs.
@@ -189,12 +189,12 @@ impl<'de> Deserialize<'de> for Measurements {
     }
 }
 
-/// Measurements that can be replaced while connections are verified against them.
+/// Measurements that can be replaced while they are in use.
 #[derive(Debug, Default)]
 pub struct LiveMeasurements(RwLock<Arc<Measurements>>);
 
 impl LiveMeasurements {
-    /// Starts with these.
+    /// Starts with these measurements.
     pub fn new(measurements: Measurements) -> Self {
         Self(RwLock::new(Arc::new(measurements)))
     }

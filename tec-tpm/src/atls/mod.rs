@@ -1,4 +1,4 @@
-//! Attested TLS: a connection whose sides prove with evidence what they are (feature `atls`).
+//! Attested TLS: connections whose sides prove with evidence what they are (feature `atls`).
 //!
 //! ```text
 //!  client                                               server
@@ -9,12 +9,11 @@
 //! ```
 //!
 //! The document has the format of a [`Variant`]; an [`Issuer`] creates it and a [`Validator`]
-//! verifies it. It binds the role, the key of the certificate and a value that only this connection
-//! has: someone who stole a key cannot relay a document created for it.
+//! verifies it. The document binds the role, the key of the certificate and a value that only this connection
+//! has, so someone who stole a key cannot relay a document created for it.
 //!
-//! *Peers without support for this* are accepted with [`ChannelBinding::WherePeerCan`]. For them,
-//! documents are in an extension of certificates that are created for one handshake, and bind
-//! nonces:
+//! *Peers without support for this binding* are accepted with [`ChannelBinding::WherePeerCan`]. For them,
+//! documents are in an extension of certificates that are created for one handshake, and bind nonces:
 //!
 //! ```text
 //!  ClientHello, ALPN atls:v1:nonce:<64 hex>, h2 ──────►

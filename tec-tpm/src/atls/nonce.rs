@@ -38,12 +38,12 @@ impl Nonce {
         &self.0
     }
 
-    /// The client's way: a protocol name that no server selects.
+    /// How a client sends it: as a protocol name that no server selects.
     pub fn to_alpn(&self) -> Vec<u8> {
         [ALPN_PREFIX, hex::encode(self.0).as_bytes()].concat()
     }
 
-    /// The nonce among the offered protocols: exactly one, otherwise none.
+    /// The nonce among the offered protocols; `None` unless there is exactly one.
     pub(super) fn from_alpn<'a>(offered: impl Iterator<Item = &'a [u8]>) -> Option<Self> {
         let mut tokens = offered.filter_map(|token| token.strip_prefix(ALPN_PREFIX));
         let (token, None) = (tokens.next()?, tokens.next()) else {
@@ -54,7 +54,7 @@ impl Nonce {
         Some(Self(bytes))
     }
 
-    /// The server's way: an acceptable CA whose common name is the nonce in base64.
+    /// How a server sends it: as an acceptable CA whose common name is the nonce in base64.
     pub(super) fn to_authority(self) -> DistinguishedName {
         let text = STANDARD.encode(self.0);
         let value = der::tlv(der::PRINTABLE_STRING, &[text.as_bytes()]);

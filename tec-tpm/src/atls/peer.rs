@@ -1,4 +1,4 @@
-//! Who is on the other side.
+//! The other side of a connection.
 
 use tec_core::ak::PublicKey;
 use tec_core::digest::Sha256Digest;
@@ -39,7 +39,7 @@ impl AttestedPeer {
         self.validated.pcrs.as_ref()
     }
 
-    /// Registers that differ from the expected value, but only warn.
+    /// Registers that differ from the expected value but only warn.
     pub fn warnings(&self) -> &[Mismatch] {
         &self.validated.warnings
     }

@@ -11,7 +11,7 @@ use super::{AtlsError, AtlsStream, Endpoint};
 
 type Connecting<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
 
-/// Takes transports, returns attested connections.
+/// Turns transports into attested connections.
 #[derive(Clone, Debug)]
 pub struct Acceptor(Endpoint);
 

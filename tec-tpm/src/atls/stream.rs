@@ -1,4 +1,4 @@
-//! A connection whose peers are known.
+//! A connection whose peer is known.
 
 use std::io;
 use std::io::IoSlice;

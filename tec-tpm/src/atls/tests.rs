@@ -14,7 +14,7 @@ use crate::testing::{SoftAzure, SoftSnp, SoftTpm};
 
 type Stream = AtlsStream<DuplexStream>;
 
-/// No two endpoints in the tests draw the same randomness.
+/// Makes sure that no two endpoints in the tests draw the same randomness.
 static SEED: AtomicU64 = AtomicU64::new(0);
 
 fn at(seconds: i64) -> EndpointBuilder {
@@ -177,7 +177,7 @@ async fn a_client_that_judges_nobody_does_not_connect() {
     assert!(client.unwrap().peer().is_none());
 }
 
-/// Says something other than it should.
+/// Sends something other than it should.
 #[derive(Debug)]
 struct Lying(Lie, Mutex<Option<Vec<u8>>>);
 

@@ -22,14 +22,14 @@ pub enum ValidateError {
     Malformed {
         /// The member.
         at: &'static str,
-        /// Why, if there is more to say.
+        /// The cause, if there is one.
         #[source]
         source: Option<Box<dyn Error + Send + Sync>>,
     },
-    /// The document is for another nonce.
+    /// The document is for a different nonce.
     #[error("the document is for another nonce")]
     Nonce,
-    /// The quote is invalid; this includes a quote for other user data or another nonce.
+    /// The quote is invalid, which includes a quote for different user data or a different nonce.
     #[error("the quote is invalid")]
     Quote(#[source] QuoteError),
     /// Nothing vouches for the attestation key.
@@ -37,7 +37,7 @@ pub enum ValidateError {
     Untrusted {
         /// The key.
         ak: Fingerprint,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// Registers do not have the expected values.
@@ -84,7 +84,7 @@ pub trait Validator: fmt::Debug + Send + Sync {
     /// The variant.
     fn variant(&self) -> Variant;
 
-    /// Verifies a document. Signatures are best verified with what the endpoint provides.
+    /// Verifies a document. Verify signatures with what the endpoint provides, if possible.
     ///
     /// # Errors
     /// [`ValidateError`] with the first check that failed; for registers, all that differ.
@@ -98,7 +98,7 @@ pub trait Validator: fmt::Debug + Send + Sync {
 
 /// Whether an attestation key belongs to a trusted TPM.
 pub trait AkTrust: fmt::Debug + Send + Sync {
-    /// Checks a key by what was sent with it.
+    /// Checks a key with the information that was sent with it.
     ///
     /// # Errors
     /// [`ValidateError::Untrusted`] with the reason, or [`ValidateError::Malformed`].
@@ -167,7 +167,8 @@ pub struct VtpmValidator {
 }
 
 impl VtpmValidator {
-    /// Trusts keys according to `trust`, and expects `measurements` as they are at each call.
+    /// Trusts keys according to `trust`, and expects the values that `measurements` has at the time of each
+    /// call.
     pub fn new(
         variant: Variant,
         trust: Arc<dyn AkTrust>,

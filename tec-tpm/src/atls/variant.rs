@@ -1,7 +1,7 @@
 //! Types of attestation documents, and the identifiers of their extensions.
 //!
-//! Only types whose name promises what is verified: a quote of a vTPM does not prove SEV-ES,
-//! SEV-SNP or TDX.
+//! Contains only types whose name promises no more than what is verified: a quote of a vTPM does not prove
+//! SEV-ES, SEV-SNP or TDX.
 
 use std::fmt;
 
@@ -56,7 +56,7 @@ impl Variant {
         Self::ALL.iter().copied().find(|one| one.as_str() == name)
     }
 
-    /// The identifier in dotted form, if it is one; it need not be known.
+    /// The identifier in dotted form, if the bytes are one; it need not be known.
     pub(super) fn dotted(identifier: &[u8]) -> Option<String> {
         let parsed = ObjectIdentifier::from_bytes(identifier).ok()?;
         Some(parsed.to_string())

@@ -1,4 +1,4 @@
-//! What rustls asks us during a handshake: verifying the peer's certificate.
+//! Verification of the peer's certificate, called by rustls during a handshake.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,12 +33,12 @@ impl fmt::Debug for PeerVerifier {
 }
 
 impl PeerVerifier {
-    /// Does not examine the certificate. The peer proves that it has the key.
+    /// Does not examine the certificate; the peer proves that it has the key.
     pub(super) fn any(provider: &Arc<CryptoProvider>) -> Arc<Self> {
         Arc::new(Self { provider: Arc::clone(provider), judge: None, hints: Vec::new() })
     }
 
-    /// The document must be for this nonce, which a server sends among its hints. It may be missing
+    /// The document must be for this nonce, which a server sends among its hints. The document may be missing
     /// until it is `demanded`.
     pub(super) fn judging(inner: Arc<Inner>, nonce: Nonce, demanded: bool) -> Arc<Self> {
         Arc::new(Self {
@@ -53,7 +53,7 @@ impl PeerVerifier {
         })
     }
 
-    /// From now on a certificate without a document is refused.
+    /// From now on, a certificate without a document is refused.
     pub(super) fn demand_document(&self) {
         if let Some(judge) = &self.judge {
             judge.demanded.store(true, Ordering::SeqCst);
@@ -87,7 +87,7 @@ impl PeerVerifier {
     }
 }
 
-/// Verifies the certificate of one peer. Stores what rustls cannot carry.
+/// Verifies the certificate of one peer. Stores results that rustls cannot return.
 struct Judge {
     inner: Arc<Inner>,
     nonce: Nonce,

@@ -1,4 +1,4 @@
-//! Whether quoted values match a state of the fleet.
+//! Checks whether quoted values match a state of the fleet.
 
 use tec_core::attest::PinnedPcrs;
 use tec_core::digest::Sha256Digest;
@@ -23,7 +23,7 @@ pub enum Refusal {
         quoted: Sha256Digest,
     },
     /// Each register has a value of some state, but no single state has them all.
-    #[error("the values of the pinned registers do not occur together")]
+    #[error("no approved state has all these values of the pinned registers")]
     NotTogether {
         /// For each register, what produces its value.
         each: Vec<(PcrIndex, Vec<Provenance>)>,

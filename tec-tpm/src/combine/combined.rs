@@ -1,4 +1,4 @@
-//! The result: values per register, with what produces them.
+//! The result: the values of each register, with what produces them.
 
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::{PcrIndex, PcrSet};
@@ -30,7 +30,7 @@ pub struct Undetermined {
     pub pcr: PcrIndex,
     /// The state, as far as relevant.
     pub state: Provenance,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
 }
 
@@ -57,7 +57,7 @@ impl Combined {
         outcomes.map(|outcome| outcome.pcr).collect()
     }
 
-    /// All values that a register can have, sorted, without duplicates.
+    /// All values that a register can have, sorted and without duplicates.
     pub fn values(&self, pcr: PcrIndex) -> Vec<Sha256Digest> {
         let mut values: Vec<_> = self.leaves(pcr).map(|(_, leaf)| leaf.value).collect();
         values.sort_unstable();
@@ -76,7 +76,7 @@ impl Combined {
         provenance::tidied(found)
     }
 
-    /// States whose values are unknown, and which are therefore in no list.
+    /// States whose values are unknown and which are therefore in no list.
     pub fn undetermined(&self) -> Vec<Undetermined> {
         let mut found: Vec<Undetermined> = Vec::new();
         for enumerated in &self.families {

@@ -1,4 +1,4 @@
-//! Which part of a boot chain a measurement depends on, derived from its id.
+//! The part of a boot chain that a measurement depends on, derived from its ID.
 
 use std::fmt;
 
@@ -25,7 +25,7 @@ pub enum Group {
     Uki,
     /// The lists of machine owner keys, if they do not follow from shim.
     Mok,
-    /// The revocation level stored by the firmware; it only rises.
+    /// The revocation level stored by the firmware, which only increases.
     SbatLevel,
 }
 
@@ -64,8 +64,8 @@ impl Group {
         self as usize
     }
 
-    /// Whether an image determines all measurements of the group, whatever loads it. How many times
-    /// a kernel is measured, by contrast, depends on the loader.
+    /// Whether an image determines all measurements of the group, whatever loads it. Not so for a kernel: the
+    /// loader determines how many times it is measured.
     pub(super) const fn shapes_itself(self) -> bool {
         !matches!(self, Self::Kernel | Self::Shim | Self::Grub | Self::Bootloader)
     }
@@ -136,14 +136,14 @@ impl FromIterator<Group> for GroupSet {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Loaders {
-    /// As one unit, as `bootupd` and distribution packages of signed loaders do.
+    /// As one unit, as `bootupd` and distribution packages of signed loaders update them.
     #[default]
     OneUnit,
     /// Separately; a power loss between the two leaves a mix.
     Separate,
 }
 
-/// What the measured lists of machine owner keys (PCR 14) belong to.
+/// What determines the measured lists of machine owner keys (PCR 14).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MokLists {
@@ -178,7 +178,7 @@ impl Grouping {
         }
     }
 
-    /// What a measurement with this id depends on.
+    /// What a measurement with this ID depends on.
     pub(super) fn of_id(self, id: &str) -> GroupSet {
         let mut set = dependence(id);
         if self.mok_lists == MokLists::FollowShim {
@@ -215,8 +215,8 @@ const UKI: GroupSet = GroupSet::of(Group::Uki);
 const MOK: GroupSet = GroupSet::of(Group::Mok);
 const LOADERS: GroupSet = SHIM.and(GRUB);
 
-/// The groups of an id such as `Pcr4Shim` or `Pcr7GrubDbCert`: the register, then the component. An
-/// unknown id depends on everything that boots, so that no mix of it is ever guessed.
+/// The groups of an ID such as `Pcr4Shim` or `Pcr7GrubDbCert`: the register, then the component. An unknown
+/// ID depends on everything that boots, so that no mix with it is ever guessed.
 fn dependence(id: &str) -> GroupSet {
     let rest = id.strip_prefix("Pcr").unwrap_or(id);
     let digits = rest.bytes().take_while(u8::is_ascii_digit).count();

@@ -1,4 +1,4 @@
-//! Finds what produced a value, and what each event of a log is.
+//! Finds what produced a value, and identifies each event of a log.
 
 use std::collections::BTreeMap;
 
@@ -38,7 +38,7 @@ pub struct IdentifiedEvent {
     pub well_known: Option<&'static str>,
 }
 
-/// How far the origin of a value is from unmodified images.
+/// How far the origin of a value deviates from unmodified images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -72,9 +72,9 @@ pub struct Identification {
     pub pcr: PcrIndex,
     /// The value.
     pub value: Sha256Digest,
-    /// How far from the images; `None` if nothing known produces the value.
+    /// The deviation from the images; `None` if nothing known produces the value.
     pub liberty: Option<Liberty>,
-    /// What produces it: all ways with that degree of liberty.
+    /// What produces it: all ways with that deviation.
     pub made: Vec<Made>,
     /// Whether every way was tried; `false` if there were too many.
     pub exhaustive: bool,
@@ -117,7 +117,7 @@ pub struct Catalog<'a> {
     events: BTreeMap<(PcrIndex, Sha256Digest), Vec<KnownEvent>>,
 }
 
-/// Digests that firmware measures whatever it boots: separators and actions (PC Client Platform
+/// Digests that firmware always measures, whatever it boots: separators and actions (PC Client Platform
 /// Firmware Profile 1.06, 10.4.1 and 10.4.4).
 const WELL_KNOWN: [(&[u8], &str); 8] = [
     (&[0; 4], "separator"),

@@ -75,8 +75,8 @@ impl Enumerated {
     }
 }
 
-/// Combinations of rows and leaves that can be one state. The groups decided by all of both serve
-/// as the index.
+/// Combinations of rows and leaves that can be one state. The groups that all combinations of both decide
+/// serve as the index.
 fn join(pcr: PcrIndex, rows: &[Row], leaves: &[Leaf]) -> Result<Vec<Row>, CombineError> {
     let in_rows = common(rows.iter().map(|(_, choice)| choice.groups()));
     let in_leaves = common(leaves.iter().map(|leaf| leaf.choice.groups()));

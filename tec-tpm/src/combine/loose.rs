@@ -7,9 +7,9 @@ use tec_core::digest::Sha256Digest;
 use tec_core::image::ExpectedPcrs;
 use tec_core::pcr::PcrIndex;
 
-/// Maximum number of extends in one search: about a tenth of a second.
+/// Maximum number of extends in one search, which takes about a tenth of a second.
 const MAX_EXTENDS: u32 = 1 << 20;
-/// Maximum number of consecutive measurements of one component; two is the most ever seen.
+/// Maximum number of consecutive measurements of one component; no more than two have been seen.
 const MAX_REPEATS: u32 = 2;
 /// Maximum number of sequences returned.
 const MAX_FOUND: usize = 16;
@@ -22,7 +22,7 @@ pub(super) struct Search {
     pub(super) exhaustive: bool,
 }
 
-/// Searches for sequences that fold to `value`.
+/// Searches for sequences that extend to `value`.
 pub(super) fn search(
     images: &[(&str, &ExpectedPcrs)],
     pcr: PcrIndex,

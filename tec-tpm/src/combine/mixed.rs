@@ -1,4 +1,4 @@
-//! The policy for the core: which states of live images explain a boot.
+//! The policy for tec-core: which states of live images explain a boot.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,16 +13,16 @@ use super::source::Family;
 use super::walk::Choice;
 use super::{CombineError, Combined, Combiner};
 
-/// Maximum number of sets kept: those of images that pin the same registers take turns.
+/// Maximum number of sets kept: requests alternate between sets of images that pin the same registers.
 const MAX_KEPT: usize = 8;
 
 /// Admits machines that are between approved images: every state that a fleet passes through while
 /// it is updated part by part, and no other.
 ///
 /// The combination is computed once for a set of live images, and kept while the set is among the
-/// last eight requested: names and measurements are compared each time, so an image that was
-/// revoked, replaced or has expired is in no state from that moment on. Images that cannot be
-/// combined only count as whole images.
+/// last eight requested: names and measurements are compared each time, so an image that is revoked, is
+/// replaced or expires is in no state from that moment on. Images that cannot be combined only count as whole
+/// images.
 ///
 /// ```
 /// use tec_core::attest::PinnedPcrs;
@@ -66,8 +66,8 @@ impl MixedStates {
         Self { combiner, kept: Mutex::default() }
     }
 
-    /// The data for a set of images. Others that ask for the same new set wait instead of computing
-    /// it as well.
+    /// The data for a set of images. Concurrent requests for the same new set wait instead of computing it as
+    /// well.
     fn of(&self, live: &LiveImages<'_>) -> Arc<Kept> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let known = kept.iter().position(|known| known.is_of(live));
@@ -161,7 +161,7 @@ impl Kept {
         Some(NearState::new(state, expected))
     }
 
-    /// The event of an image that is part of the state, or otherwise of any image.
+    /// The event of an image that is part of the state, or else of any image.
     fn event(&self, state: &BootState, pcr: PcrIndex, digest: &Sha256Digest) -> ImageEvent {
         let takes_part = |name: &ImageName| state.images().any(|image| image == name);
         let (first, others): (Vec<_>, Vec<_>) =

@@ -1,14 +1,14 @@
-//! The register values of a fleet that is being updated: which values occur while machines are
-//! updated, part by part, between any of the approved images, and back.
+//! The register values that occur in a fleet while machines are updated, part by part, between any of the
+//! approved images.
 //!
 //! *What it is*: an enumeration of the states of a fleet. An image is divided into [`Group`]s that
 //! are updated as one (boot loader, kernel, unified kernel image, …); a state combines any image's
-//! alternative for each group; its values are folds over the measurements that such a machine
-//! makes. In addition to the values of single registers it knows which occur *together*, and which
-//! part of each comes from which image.
+//! alternative for each group; its values result from extending the registers with the measurements that such
+//! a machine makes. Besides the values of single registers, it determines which values occur *together*, and
+//! which image each part comes from.
 //!
-//! *What it is not*: a guess. If the images do not reveal what a mix measures, there is no value,
-//! but an entry in [`Combined::undetermined`]. Nothing is approved here.
+//! *What it is not*: a guess. If the images do not reveal what a mix measures, there is no value but an entry
+//! in [`Combined::undetermined`]. Nothing is approved here.
 //!
 //! ```text
 //! images ─ families ─► groups with alternatives ─ walk (common beginnings once) ─► Combined
@@ -26,7 +26,7 @@
 //! * A measurement that several groups decide together (an authority in PCR 7) is taken from an
 //!   image that has all of them, or is used if every image that has one of them agrees; otherwise
 //!   it is undetermined.
-//! * A stored SbatLevel only rises: shim measures its own level, or a newer one of the set.
+//! * A stored SbatLevel only increases: shim measures its own level, or a newer one of the set.
 //! * Chains of different types (GRUB with kernel, UKI), or with Secure Boot on and off, are never
 //!   mixed.
 //!
@@ -85,7 +85,7 @@ const MAX_IMAGES: usize = 10_000;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CombineError {
-    /// The value of a register is not the fold of its events.
+    /// The value of a register does not follow from its events.
     #[error("image {image}: the events of PCR {pcr} do not produce its value")]
     Inconsistent {
         /// The image.
@@ -101,7 +101,7 @@ pub enum CombineError {
         /// The register.
         pcr: PcrIndex,
     },
-    /// More images than can be counted.
+    /// There are too many images.
     #[error("{count} images are more than the limit of {limit}")]
     TooManyImages {
         /// Number of images given.
@@ -109,10 +109,10 @@ pub enum CombineError {
         /// Limit.
         limit: usize,
     },
-    /// The events have more than 65 535 ids.
-    #[error("the events have more than 65535 different ids")]
+    /// The events have more than 65,535 IDs.
+    #[error("the events have more than 65535 different IDs")]
     TooManyComponents,
-    /// A register would have more values than anything accepts.
+    /// A register would have more values than any verifier accepts.
     #[error("PCR {pcr} would have more than {limit} values")]
     TooManyValues {
         /// The register.
@@ -122,18 +122,18 @@ pub enum CombineError {
     },
 }
 
-/// Why the value of a mix is unknown.
+/// The reason why the value of a mix is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 #[non_exhaustive]
 pub enum Reason {
     /// An image does not state the register.
-    #[error("an image of the mix says nothing about the register")]
+    #[error("one of the images does not state the register")]
     RegisterUnknown,
-    /// The loader measures a part that was never seen measured for the image of that part.
+    /// The loader measures a part that is not measured in the part's own image.
     #[error("the loader measures a part that the other image may not have")]
     NotMeasured,
     /// Parts of both images decide it together, and no image has both.
-    #[error("parts of both images decide a measurement together")]
+    #[error("a measurement depends on parts of both images")]
     Entangled,
     /// It is unknown which of two revocation levels is newer.
     #[error("it is not known which of two revocation levels is newer")]

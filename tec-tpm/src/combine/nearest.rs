@@ -1,4 +1,4 @@
-//! The state closest to a boot, which a refusal is explained against.
+//! The state closest to a boot, with which the explanation of a refusal compares the boot.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ use super::walk::{Choice, Fold, walk};
 /// so far is returned.
 const MAX_STEPS: u32 = 1 << 16;
 
-/// A state, and the digests that it extends the pinned registers with.
+/// A state, and the digests with which it extends the pinned registers.
 #[derive(Debug)]
 pub(super) struct Nearest<'a> {
     pub(super) family: &'a Family,
@@ -79,7 +79,7 @@ impl Combined {
         distances
     }
 
-    /// What a state extends a register with.
+    /// The digests with which a state extends a register.
     fn trace(
         &self,
         family: &Family,
@@ -100,7 +100,7 @@ impl Combined {
     }
 }
 
-/// The digests of a register that came with an event log.
+/// The digests of a register for which there is an event log.
 struct Logged {
     digests: BTreeSet<Sha256Digest>,
     events: u32,

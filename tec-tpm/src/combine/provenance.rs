@@ -1,4 +1,4 @@
-//! Which part of a state comes from which image.
+//! Which image each part of a state comes from.
 
 use std::fmt;
 
@@ -19,8 +19,8 @@ pub struct Origin {
     pub images: Vec<String>,
 }
 
-/// What a state consists of: one origin for a whole image, more for a mix. A mix omits parts that
-/// are the same in all images.
+/// The origins of a state: one for a whole image, several for a mix. A mix omits parts that are the same in
+/// all images.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct Provenance(Vec<Origin>);
@@ -64,8 +64,8 @@ impl fmt::Display for Provenance {
     }
 }
 
-/// Names the images of a choice: those that have all of it, or else the fewest images that cover
-/// it, found greedily.
+/// Names the images of a choice: those that have all of it, or else a small set of images that cover it,
+/// found greedily.
 pub(super) fn of(names: &[String], family: &Family, choice: &Choice) -> Provenance {
     let has = |g: Group| {
         let class = choice.get(g);

@@ -1,4 +1,4 @@
-//! The order of revocation levels: which stored level is newer than which.
+//! The order of revocation levels: which of two stored levels is newer.
 
 use std::collections::BTreeMap;
 
@@ -34,10 +34,9 @@ pub struct SbatLevelError {
 
 /// Revocation levels, identified by the digest of their measurement, with their dates.
 ///
-/// The firmware keeps the newest level that any shim brought, and from then on that level is
-/// measured, also by older shims. An event only contains a digest, so the texts must be known to
-/// tell which level is newer: those published by the authors of shim are known, others are added as
-/// text.
+/// The firmware keeps the newest level that any shim has contained, and from then on that level is measured,
+/// even by older shims. An event contains only a digest, so the texts must be known to determine which level
+/// is newer: those published by the authors of shim are built in, others are added as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SbatLevels {
     dates: BTreeMap<Sha256Digest, u64>,
@@ -52,7 +51,7 @@ impl Default for SbatLevels {
 }
 
 impl SbatLevels {
-    /// Adds a level that an image of the fleet may bring.
+    /// Adds a level that an image of the fleet may contain.
     ///
     /// # Errors
     /// [`SbatLevelError`] if the text does not begin with `sbat,1,` and a date.
@@ -63,7 +62,7 @@ impl SbatLevels {
         Ok(self)
     }
 
-    /// Adds a level that machines of the fleet have already stored, whichever image brought it.
+    /// Adds a level that machines of the fleet have already stored, whichever image it came from.
     ///
     /// # Errors
     /// [`SbatLevelError`] if the text does not begin with `sbat,1,` and a date.

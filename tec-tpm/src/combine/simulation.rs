@@ -28,7 +28,7 @@ struct Grub {
     asks_twice: bool,
 }
 
-/// What is installed, and the level stored by the firmware.
+/// The installed parts, and the level stored by the firmware.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Machine {
     shim: Shim,
@@ -228,7 +228,7 @@ impl Registry {
         Timestamp::from_unix_seconds(self.now)
     }
 
-    /// The admitted values are those measured by machines that only ever had live images.
+    /// Checks that the admitted values are those measured by machines that have only ever had live images.
     fn check(&self) {
         let is_live = |number: &usize| {
             let image = self.images.get(number);

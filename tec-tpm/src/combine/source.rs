@@ -1,5 +1,4 @@
-//! Images divided up: for each register the parts of its measurement, for each group the
-//! alternatives.
+//! Images split into parts: for each register the parts of its measurement, for each group the alternatives.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +10,7 @@ use super::CombineError;
 use super::group::{GROUPS, Group, GroupSet, Grouping, only_uki, within_uki};
 use super::sbat::SbatLevels;
 
-/// Used instead of an id if an image does not state a register.
+/// Used instead of an ID if an image does not state a register.
 const UNKNOWN: u16 = u16::MAX;
 
 /// Number of an alternative within its group.
@@ -20,7 +19,7 @@ pub(super) type Class = u16;
 /// Equal consecutive measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Part {
-    /// Number of the id.
+    /// Number of the ID.
     pub(super) key: u16,
     pub(super) groups: GroupSet,
     pub(super) hash: Sha256Digest,
@@ -80,7 +79,7 @@ const SECURE_BOOT_OFF: [u8; 32] = [
     0xea, 0x62, 0x0b, 0x86, 0x0a, 0x94, 0xbe, 0xd5, 0xb7, 0xa2, 0x7b, 0xba, 0x1c, 0x4d, 0x02, 0xd8,
 ];
 
-/// Divides images up, and sorts them into families.
+/// Splits images into parts, and sorts them into families.
 pub(super) fn families(
     images: &[(&str, &ExpectedPcrs)],
     grouping: Grouping,
@@ -109,7 +108,7 @@ pub(super) fn families(
     Ok(families)
 }
 
-/// What the firmware starts. Machines do not mix parts of different types of chain.
+/// The program that the firmware starts. Machines do not mix parts of different types of chains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Chain {
     Loader,
@@ -151,7 +150,7 @@ impl<'a> Ids<'a> {
     }
 }
 
-/// An image divided up, before it is compared with others.
+/// An image split into parts, before it is compared with others.
 struct Taken {
     registers: Vec<Option<Parts>>,
     chain: Chain,

@@ -10,7 +10,7 @@ const PCR4: PcrIndex = PcrIndex::BOOT_MANAGER;
 const PCR7: PcrIndex = PcrIndex::SECURE_BOOT;
 const PCR14: PcrIndex = PcrIndex::MOK;
 
-/// An image from lines of register, id and what is measured (64 digits are a digest).
+/// An image from lines of register, ID and what is measured (64 digits are a digest).
 fn image(lines: &[(PcrIndex, &str, &str)]) -> ExpectedPcrs {
     let event = |(pcr, id, content): &(PcrIndex, &str, &str)| {
         let digest = content.parse().unwrap_or_else(|_| Sha256Digest::of(content));
@@ -90,7 +90,7 @@ fn vector(grub: &str, kernel: &str) -> ExpectedPcrs {
     ])
 }
 
-/// The digests and values that the existing operator is tested with (two Fedora images).
+/// The digests and values from the tests of the existing operator (two Fedora images).
 #[test]
 fn two_images_give_the_four_known_values() {
     let (a, b) = (vector(GRUB_A, KERNEL_A), vector(GRUB_B, KERNEL_B));
@@ -210,7 +210,7 @@ fn owner_key_lists_of_captured_files_may_come_with_any_loader() {
     assert_eq!(combined.joint(set(&[PCR4, PCR14])).unwrap().len(), 4);
 }
 
-/// The authority that vouches for a shim is unknown for keys that it was never seen with.
+/// The authority that vouches for a shim is unknown for keys with which the shim was never seen.
 #[test]
 fn an_authority_of_new_keys_is_undetermined_unless_all_agree() {
     let level = "sbat,1,2021030218\n";
@@ -316,7 +316,7 @@ fn images_with_and_without_enforcement_are_not_mixed() {
     assert!(combined.values(PCR4).len() > 3, "an image that does not say mixes with both");
 }
 
-/// The last number of an id stands for what an image does not state.
+/// The last number of an ID stands for what an image does not state.
 #[test]
 fn more_ids_than_are_numbered_are_refused() {
     let of = |count: usize| {

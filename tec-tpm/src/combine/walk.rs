@@ -1,5 +1,5 @@
-//! The enumeration: for each register, every sequence of measurements that a mix of parts makes,
-//! folding common prefixes only once.
+//! The enumeration: for each register, every sequence of measurements that a mix of parts makes. Common
+//! prefixes are extended only once.
 
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::PcrIndex;
@@ -13,7 +13,7 @@ use super::{CombineError, Combiner, Reason};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Choice([Class; GROUPS]);
 
-/// Any alternative will do.
+/// Any alternative.
 const ANY: Class = Class::MAX;
 
 impl Choice {
@@ -62,7 +62,7 @@ impl Choice {
     }
 }
 
-/// What a walk computes from the measurements on its way.
+/// The value that a walk computes from the measurements along its way.
 pub(super) trait Fold: Clone {
     /// After one more measurement, made `count` times in a row.
     fn after(self, hash: &Sha256Digest, count: u32) -> Self;
@@ -82,14 +82,14 @@ pub(super) struct Leaf<V = Sha256Digest> {
     pub(super) choice: Choice,
 }
 
-/// Why the value of a mix is unknown.
+/// The reason why the value of a mix is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Gap {
     pub(super) choice: Choice,
     pub(super) reason: Reason,
 }
 
-/// What one register can hold within a family.
+/// The values that one register can have within a family.
 #[derive(Debug)]
 pub(super) struct Outcome<V = Sha256Digest> {
     pub(super) pcr: PcrIndex,
@@ -97,7 +97,7 @@ pub(super) struct Outcome<V = Sha256Digest> {
     pub(super) gaps: Vec<Gap>,
 }
 
-/// Maximum number of values of one register and family, before duplicates are removed. A thousand
+/// Maximum number of values of one register and family, before duplicates are removed. That is a thousand
 /// loaders with a thousand kernels; no verifier accepts a list of that length.
 pub(super) const MAX_LEAVES: usize = 1 << 20;
 
@@ -117,7 +117,7 @@ pub(super) fn enumerate(
     Ok(Some(outcome))
 }
 
-/// Walks the states of one register that `within` leaves open, folding from `start`.
+/// Walks the states of one register that `within` leaves open, extending from `start`.
 pub(super) fn walk<V: Fold>(
     family: &Family,
     pcr: PcrIndex,
@@ -247,7 +247,7 @@ struct Walk<'a, V> {
 }
 
 impl<'a, V: Fold> Walk<'a, V> {
-    /// Folds the parts of a template from `at` on, and branches if a group has not been chosen yet.
+    /// Extends with the parts of a template from `at` on, and branches if a group has not been chosen yet.
     fn step(
         &mut self,
         template: &Template<'a>,

@@ -1,5 +1,5 @@
-//! Embedded signatures, verified the way firmware does: does a path lead from the signer to this
-//! one certificate? (Authenticode PE 1.0, "PKCS #7 SignedData Structure"; RFC 2315.)
+//! Embedded signatures, verified like firmware does: is there a path from the signer to this one certificate?
+//! (Authenticode PE 1.0, "PKCS #7 SignedData Structure"; RFC 2315.)
 
 use super::der;
 use super::der::{Der, DerError};
@@ -20,14 +20,14 @@ pub(super) struct Signature<'d> {
     value: &'d [u8],
 }
 
-/// Why it cannot be determined whether a certificate verifies a signature.
+/// It cannot be determined whether a certificate verifies a signature.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AuthenticodeError {
     /// The structure cannot be read.
     #[error("a signature or certificate cannot be read")]
     Der(#[source] DerError),
-    /// More certificates than the limit.
+    /// There are more certificates than the limit.
     #[error("the signature holds more than {limit} certificates")]
     TooManyCertificates {
         /// Limit.
@@ -43,7 +43,7 @@ pub enum AuthenticodeError {
         oid: String,
     },
     /// The search for a path took too many steps.
-    #[error("more than {limit} checks were needed to find a path of certificates")]
+    #[error("more than {limit} checks were needed to find a certificate path")]
     TooManyChecks {
         /// Limit.
         limit: usize,
@@ -125,8 +125,8 @@ impl<'d> Signature<'d> {
         &self.certificates
     }
 
-    /// Whether this is a signature of an image with this SHA-256 digest by a signer that a path of
-    /// signatures connects with `trusted`.
+    /// Whether this is a signature of an image with this SHA-256 digest, by a signer whose certificate path
+    /// leads to `trusted`.
     pub(super) fn is_trusted_by(
         &self,
         trusted: &Certificate<'_>,
@@ -165,14 +165,14 @@ impl<'d> Signature<'d> {
         self.leads_to(signer, trusted, MAX_DEPTH, &mut checks)
     }
 
-    /// Whether a path could end at `trusted`, judging by the names only. This rules out nearly all
-    /// entries of a database, without computing with keys.
+    /// Whether a path could end at `trusted`, judging by the names only. This rules out nearly all entries of
+    /// a database without verifying signatures.
     fn names(&self, trusted: &Certificate<'_>) -> bool {
         let mut certificates = self.certificates.iter();
         certificates.any(|one| one.raw == trusted.raw || one.issuer == trusted.subject)
     }
 
-    /// The digest that the signer signs; `None` if it is not that of the content.
+    /// The digest that the signer signs; `None` if it is not the digest of the content.
     fn signed_digest(&self, hash: Hash) -> Result<Option<Vec<u8>>, DerError> {
         let content = hash.digest(self.content);
         let Some(attributes) = self.attributes else {

@@ -1,5 +1,5 @@
-//! What allows an image to start: the entries of key databases that firmware and shim find, in the
-//! order in which they look.
+//! What allows an image to start: the entries of key databases that firmware and shim find, in the order in
+//! which they search.
 
 use super::authenticode::{AuthenticodeError, Signature};
 use super::hash::BankDigests;
@@ -21,7 +21,7 @@ pub(super) struct Authority {
     pub(super) data: Vec<u8>,
 }
 
-/// It cannot be determined what allows an image, or nothing does.
+/// Nothing allows an image, or it cannot be determined what does.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AuthorityError {
@@ -30,7 +30,7 @@ pub enum AuthorityError {
     List {
         /// Variable.
         variable: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         source: SignatureListError,
     },
@@ -42,12 +42,12 @@ pub enum AuthorityError {
     Signature {
         /// Variable.
         variable: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         source: AuthenticodeError,
     },
     /// shim compares SHA-1 digests of images with a database, and that bank is not computed.
-    #[error("{variable} lists SHA-1 digests of images; also compute that bank")]
+    #[error("{variable} lists SHA-1 digests of images; compute the SHA-1 bank, too")]
     Sha1Entries {
         /// Variable.
         variable: &'static str,
@@ -55,10 +55,10 @@ pub enum AuthorityError {
     /// The `.sbat` section of the image cannot be read.
     #[error("this boot would be refused: the .sbat section of the image cannot be read")]
     Sbat(#[source] SbatError),
-    /// The image has no `.sbat` section, without which shim starts nothing itself.
+    /// The image has no `.sbat` section; shim itself starts no image without one.
     #[error("this boot would be refused: the image has no .sbat section")]
     NoSbat,
-    /// The revocation level in force is above the image's.
+    /// The current revocation level is above that of the image.
     #[error("this boot would be refused: variable SbatLevel revokes the image")]
     SbatRevoked(#[source] SbatRevocation),
     /// The image, or a certificate of its signer, is revoked.
@@ -174,8 +174,8 @@ impl<'d> Database<'d> {
         Ok(None)
     }
 
-    /// Whether the digest of a certificate of the signature is listed. The time of the revocation
-    /// is ignored: it would need a trusted time of the signature.
+    /// Whether the digest of a certificate of the signature is listed. The time of the revocation is ignored,
+    /// because it could only be compared with a trusted time of the signature.
     pub(super) fn revokes_certificate(
         &self,
         signature: &Signature<'_>,

@@ -1,4 +1,4 @@
-//! The boot, step by step: what is started next, and what verifies it.
+//! The boot, step by step: which program is started next, and what verifies it.
 
 use std::collections::BTreeMap;
 
@@ -49,14 +49,14 @@ pub(super) struct Started {
     pub(super) profile: Option<u32>,
 }
 
-/// Maximum length of quoted text that a file contains about itself.
+/// Maximum length of a quoted text in which a file describes itself.
 const MAX_MAGIC: usize = 64;
 impl BootPredictor {
     /// Predicts the next boot.
     ///
     /// # Errors
-    /// [`PredictError`] naming the file. A register that cannot be predicted is not an error: the
-    /// prediction says which one and why.
+    /// [`PredictError`], which names the file. A register that cannot be predicted is not an error: the
+    /// prediction lists it with the reason.
     ///
     /// # Security
     /// With Secure Boot on, every image must be allowed by a key of the machine or of shim: the
@@ -156,7 +156,7 @@ impl<'b> Boot<'b> {
         }
     }
 
-    /// What shim starts.
+    /// The program that shim starts.
     fn start_second(&mut self, shim: &Started, second: String) -> Result<(), PredictError> {
         if self.verifies() {
             self.start_shim(shim)?;
@@ -213,7 +213,7 @@ impl<'b> Boot<'b> {
         self.unpredictable.entry(pcr).or_insert(reason);
     }
 
-    /// Records the same for several registers.
+    /// Records that several registers cannot be predicted.
     pub(super) fn give_up_all(
         &mut self,
         pcrs: impl IntoIterator<Item = PcrIndex>,
@@ -228,7 +228,7 @@ impl<'b> Boot<'b> {
 /// The role of a file in the boot, which decides how its authority is named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// What the firmware starts.
+    /// The program that the firmware starts.
     First,
     /// GRUB, started by shim.
     Grub,
@@ -245,7 +245,7 @@ impl Started {
         self.file.sections().any(|name| name == ".linux")
     }
 
-    /// What it says about itself.
+    /// What the file states about itself.
     fn magic(&self) -> String {
         let Some(magic) = self.file.section(".sdmagic") else {
             return "neither shim nor a unified kernel image".to_owned();

@@ -12,7 +12,7 @@ use crate::event_log::EventKind;
 
 /// Folder of add-ons for all images on the partition.
 const GLOBAL_ADDONS: &str = "loader/addons";
-/// Maximum number of add-ons, and of files in one archive.
+/// Maximum number of add-ons, and of files in an archive.
 pub(super) const MAX_FILES: usize = 256;
 /// Maximum length of a file name that the stub accepts, in UTF-16 units.
 const MAX_NAME: usize = 255;
@@ -79,7 +79,7 @@ fn with_line(profile: StubProfile, addon: &Started, line: String) -> Result<Stri
 }
 
 impl Boot<'_> {
-    /// Starts the add-ons: first those for all images, each folder in name order.
+    /// Starts the add-ons, first those for all images, each folder in name order.
     pub(super) fn start_addons(
         &mut self,
         profile: StubProfile,
@@ -110,7 +110,7 @@ impl Boot<'_> {
         Ok(addons)
     }
 
-    /// What add-ons append to the command line is measured once.
+    /// Measures once what the add-ons append to the command line.
     pub(super) fn measure_addon_lines(&mut self, addons: &Addons) {
         let pcr = PcrIndex::KERNEL_CONFIG;
         match addons.line.as_deref().map(str::trim) {
@@ -172,8 +172,8 @@ impl Boot<'_> {
     }
 }
 
-/// Location of a unified kernel image's partition in the boot image, with a trailing slash: what
-/// precedes its `EFI`. A folder of the image itself is complete.
+/// Location of a unified kernel image's partition in the boot image, with a trailing slash: the path before
+/// its `EFI`. A folder of the image itself is complete.
 fn partition<'p>(uki: &'p str, folder: &str) -> &'p str {
     if folder.starts_with("loader/") {
         let upper = uki.to_ascii_uppercase();
@@ -184,7 +184,7 @@ fn partition<'p>(uki: &'p str, folder: &str) -> &'p str {
     }
 }
 
-/// The folder of an image's own files. Since 257, the count of tries is not part of the name (UAPI
+/// The folder of an image's own files. Since systemd 257, the count of tries is not part of the name (UAPI
 /// group, "Boot Loader Specification", "Boot counting").
 pub(super) fn own_folder(profile: StubProfile, uki: &str) -> String {
     let counted = || {

@@ -66,7 +66,7 @@ impl Boot<'_> {
         self.push_variable(component, kind, name, vendor, &authority.data);
     }
 
-    /// Makes the current guard verify an image.
+    /// Lets the current verifier, firmware or shim, verify an image.
     pub(super) fn allow(&mut self, started: &Started, role: Role) -> Result<(), PredictError> {
         if self.options.signatures == Signatures::DangerousIgnored {
             return Ok(());

@@ -1,4 +1,4 @@
-//! The boot from GRUB onwards: its script, the kernel, and what the kernel finds.
+//! The boot from GRUB onward: its script, the kernel, and what the kernel finds.
 
 use tec_core::pcr::PcrIndex;
 
@@ -15,7 +15,7 @@ use super::unpredictable::Unpredictable;
 use super::{find, grub_script, kernel};
 use crate::event_log::EventKind;
 
-/// Where Debian's GRUB looks for its script.
+/// Folder where Debian's GRUB looks for its script.
 const DEBIAN_FOLDER: &str = "EFI/debian";
 /// Size of the chunks in which files other than programs are read.
 const PIECE: usize = 256 << 10;
@@ -23,7 +23,7 @@ const PIECE: usize = 256 << 10;
 /// What GRUB has loaded so far.
 #[derive(Default)]
 struct Loaded {
-    /// Set if the kernel is known: its beginning, for the version.
+    /// The beginning of the kernel, for its version; set if the kernel is known.
     kernel: Option<Vec<u8>>,
     options: String,
     initrd: Option<(String, BankDigests)>,
@@ -61,7 +61,7 @@ impl Boot<'_> {
         Ok(())
     }
 
-    /// PCR 4 and 7 without a script to follow: the only kernel of the image.
+    /// Predicts PCR 4 and 7 without a script to follow: with the only kernel of the image.
     fn start_found_kernel(&mut self, profile: GrubProfile) -> Result<(), PredictError> {
         if profile.kernel_measurements(self.verification()) == 0 {
             return Ok(());
@@ -144,7 +144,7 @@ impl Boot<'_> {
         Ok(Ok(found))
     }
 
-    /// What one command measures in addition to itself.
+    /// Carries out one command, and predicts what it measures in addition to itself.
     fn obey(
         &mut self,
         profile: GrubProfile,
@@ -221,7 +221,7 @@ impl Boot<'_> {
         Ok(Ok(()))
     }
 
-    /// What the kernel finds if GRUB enters it through its EFI stub.
+    /// Predicts what the kernel finds if GRUB enters it through its EFI stub.
     fn boot(&mut self, profile: GrubProfile, loaded: &Loaded) -> Result<(), Unpredictable> {
         let Some(kernel) = &loaded.kernel else {
             return Err(Unpredictable::CommandLine {

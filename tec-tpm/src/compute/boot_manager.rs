@@ -1,16 +1,16 @@
-//! The boot through systemd-boot, if there is nothing to choose: one unified kernel image, and
-//! nothing on the partition or in variables that configures it.
+//! The boot through systemd-boot, if there is nothing to choose: one unified kernel image, and no
+//! configuration on the partition or in variables.
 
 use super::boot::{Boot, Role, Started};
 use super::measurement::Component;
 use super::predict_error::PredictError;
 use crate::guid::Guid;
 
-/// Versions that were observed to start such an image without options.
+/// Versions observed to start such an image without options.
 const OBSERVED: [&str; 2] = ["257", "262"];
 /// Location of unified kernel images (UAPI group, "Boot Loader Specification", "Type #2").
 const IMAGES: &str = "efi/linux/";
-/// Paths that configure it or give it something else to start, in lower case.
+/// Paths, in lower case, that configure systemd-boot or contain something else that it could start.
 const CHOICES: [&str; 7] = [
     "loader/loader.conf",
     "loader/entries/",

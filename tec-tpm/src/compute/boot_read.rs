@@ -32,8 +32,8 @@ const KEPT: [&str; 11] = [
 ];
 
 impl Boot<'_> {
-    /// What firmware starts, and what shim would start after it: what the caller specifies;
-    /// otherwise the first boot entry whose file exists; otherwise what is in the usual places.
+    /// The programs that firmware, and after it shim, would start: those that the caller specifies; otherwise
+    /// those of the first boot entry whose file exists; otherwise those in the usual places.
     pub(super) fn stages(&self) -> Result<(String, Option<String>), PredictError> {
         if let Some(stages) = &self.options.stages {
             return Ok(stages.clone());
@@ -72,7 +72,7 @@ impl Boot<'_> {
         })
     }
 
-    /// Reads what may be shim, GRUB, a unified kernel image or an add-on; for an image with several
+    /// Reads a file that may be shim, GRUB, a unified kernel image or an add-on; for an image with several
     /// profiles, the sections of this one.
     pub(super) fn read_loader(&self, path: String, profile: u32) -> Result<Started, PredictError> {
         let mut request = PeRequest::new(self.options.banks).keep(KEPT);

@@ -14,7 +14,7 @@ use crate::event_log::EventKind;
 use crate::guid::Guid;
 
 impl Boot<'_> {
-    /// What shim measures before it starts anything (shim, mok.c, `import_mok_state`): its lists in
+    /// Predicts what shim measures before it starts anything (shim, mok.c, `import_mok_state`): its lists in
     /// the order of its table. From then on it verifies what is started.
     pub(super) fn start_shim(&mut self, started: &Started) -> Result<(), PredictError> {
         let refuse = |source| PredictError::Shim { file: started.path.clone(), source };
@@ -48,7 +48,7 @@ impl Boot<'_> {
         self.push_data(component, PcrIndex::MOK, EventKind::IPL, data, name);
     }
 
-    /// One of shim's own variables in PCR 7.
+    /// Measures one of shim's own variables in PCR 7.
     fn push_own(&mut self, component: Component, variable: &'static str, data: &[u8]) {
         let authority = Authority { variable, vendor: Guid::SHIM, data: data.to_vec() };
         self.push_authority(component, &authority);

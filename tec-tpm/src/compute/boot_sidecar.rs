@@ -16,7 +16,7 @@ use crate::event_log::EventKind;
 /// Maximum size of a file that is packed into an archive, and of their sum.
 const MAX_PACKED: u64 = 4 << 20;
 
-/// A type of files next to the image that the stub packs into an archive (systemd, stub.c,
+/// A type of file next to the image that the stub packs into an archive (systemd, stub.c,
 /// `generate_sidecar_initrds`).
 struct Sidecar {
     /// Folder for all images; `None` for the image's own.
@@ -24,11 +24,11 @@ struct Sidecar {
     ending: &'static str,
     not_ending: Option<&'static str>,
     target: Target,
-    /// What is measured; PCR 13 is not predicted here.
+    /// The measured component; PCR 13 is not predicted here.
     component: Option<Component>,
 }
 
-/// Number of them that stub 252 was observed to pack.
+/// Number of files that stub 252 was observed to pack.
 const OBSERVED_OF_252: usize = 3;
 const CREDENTIALS: &str = "loader/credentials";
 const EXTENSIONS: &str = "loader/extensions";
@@ -37,7 +37,7 @@ const fn target(folder: &'static str, folder_mode: u32, file_mode: u32) -> Targe
     Target { folder, folder_mode, file_mode }
 }
 
-/// In archive order.
+/// The types, in archive order.
 const SIDECARS: [Sidecar; 6] = [
     Sidecar {
         folder: None,
@@ -126,7 +126,7 @@ impl Boot<'_> {
         }
     }
 
-    /// An archive of these files; `None` if they are too many or too large.
+    /// An archive of these files; `None` if there are too many or they are too large.
     fn pack(&self, target: Target, files: &[String]) -> Result<Option<Vec<u8>>, PredictError> {
         let mut left = MAX_PACKED;
         let mut packed = Vec::new();

@@ -1,4 +1,4 @@
-//! The boot from a unified kernel image onwards.
+//! The boot from a unified kernel image onward.
 
 use tec_core::pcr::PcrIndex;
 
@@ -15,11 +15,11 @@ use super::unpredictable::Unpredictable;
 use super::{initrd, kernel};
 use crate::event_log::EventKind;
 
-/// A result that the stub derives from image and machine, if that can be predicted.
+/// A result that the stub derives from image and machine, if it can be predicted.
 type Followed<T> = Result<T, Unpredictable>;
 
 impl Boot<'_> {
-    /// What the stub measures, and what the kernel inside it finds. `handed` is what the boot entry
+    /// Predicts what the stub measures, and what the kernel inside it finds. `handed` is what the boot entry
     /// passes to the stub.
     pub(super) fn start_uki(
         &mut self,
@@ -80,8 +80,8 @@ impl Boot<'_> {
         Ok(profile)
     }
 
-    /// The number of the profile if it is not the first, then name (with terminator) and content of
-    /// each section.
+    /// The number of the profile unless it is the first, then the name (with terminator) and content of each
+    /// section.
     fn measure_sections(&mut self, profile: StubProfile, uki: &Started) {
         if let Some(number) = uki.profile.filter(|number| *number > 0) {
             let (component, pcr) = (Component::Pcr12Profile, PcrIndex::KERNEL_CONFIG);

@@ -1,4 +1,4 @@
-//! PCR 4 of an image alone, without a given machine.
+//! PCR 4 of an image alone, without a machine.
 
 use tec_core::image::ExpectedPcrs;
 use tec_core::pcr::{PcrIndex, PcrSet};
@@ -66,7 +66,7 @@ impl ChainComputer {
     /// The measurements in boot order.
     ///
     /// # Errors
-    /// [`PredictError`] naming the file.
+    /// [`PredictError`], which names the file.
     pub fn measure(&self, image: &dyn BootImage) -> Result<Vec<Measurement>, PredictError> {
         let platform = PlatformState::with_unknown_variables(self.secure_boot);
         let prediction = self.predictor.predict(image, &platform)?;

@@ -1,7 +1,7 @@
 //! The archives that systemd-stub packs for the initial file system: "newc" cpio, with fixed times
 //! and owners (Linux, Documentation/driver-api/early-userspace/buffer-format.rst).
 
-/// Kinds of files in the mode field (POSIX, `sys/stat.h`).
+/// Types of files in the mode field (POSIX, `sys/stat.h`).
 const DIRECTORY: u32 = 0o040_000;
 const REGULAR: u32 = 0o100_000;
 /// systemd-stub, cpio.c: all fields are in lower case except in the trailer, which is a constant.
@@ -16,15 +16,15 @@ pub(super) struct Target {
     pub(super) file_mode: u32,
 }
 
-/// Where the stub puts the content of its own sections.
+/// Folder where the stub puts the content of its own sections.
 pub(super) const META: Target = Target { folder: ".extra", folder_mode: 0o555, file_mode: 0o444 };
 
-/// An archive with one file, with its content, in a folder.
+/// An archive with one file in a folder.
 pub(super) fn one(target: Target, name: &str, content: &[u8]) -> Vec<u8> {
     pack(target, &[(name.to_owned(), content.to_vec())])
 }
 
-/// Permissions of the folders above a target's.
+/// Permissions of the folders above a target's folder.
 const ABOVE: u32 = 0o555;
 
 /// An archive with the folder, its parent folders, and files in it; inodes are numbered from 1.

@@ -38,7 +38,7 @@ pub enum DbxUpdateError {
     /// The lists already in `dbx` cannot be read.
     #[error("the lists that dbx has cannot be read")]
     Present(#[source] SignatureListError),
-    /// It is empty.
+    /// The update is empty.
     #[error("the update has no entries")]
     Empty,
 }

@@ -17,10 +17,10 @@ pub(super) const OCTET_STRING: u8 = 0x04;
 pub(super) const OID: u8 = 0x06;
 pub(super) const SEQUENCE: u8 = 0x30;
 pub(super) const SET: u8 = 0x31;
-/// Context-specific, constructed, number 0; the next ones follow.
+/// Context-specific, constructed, number 0; higher numbers follow.
 pub(super) const CONTEXT_0: u8 = 0xa0;
 
-/// One element.
+/// A DER element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Element<'d> {
     pub(super) tag: u8,
@@ -45,7 +45,7 @@ impl<'d> Der<'d> {
         self.rest.is_empty()
     }
 
-    /// The next element, whatever it is.
+    /// The next element, whatever its tag.
     pub(super) fn any(&mut self) -> Result<Element<'d>, DerError> {
         let (element, rest) = split(self.rest).ok_or(DerError { structure: self.structure })?;
         self.rest = rest;

@@ -1,4 +1,4 @@
-//! An image that is mounted or unpacked in a directory. The only place here that opens files.
+//! An image that is mounted or unpacked in a directory. The only code here that opens files.
 
 use std::fs::File;
 use std::io::Read;
@@ -14,7 +14,7 @@ use super::resolve::{MAX_DEPTH, resolve};
 /// An image that is mounted or unpacked in a directory.
 ///
 /// Names that are not UTF-8 and special files are left out; directories behind symbolic links are
-/// not searched, unless the link is part of the prefix that was asked for.
+/// not searched, unless the link is part of the requested prefix.
 ///
 /// # Security
 /// Symbolic links are followed as if the directory were the root of a machine: absolute ones begin
@@ -24,14 +24,14 @@ pub struct DirectoryImage {
     root: PathBuf,
 }
 
-/// Maximum number of files that are listed; a large operating system has some 300 000.
+/// Maximum number of files that are listed; a large operating system has about 300,000.
 const MAX_FILES: usize = 1_000_000;
 
 impl DirectoryImage {
-    /// The image in `root`.
+    /// Opens the image in `root`.
     ///
     /// # Errors
-    /// When `root` is not a directory that can be read.
+    /// When `root` is not a readable directory.
     pub fn open(root: impl AsRef<Path>) -> io::Result<Self> {
         let root = root.as_ref().canonicalize()?;
         if !root.is_dir() {
@@ -45,7 +45,7 @@ impl DirectoryImage {
         &self.root
     }
 
-    /// Where `path` leads; no part of the answer is a symbolic link.
+    /// Resolves `path`; no part of the result is a symbolic link.
     fn resolve(&self, path: &str) -> io::Result<PathBuf> {
         let resolved = resolve(path, |at| {
             let at = self.root.join(at);

@@ -1,6 +1,6 @@
 //! Finds the boot files of an image.
 //!
-//! Layouts, tried in this order; the first one that has a shim or a GRUB counts:
+//! Layouts, tried in this order; the first one with a shim or a GRUB is used:
 //! `usr/lib/efi/**/EFI/*/{shimx64,grubx64}.efi`, the same below `usr/lib/bootupd/updates`, the
 //! packages of Debian (`usr/lib/shim`, `usr/lib/grub`), and an EFI system partition at the root, in
 //! `boot/efi`, or in `efi`. Kernels: `usr/lib/modules/*/vmlinuz`, else `boot/vmlinuz-*`, else
@@ -40,7 +40,7 @@ pub struct BootFiles {
     pub shim: String,
     /// GRUB.
     pub grub: String,
-    /// All kernels; which one boots is not known.
+    /// All kernels; it is not known which of them boots.
     pub kernels: Vec<String>,
 }
 
@@ -53,7 +53,7 @@ pub enum FindError {
     List {
         /// Folder; empty for the root.
         prefix: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -68,7 +68,7 @@ pub enum FindError {
     Ambiguous {
         /// The component.
         component: BootComponent,
-        /// The files.
+        /// The matching files.
         candidates: Vec<String>,
     },
 }
@@ -76,8 +76,8 @@ pub enum FindError {
 /// Finds shim, GRUB and kernels.
 ///
 /// # Errors
-/// [`FindError`] when shim or GRUB is missing, or when there are several of them. An image without
-/// kernel is no error here.
+/// [`FindError`] when shim or GRUB is missing, or when there are several. An image without a kernel
+/// is not an error here.
 pub fn find_boot_files(image: &dyn BootImage) -> Result<BootFiles, FindError> {
     let (shim, grub) = find_loaders(image)?.only()?;
     Ok(BootFiles { shim, grub, kernels: find_kernels(image)? })
@@ -115,11 +115,11 @@ pub(super) fn spelled(image: &dyn BootImage, path: &str) -> Result<Option<String
     Ok(found.map(|position| files.swap_remove(position)))
 }
 
-/// Where an EFI system partition is in an image.
+/// Where an EFI system partition may be in an image.
 pub(super) const PARTITIONS: [&str; 3] = ["", "efi/", "boot/efi/"];
 /// What shim starts by default.
 pub(super) const GRUB: &str = "grubx64.efi";
-/// The program beside shim that creates boot entries (shim, README.fallback).
+/// The program next to shim that creates boot entries (shim, README.fallback).
 pub(super) const FALLBACK: &str = "fbx64.efi";
 
 /// Whether a folder is the one that firmware starts from without a boot entry.
@@ -194,7 +194,7 @@ fn package_loaders(image: &dyn BootImage) -> Result<Loaders, FindError> {
 
 /// Folders of an EFI system partition that hold a shim and a GRUB next to it; the file system
 /// ignores case. A folder with only one of the two counts only if there is no complete one; the
-/// folder of removable media, where its shim creates boot entries, only if there is no other.
+/// folder of removable media, if its shim creates boot entries, only if there is no other.
 fn partition_loaders(files: &[String]) -> Loaders {
     let mut complete = Loaders::default();
     let mut partial = Loaders::default();

@@ -11,8 +11,8 @@ use super::sbat::{Sbat, SbatError};
 /// | 2.12 | once | not at all |
 /// | 2.14 | once | once: the firmware's `LoadImage` |
 ///
-/// Observed on real boots of Debian 12, 13 and sid, and for 2.12 of Fedora with Secure Boot on.
-/// Where the user has told shim not to verify, GRUB behaves as with Secure Boot off.
+/// Observed on real boots of Debian 12, 13 and sid, and for 2.12 of Fedora with Secure Boot on. If
+/// the user has turned off verification in shim, GRUB behaves as with Secure Boot off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum GrubProfile {
@@ -27,7 +27,7 @@ pub enum GrubProfile {
 /// Vendors whose 2.12 has been observed with Secure Boot on: Debian, and Fedora.
 const OBSERVED_2_12: [&str; 3] = ["grub.debian", "grub.fedora", "grub.rh"];
 
-/// Whether a text passed to the kernel ends with a NUL.
+/// Whether a string passed to the kernel ends with a NUL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Terminator {
     Present,
@@ -44,15 +44,15 @@ pub enum GrubError {
     /// The section cannot be read.
     #[error("the .sbat section cannot be read")]
     Sbat(#[source] SbatError),
-    /// The section has no entry `grub`: another boot loader or a unified kernel image.
+    /// The section has no `grub` entry: another boot loader or a unified kernel image.
     #[error("the .sbat section has no entry grub")]
     NotGrub,
-    /// Two entries `grub` with different versions.
+    /// Two `grub` entries have different versions.
     #[error("the .sbat section names GRUB {first} and {second}")]
     Contradiction {
-        /// Version of the first entry.
+        /// Version in the first entry.
         first: String,
-        /// Version of a different one.
+        /// Version in the other entry.
         second: String,
     },
     /// The version, or this vendor's build of it, has not been observed.
@@ -60,15 +60,15 @@ pub enum GrubError {
         "the measurements of GRUB {version} ({vendor}) are not known; select a profile to override"
     )]
     UnknownVersion {
-        /// Version of the entry `grub`.
+        /// Version in the `grub` entry.
         version: String,
-        /// Vendor entries of the section.
+        /// Vendor entries in the section.
         vendor: String,
     },
 }
 
 impl GrubProfile {
-    /// Picks the profile of a GRUB by its `.sbat` section.
+    /// Selects the profile of a GRUB by its `.sbat` section.
     ///
     /// # Errors
     /// [`GrubError`] for anything that has not been observed.
@@ -87,8 +87,8 @@ impl GrubProfile {
         }
     }
 
-    /// How many times the script is measured into PCR 9: from 2.12 on, asking whether it exists
-    /// reads it once before.
+    /// How many times the script is measured into PCR 9: from 2.12 on, the check whether it exists
+    /// reads it once more.
     pub(super) fn script_measurements(self) -> usize {
         match self {
             Self::V2_06 => 1,

@@ -1,5 +1,5 @@
 //! The part of GRUB's script language whose measurements are known: plain commands, one per line.
-//! Anything else is reported as not known, never guessed.
+//! Anything else is reported as unknown, never guessed.
 
 use super::unpredictable::Unpredictable;
 
@@ -14,7 +14,7 @@ pub(super) struct Command {
 const MAX_COMMANDS: usize = 10_000;
 /// Commands that measure nothing but themselves, or whose files are followed.
 const KNOWN: [&str; 5] = ["set", "echo", "linux", "initrd", "boot"];
-/// Variables that change where files are looked for.
+/// Variables that change where GRUB looks for files.
 const PLACES: [&str; 3] = ["root=", "prefix=", "cmdpath="];
 /// Characters with a meaning of their own (GRUB manual, "Shell-like scripting", "Quoting").
 const SPECIAL: &str = "\\'\"$`|&;<>{}*?[]()#";

@@ -1,4 +1,4 @@
-//! Digests in several banks at once: the bytes are read once, whatever the number of banks.
+//! Digests in several banks at once: the bytes are read once, regardless of the number of banks.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use crate::event_log::Bank;
 /// Which banks are computed. SHA-256 is always one of them.
 ///
 /// # Security
-/// SHA-1 is there to compare with logs; values of that bank must not be approved.
+/// SHA-1 is only for comparison with logs; values of that bank must not be approved.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Banks(u8);
 
@@ -28,7 +28,7 @@ impl Banks {
         Self(self.0 | bit(bank))
     }
 
-    /// Whether it is computed.
+    /// Whether `bank` is computed.
     pub const fn contains(self, bank: Bank) -> bool {
         self.0 & bit(bank) != 0
     }
@@ -77,7 +77,7 @@ impl BankDigests {
         hasher.finish()
     }
 
-    /// A digest that is known in the SHA-256 bank only.
+    /// A digest that is known only in the SHA-256 bank.
     pub const fn from_sha256(digest: Sha256Digest) -> Self {
         Self { sha1: None, sha256: digest, sha384: None, sha512: None }
     }

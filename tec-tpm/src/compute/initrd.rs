@@ -1,5 +1,5 @@
 //! The initial file system as the kernel finds it: pieces one after another, each padded to 4 bytes
-//! where there are several (systemd, initrd.c, `combine_initrds`).
+//! if there are several (systemd, initrd.c, `combine_initrds`).
 
 use tec_core::reference::BootImage;
 
@@ -21,7 +21,7 @@ pub(super) enum Piece<'s> {
 const ALIGNMENT: u64 = 4;
 const PADDING: [u8; 3] = [0; 3];
 
-/// Digest of the pieces; none where there is no piece.
+/// Digest of the pieces; none if there are no pieces.
 pub(super) fn digests(
     image: &dyn BootImage,
     banks: Banks,
@@ -77,7 +77,7 @@ fn hash_again(
 }
 
 impl Started {
-    /// Whether it has a section that counts.
+    /// Whether the file has a section of this name that counts.
     pub(super) fn has(&self, name: &str) -> bool {
         self.file.part(name).is_some()
     }

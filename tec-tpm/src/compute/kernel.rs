@@ -44,7 +44,8 @@ pub(super) fn check_options(command_line: &str) -> Result<(), Unpredictable> {
     }
 }
 
-/// A text as UTF-16 with terminator; the stub's text has one unless the boot loader cuts it off.
+/// A string as UTF-16 with a terminator; the stub's string has one unless the boot loader cuts it
+/// off.
 pub(super) fn wide(text: &str) -> Vec<u8> {
     text.encode_utf16().chain([0]).flat_map(u16::to_le_bytes).collect()
 }

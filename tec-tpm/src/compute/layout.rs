@@ -12,46 +12,46 @@ pub enum PeError {
     Read {
         /// How far reading got.
         offset: u64,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// The file ends before what its headers announce.
+    /// The file is shorter than its headers announce.
     #[error("offset {offset}: the file ends before the end of {part} at {needed}")]
     Truncated {
         /// Where the file ends.
         offset: u64,
         /// What is cut off.
         part: String,
-        /// Where that would end.
+        /// Where that part would end.
         needed: u64,
     },
     /// A magic number is missing.
     #[error("not a PE file: no {magic} at offset {offset}")]
     Magic {
-        /// Where it should be.
+        /// Where the magic number should be.
         offset: u64,
         /// What should be there.
         magic: &'static str,
     },
-    /// A header field contradicts another one or a limit.
+    /// A header field contradicts another field or a limit.
     #[error("offset {offset}: {field} is {value}, which is invalid")]
     Header {
         /// Where the field is.
         offset: u64,
         /// The field.
         field: &'static str,
-        /// Its value.
+        /// Value of the field.
         value: u64,
     },
     /// A section begins before the end of the headers or of the section before it.
     #[error(
-        "section {section} begins at offset {offset}, before {end}, where the part before ends"
+        "section {section} begins at offset {offset}, before the end of the preceding part at {end}"
     )]
     Overlap {
         /// Name of the section.
         section: String,
-        /// Where it begins.
+        /// Where the section begins.
         offset: u64,
         /// Where the part before it ends.
         end: u64,
@@ -63,7 +63,7 @@ pub enum PeError {
     Gap {
         /// Name of the section after the gap.
         section: String,
-        /// Where it begins.
+        /// Where the section begins.
         offset: u64,
         /// Sum of all gaps up to here.
         size: u64,
@@ -73,9 +73,9 @@ pub enum PeError {
     /// The certificate table is not the last part of the file, or exceeds the limit.
     #[error("certificate table of {size} bytes at offset {offset} {reason}")]
     CertificateTable {
-        /// Where it begins according to the headers.
+        /// Where the table begins according to the headers.
         offset: u64,
-        /// Its size.
+        /// Size of the table.
         size: u64,
         /// What is wrong.
         reason: &'static str,
@@ -83,7 +83,7 @@ pub enum PeError {
     /// A section that is to be read occurs twice.
     #[error("offset {offset}: section {section} is repeated")]
     RepeatedSection {
-        /// Its name.
+        /// Name of the section.
         section: String,
         /// Where the second one begins.
         offset: u64,
@@ -91,11 +91,11 @@ pub enum PeError {
     /// A section that is to be read exceeds the limit.
     #[error("offset {offset}: section {section} has {size} bytes, more than the limit of {limit}")]
     SectionTooLarge {
-        /// Its name.
+        /// Name of the section.
         section: String,
-        /// Where it begins.
+        /// Where the section begins.
         offset: u64,
-        /// Its size.
+        /// Size of the section.
         size: u64,
         /// Limit.
         limit: u64,
@@ -103,7 +103,7 @@ pub enum PeError {
     /// A section that is to be read has a size in memory but nothing in the file.
     #[error("offset {offset}: section {section} has no content in the file")]
     SectionWithoutContent {
-        /// Its name.
+        /// Name of the section.
         section: String,
         /// Where its header begins.
         offset: u64,
@@ -133,7 +133,7 @@ pub(super) const MAX_FILE: u64 = 1 << 32;
 pub(super) struct Section {
     pub(super) name: String,
     pub(super) raw: Range<u64>,
-    /// Bytes of the content that count; the rest is padding to the file alignment.
+    /// Size of the content in bytes; the rest is padding to the file alignment.
     pub(super) content: u64,
     /// Zero bytes that follow the content in memory.
     pub(super) zeros: u64,
@@ -182,9 +182,9 @@ impl Layout {
         self.sections.last().map_or(self.headers, |s| s.raw.end)
     }
 
-    /// Sum of the bytes between the parts. The rest of the file is hashed from the *sum* of what
-    /// was hashed before on (Authenticode PE, "Calculating the PE Image Hash", on extra data), so
-    /// this many bytes before the end of the last section are hashed again.
+    /// Sum of the bytes between the parts. The rest of the file is hashed starting at the *sum* of
+    /// the bytes hashed before (Authenticode PE, "Calculating the PE Image Hash", on extra data),
+    /// so this many bytes before the end of the last section are hashed again.
     pub(super) fn gaps(&self) -> u64 {
         let hashed: u64 = self.sections.iter().map(|s| s.raw.end - s.raw.start).sum();
         self.sections_end() - self.headers - hashed
@@ -259,7 +259,8 @@ impl Optional {
         })
     }
 
-    /// The table must be the last part of the file; that it reaches the end is checked on reading.
+    /// The table must be the last part of the file; whether it reaches the end is checked when the
+    /// file is read.
     fn certificates(&self, sections_end: u64) -> Result<Option<Range<u64>>, PeError> {
         let (offset, size) = (self.certificate_offset, self.certificate_size);
         let refuse = |reason| Err(PeError::CertificateTable { offset, size, reason });

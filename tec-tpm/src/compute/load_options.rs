@@ -11,8 +11,8 @@ const FILE_PATH: [u8; 2] = [4, 4];
 const END: u8 = 0x7f;
 
 /// The optional data of the boot entry that starts a file of the image: the first active one whose
-/// path is that of the file. None where there is no such entry: then firmware starts the file
-/// without options.
+/// path is that of the file. None if there is no such entry: then firmware starts the file without
+/// options.
 pub(super) fn of_file(platform: &PlatformState, file: &str) -> Option<Vec<u8>> {
     let entry = entries(platform).find(|entry| entry.starts(file))?;
     Some(entry.options.to_vec()).filter(|options| !options.is_empty())
@@ -66,7 +66,7 @@ impl<'v> Entry<'v> {
     }
 }
 
-/// The file that a device path names, with `/` and without one at the beginning.
+/// The file that a device path names, with `/` as separator and no leading `/`.
 fn file_path(mut nodes: &[u8]) -> Option<String> {
     loop {
         let (&[kind, subtype, l0, l1], _) = nodes.split_first_chunk()?;
@@ -91,24 +91,24 @@ fn text(data: &[u8]) -> Option<String> {
     String::from_utf16(&units).ok()
 }
 
-/// Whether shim reads them as the name of the program to start (shim, load-options.c,
+/// Whether shim reads the options as the name of the program to start (shim, load-options.c,
 /// `parse_load_options`).
 pub(super) fn count_for_shim(options: &[u8]) -> bool {
     options.len().is_multiple_of(2) && options.get(..2).is_some_and(|first| first != [0, 0])
 }
 
-/// What systemd-stub makes of them.
+/// How systemd-stub interprets the options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum StubOptions {
-    /// There are none, or they are not text.
+    /// There are no options, or they are not text.
     None,
-    /// A number of a profile, 0 if not given, and what follows it.
+    /// The number of a profile (0 if not given) and the text after it.
     Text { profile: u32, line: String },
     /// Text that is not UTF-16.
     Garbled,
 }
 
-/// What stubs from 257 on make of them (systemd, stub.c, `process_arguments`).
+/// How stubs from 257 on interpret the options (systemd, stub.c, `process_arguments`).
 pub(super) fn for_stub(options: Option<&[u8]>) -> StubOptions {
     match for_stub_252(options) {
         StubOptions::Text { line, .. } if line.chars().any(|c| c <= '\x1f') => StubOptions::None,
@@ -120,8 +120,8 @@ pub(super) fn for_stub(options: Option<&[u8]>) -> StubOptions {
     }
 }
 
-/// What stub 252, which knows no profiles, makes of them: only the first character says whether
-/// they are text.
+/// How stub 252, which does not support profiles, interprets the options: only the first character
+/// determines whether they are text.
 pub(super) fn for_stub_252(options: Option<&[u8]>) -> StubOptions {
     let Some(options) = options.filter(|options| options.len() >= 2) else {
         return StubOptions::None;

@@ -117,36 +117,36 @@ impl fmt::Display for Component {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Measurement {
-    /// What makes it.
+    /// The component that makes the measurement.
     pub component: Component,
     /// Register that it extends.
     pub pcr: PcrIndex,
     /// Event type in the log.
     pub kind: EventKind,
-    /// Digest that it extends the SHA-256 bank with.
+    /// Digest with which it extends the SHA-256 bank.
     pub digest: Sha256Digest,
-    /// Digests that it extends the computed banks with, SHA-256 among them.
+    /// Digests with which it extends the computed banks, including SHA-256.
     pub digests: BankDigests,
     /// File that the digest was computed from.
     pub file: Option<String>,
-    /// What was measured, for people: a variable, a command or the name of a section.
+    /// What was measured, in readable form: a variable, a command or the name of a section.
     pub subject: Option<String>,
 }
 
 impl Measurement {
-    /// A measurement of `component` that comes from no file.
+    /// A measurement of `component` that does not come from a file.
     pub fn new(component: Component, pcr: PcrIndex, kind: EventKind, digests: BankDigests) -> Self {
         Self { component, pcr, kind, digest: digests.sha256(), digests, file: None, subject: None }
     }
 
-    /// Says which file the digest comes from.
+    /// Sets the file that the digest comes from.
     #[must_use]
     pub fn of_file(mut self, file: impl Into<String>) -> Self {
         self.file = Some(file.into());
         self
     }
 
-    /// Says what was measured.
+    /// Sets what was measured.
     #[must_use]
     pub fn about(mut self, subject: impl Into<String>) -> Self {
         self.subject = Some(subject.into());

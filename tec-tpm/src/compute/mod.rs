@@ -6,10 +6,10 @@
 //! stub measure. [`BootPredictor`] gives PCRs 4, 7, 8, 9, 11, 12 and 14 of an image on a machine;
 //! [`ChainComputer`] is the same for PCR 4 of an image alone.
 //!
-//! *What it is not*: a guess. An unknown shim, GRUB or stub, a file that the machine would refuse,
-//! or several kernels with no way to choose are typed errors; a register that does not follow from
-//! image and machine is [`Register::Unpredictable`], with the reason. What was taken from the log of
-//! an earlier boot is [`Register::Recorded`], not predicted.
+//! *What it is not*: a guess. An unknown shim, GRUB or stub, a file that the machine would refuse, and
+//! several kernels without a way to choose one are typed errors; a register that does not follow from image
+//! and machine is [`Register::Unpredictable`], with the reason. What was taken from the log of an earlier
+//! boot is [`Register::Recorded`], not predicted.
 //!
 //! Images are directories ([`DirectoryImage`]) or are in memory ([`MemoryImage`]); the feature `images` adds
 //! disks, archives and OCI image layouts (`input::BootSource`).

@@ -72,8 +72,8 @@ impl PeRequest {
         self
     }
 
-    /// Skips the sections whose content begins at these offsets: those that do not count among
-    /// several with one name.
+    /// Skips the sections whose content begins at these offsets: those that are not used among
+    /// several with the same name.
     #[must_use]
     pub(super) fn leaving_out(mut self, starts: Vec<u64>) -> Self {
         self.left_out = starts;
@@ -91,7 +91,7 @@ impl PeRequest {
 impl PeFile {
     /// Reads `reader` to its end and keeps the content of the sections in `keep`.
     ///
-    /// Memory stays below 3 MiB whatever the size of the file.
+    /// Uses less than 3 MiB of memory, regardless of the size of the file.
     ///
     /// # Errors
     /// [`PeError`] when the file is not a PE file, or one whose parts do not follow each other:
@@ -103,7 +103,7 @@ impl PeFile {
 
     /// Reads `reader` to its end.
     ///
-    /// Memory stays below 8 MiB whatever the size of the file.
+    /// Uses less than 8 MiB of memory, regardless of the size of the file.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -186,7 +186,7 @@ impl PeFile {
     ///
     /// # Errors
     /// [`SignatureError::Mismatch`] if any signature signs a SHA-256 digest other than the computed
-    /// one; [`SignatureError::Unsigned`] if there must be one and there is none.
+    /// one; [`SignatureError::Unsigned`] if a signature is required and there is none.
     ///
     /// # Security
     /// Says nothing about who signed: no signature is verified here.

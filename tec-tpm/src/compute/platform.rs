@@ -24,11 +24,11 @@ pub enum SecureBoot {
     Off,
 }
 
-/// Firmware variables, and what else of a machine decides what its next boot measures.
+/// Firmware variables, and whatever else of a machine determines what its next boot measures.
 ///
-/// *What it is not*: the image. The same image gives other values of PCR 7 and 14 on a machine with other
-/// keys. What a host passes to a virtual machine by SMBIOS (a command line for systemd-stub) is not part of
-/// it and assumed to be absent.
+/// *What it is not*: the image. The same image gives different values of PCR 7 and 14 on a machine with
+/// different keys. What a host passes to a virtual machine through SMBIOS (a command line for systemd-stub)
+/// is not part of it, and is assumed to be absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlatformState {
     variables: BTreeMap<(Guid, String), Variable>,
@@ -36,7 +36,7 @@ pub struct PlatformState {
     unknown: Unknown,
 }
 
-/// What was not given. If variables were, everything was: one that is absent is not set.
+/// What was not given. If variables were given, all of them were: an absent one is not set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Unknown {
     keys: bool,
@@ -58,7 +58,7 @@ pub enum PlatformError {
     List {
         /// Folder.
         folder: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -67,7 +67,7 @@ pub enum PlatformError {
     Read {
         /// File.
         file: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -78,7 +78,7 @@ pub enum PlatformError {
         file: String,
     },
     /// A file is shorter than the attributes that it must begin with.
-    #[error("{file} has {size} bytes, but needs at least the 4 bytes of attributes")]
+    #[error("{file} has {size} bytes, but must have at least the 4 bytes of attributes")]
     Attributes {
         /// File.
         file: String,
@@ -99,7 +99,7 @@ pub enum PlatformError {
     /// An image of a variable store cannot be read.
     #[error("cannot read the variable store")]
     Store(#[source] VariableStoreError),
-    /// A variable that is one byte, 0 or 1, is something else.
+    /// A variable that must be one byte, 0 or 1, has another value.
     #[error("{variable} must be one byte, 0 or 1; it has {size} bytes")]
     Switch {
         /// Name of the variable.
@@ -123,23 +123,23 @@ const GUID_SUFFIX: usize = 37;
 const MIRRORS: [&str; 4] = ["MokListRT", "MokListXRT", "MokListTrustedRT", "SbatLevelRT"];
 
 impl PlatformState {
-    /// A machine without any variable: no keys, Secure Boot off.
+    /// A machine without any variables: no keys, Secure Boot off.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A machine whose variables are not known, only whether it verifies what it starts; shim is then assumed
-    /// to do the same.
+    /// A machine whose variables are not known; it is known only whether it verifies what it starts. shim is
+    /// assumed to do the same.
     ///
-    /// Registers that hold keys and lists of the machine are unpredictable on it, and what is
-    /// started must be signed, if Secure Boot is on.
+    /// Registers that hold keys and lists of the machine are unpredictable on it, and what is started must be
+    /// signed if Secure Boot is on.
     pub fn with_unknown_variables(secure_boot: SecureBoot) -> Self {
         let unknown = Unknown { keys: true, mok_lists: true };
         Self { unknown, ..Self::new() }.with_secure_boot(secure_boot)
     }
 
-    /// Says that the lists of machine owner keys are those that were added as variables, and empty where none
-    /// were.
+    /// Declares that the lists of machine owner keys are those added as variables, and are empty if none were
+    /// added.
     #[must_use]
     pub fn with_known_mok_lists(mut self) -> Self {
         self.unknown.mok_lists = false;
@@ -148,7 +148,7 @@ impl PlatformState {
 
     /// Takes shim's lists from the files `MokListRT`, `MokListXRT`, `MokListTrustedRT` and `SbatLevelRT`
     /// below `folder`, without attributes, as Linux shows them in `/sys/firmware/efi/mok-variables`.
-    /// `MokListRT`, which every shim creates, must be there.
+    /// `MokListRT`, which every shim creates, must exist.
     ///
     /// # Errors
     /// [`PlatformError`] naming the file.
@@ -183,11 +183,11 @@ impl PlatformState {
         self
     }
 
-    /// Appends a list of revocations to `dbx`, as firmware does: a file of signature lists (`.esl`), or
-    /// one with the signature that the firmware asks for (`.auth`, `DBXUpdate.bin`).
+    /// Appends a list of revocations to `dbx`, as firmware does: a file of signature lists (`.esl`), or one
+    /// with the signature that the firmware requires (`.auth`, `DBXUpdate.bin`).
     ///
     /// # Errors
-    /// [`PlatformError::Dbx`]: the update, or what `dbx` has, cannot be read.
+    /// [`PlatformError::Dbx`]: the update, or the content of `dbx`, cannot be read.
     pub fn with_dbx_update(self, update: &[u8]) -> Result<Self, PlatformError> {
         let present = self.get("dbx", Guid::SECURITY_DATABASE);
         let attributes = present.map_or(KEYS, |present| present.attributes);
@@ -196,15 +196,15 @@ impl PlatformState {
         Ok(self.with_variable("dbx", Guid::SECURITY_DATABASE, attributes, after))
     }
 
-    /// Says whether firmware verifies images, whatever the other variables say.
+    /// Sets whether firmware verifies images, regardless of the other variables.
     #[must_use]
     pub fn with_secure_boot(self, state: SecureBoot) -> Self {
         let state = [u8::from(state == SecureBoot::On)];
         self.with_variable("SecureBoot", Guid::GLOBAL, BOOT_SERVICES_RUNTIME, state)
     }
 
-    /// Says how GRUB names the partition that it starts from, for example `hd0,gpt1`. GRUB 2.06
-    /// measures that name.
+    /// Sets how GRUB names the partition that it starts from, for example `hd0,gpt1`. GRUB 2.06 measures that
+    /// name.
     #[must_use]
     pub fn with_grub_device(mut self, device: impl Into<String>) -> Self {
         self.grub_device = Some(device.into());
@@ -215,7 +215,7 @@ impl PlatformState {
     /// of attributes before the data.
     ///
     /// A running system shows shim's lists only as mirrors (`MokListRT`, `SbatLevelRT`); they are treated as
-    /// what they mirror.
+    /// the variables that they mirror.
     ///
     /// # Errors
     /// [`PlatformError`] naming the file.
@@ -293,9 +293,8 @@ impl PlatformState {
 
     /// Whether images will be verified.
     ///
-    /// Without the variable `SecureBoot`, which no store holds, the answer follows from its cause
-    /// (UEFI 2.10, 32.3, and EDK II's `SecureBootEnable`): a platform key, and no switch that is
-    /// off.
+    /// Without the variable `SecureBoot`, which no store holds, the answer follows from what determines it
+    /// (UEFI 2.10, 32.3, and EDK II's `SecureBootEnable`): a platform key, and no switch that is off.
     ///
     /// # Errors
     /// [`PlatformError::Switch`] when a variable is neither 0 nor 1.

@@ -16,8 +16,8 @@ use super::stub::StubProfile;
 ///
 /// Chains: shim → GRUB → kernel, shim → unified kernel image, firmware → unified kernel image, and the last
 /// through systemd-boot, if it has nothing to choose. What starts is the file of the machine's first boot
-/// entry whose file the image has, otherwise the file in the usual place. Which shim, GRUB and stub these are
-/// is read from the files; the `with_` methods override that.
+/// entry whose file the image has, otherwise the file in the usual place. The versions of shim, GRUB and stub
+/// are read from the files; the `with_` methods override them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BootPredictor {
     pub(super) banks: Banks,
@@ -36,7 +36,7 @@ pub(super) enum Signatures {
     /// They must match their files, and be from a signer that the machine allows.
     #[default]
     Verified,
-    /// Nothing, as simulated firmware does.
+    /// Nothing is required, as with simulated firmware.
     DangerousIgnored,
 }
 
@@ -64,7 +64,7 @@ impl From<PredictError> for ComputeError {
 }
 
 impl BootPredictor {
-    /// A predictor for the SHA-256 bank that finds everything by itself.
+    /// A predictor for the SHA-256 bank that selects everything automatically.
     pub fn new() -> Self {
         Self::default()
     }
@@ -76,43 +76,43 @@ impl BootPredictor {
         self
     }
 
-    /// Takes these files: what firmware starts and, if that is shim, what shim starts.
+    /// Uses these files: what firmware starts and, if that is shim, what shim starts.
     #[must_use]
     pub fn with_stages(mut self, first: impl Into<String>, second: Option<String>) -> Self {
         self.stages = Some((first.into(), second));
         self
     }
 
-    /// Takes this file as the kernel that GRUB starts.
+    /// Uses this file as the kernel that GRUB starts.
     #[must_use]
     pub fn with_kernel(mut self, path: impl Into<String>) -> Self {
         self.kernel = Some(path.into());
         self
     }
 
-    /// Takes this profile instead of the one that GRUB's `.sbat` section names.
+    /// Uses this profile instead of the one that GRUB's `.sbat` section names.
     #[must_use]
     pub fn with_grub_profile(mut self, profile: GrubProfile) -> Self {
         self.grub = Some(profile);
         self
     }
 
-    /// Takes this profile instead of the one that the stub's `.sdmagic` section names.
+    /// Uses this profile instead of the one that the stub's `.sdmagic` section names.
     #[must_use]
     pub fn with_stub_profile(mut self, profile: StubProfile) -> Self {
         self.stub = Some(profile);
         self
     }
 
-    /// Takes this profile instead of the one that shim's `.data.ident` section names.
+    /// Uses this profile instead of the one that shim's `.data.ident` section names.
     #[must_use]
     pub fn with_shim_profile(mut self, profile: ShimProfile) -> Self {
         self.shim = Some(profile);
         self
     }
 
-    /// Predicts these registers only, and reads no more than they need: without PCR 9, programs
-    /// are hashed once instead of twice.
+    /// Predicts only these registers, and reads no more than they need: without PCR 9, programs are hashed
+    /// once instead of twice.
     #[must_use]
     pub fn with_registers(mut self, registers: PcrSet) -> Self {
         self.registers = Some(registers);
@@ -128,7 +128,7 @@ impl BootPredictor {
         self.registers.is_none_or(|registers| registers.contains(pcr))
     }
 
-    /// Binds the predictor to a machine, so that it can be used where images alone are computed.
+    /// Binds the predictor to a machine, so that it can be used where only an image is given.
     pub fn on(self, platform: PlatformState) -> MachinePredictor {
         MachinePredictor { predictor: self, platform }
     }

@@ -21,7 +21,7 @@ pub enum PredictError {
     /// The boot files cannot be determined.
     #[error("cannot find the boot files")]
     Find(#[source] FindError),
-    /// The variables contradict themselves.
+    /// The variables contradict each other.
     #[error("cannot read the state of the machine")]
     Platform(#[source] PlatformError),
     /// A file cannot be opened or read.
@@ -29,7 +29,7 @@ pub enum PredictError {
     Open {
         /// Path in the image.
         file: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -38,7 +38,7 @@ pub enum PredictError {
     Pe {
         /// Path in the image.
         file: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: PeError,
     },
@@ -47,7 +47,7 @@ pub enum PredictError {
     Signature {
         /// Path in the image.
         file: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: SignatureError,
     },
@@ -57,16 +57,16 @@ pub enum PredictError {
     Authority {
         /// Path in the image.
         file: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: AuthorityError,
     },
-    /// What this shim measures is not known, or it would not continue.
+    /// What this shim measures is not known, or the shim would not continue.
     #[error("the measurements of {file} are not known")]
     Shim {
         /// Path in the image.
         file: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: ShimError,
     },
@@ -75,16 +75,16 @@ pub enum PredictError {
     Grub {
         /// Path in the image.
         file: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: GrubError,
     },
-    /// What this stub measures is not known, or it would not continue.
+    /// What this stub measures is not known, or the stub would not continue.
     #[error("the measurements of {file} are not known")]
     Stub {
         /// Path in the image.
         file: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: StubError,
     },
@@ -93,11 +93,11 @@ pub enum PredictError {
     UnknownLoader {
         /// Path in the image.
         file: String,
-        /// What it says it is.
+        /// What the file says it is.
         what: String,
     },
     /// shim starts a file that the image does not have.
-    #[error("{file} has nothing to start")]
+    #[error("the file that {file} starts is missing from the image")]
     NoSecondStage {
         /// Path of shim.
         file: String,
@@ -119,14 +119,14 @@ pub enum PredictError {
     Register {
         /// Register.
         pcr: PcrIndex,
-        /// Why.
+        /// The cause.
         #[source]
         source: Unpredictable,
     },
 }
 
 impl PredictError {
-    /// Whether it is known that the machine would refuse to start a file; otherwise it is unknown.
+    /// Whether it is certain that the machine would refuse to start a file.
     pub fn is_refusal(&self) -> bool {
         match self {
             Self::Authority { source, .. } => source.is_refusal(),
@@ -135,7 +135,7 @@ impl PredictError {
         }
     }
 
-    /// The file that it is about; none when files could not be found or a variable is at fault.
+    /// The file that the error is about; none if files were not found or a variable is at fault.
     pub fn file(&self) -> Option<&str> {
         match self {
             Self::Find(_) | Self::Platform(_) | Self::Register { .. } => None,

@@ -26,12 +26,12 @@ pub struct Prediction {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Register<'p> {
-    /// Its values in all banks that were computed.
+    /// The predicted values in all computed banks.
     Predicted(BankDigests),
     /// Its value in an earlier boot of the machine, in the SHA-256 bank. Nothing guarantees that
-    /// the next boot leaves the same.
+    /// the next boot produces the same value.
     Recorded(BankDigests),
-    /// It does not follow from image and machine.
+    /// The value does not follow from the image and the machine.
     Unpredictable(&'p Unpredictable),
 }
 
@@ -88,7 +88,7 @@ impl Prediction {
 
     /// Takes registers that the firmware extends (0 to 3, 5 and 6) from the log of an earlier boot
     /// of the machine, in the SHA-256 bank, which is the one that was verified. They become
-    /// [`Register::Recorded`], and each of their events says so by its id, such as `Pcr0Recorded`.
+    /// [`Register::Recorded`], and each of their events says so by its ID, such as `Pcr0Recorded`.
     ///
     /// Only registers that are not predicted are taken. PCR 0 stays unpredictable if the TPM was
     /// started at a locality other than 0, as its value then does not start at zero.
@@ -113,8 +113,8 @@ impl Prediction {
     }
 
     /// The SHA-256 values of the known registers that something is measured into: the predicted
-    /// ones, and the recorded ones that were taken on demand. Also of one that [has to stay
-    /// empty](Self::has_to_stay_empty).
+    /// ones, and the recorded ones that were taken on request. This includes a register that [has
+    /// to stay empty](Self::has_to_stay_empty).
     pub fn expected(&self) -> ExpectedPcrs {
         let known = self.measurements.iter();
         let measured = Measurement::fold(known.filter(|m| self.is_known(m.pcr)).cloned());

@@ -1,4 +1,4 @@
-//! Symbolic links within an image: its root is the root of all paths, wherever it lies.
+//! Symbolic links within an image: its root is the root of all paths, wherever the image is.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,8 +15,8 @@ pub(super) const MAX_DEPTH: usize = 64;
 /// everything else.
 ///
 /// # Errors
-/// [`InvalidInput`](io::ErrorKind::InvalidInput) if `path` itself is not relative and plain, and
-/// when too many links follow each other; what `link_of` fails with.
+/// [`InvalidInput`](io::ErrorKind::InvalidInput) if `path` itself is not relative and plain, or if
+/// there are too many links in a row; also any error of `link_of`.
 pub(super) fn resolve(
     path: &str,
     mut link_of: impl FnMut(&str) -> io::Result<Option<String>>,

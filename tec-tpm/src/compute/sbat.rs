@@ -1,5 +1,5 @@
-//! The `.sbat` section: which components, in which versions, a boot file is made of
-//! (shim's SBAT.md, "The .sbat section").
+//! The `.sbat` section: the components of a boot file and their versions (shim's SBAT.md, "The
+//! .sbat section").
 
 /// The entries of a `.sbat` section.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,8 +23,8 @@ pub struct SbatEntry {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SbatError {
-    /// It is not text.
-    #[error(".sbat is not text from offset {offset} on")]
+    /// The section is not text.
+    #[error(".sbat is not UTF-8 text from offset {offset} on")]
     Encoding {
         /// Offset in the section.
         offset: usize,

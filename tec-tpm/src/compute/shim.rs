@@ -49,7 +49,7 @@ const REQUESTS: [&str; 10] = [
 /// shim, pe.c: the bit of `MokPolicy` that asks for NX.
 const NX_REQUIRED: u8 = 1;
 impl ShimProfile {
-    /// Picks the profile by the section `.data.ident`.
+    /// Selects the profile by the section `.data.ident`.
     ///
     /// # Errors
     /// [`ShimError`] for anything that has not been observed.
@@ -106,7 +106,7 @@ impl Shim {
         Ok(shim)
     }
 
-    /// Whether shim continues: its own level, and what it requires of images.
+    /// Checks that shim continues: its own level, and what it requires of images.
     fn check(&self, file: &PeFile) -> Result<(), ShimError> {
         if let Some([policy]) = self.policy.as_deref()
             && policy & NX_REQUIRED != 0
@@ -128,7 +128,7 @@ impl Shim {
         SbatLevel::new(&self.sbat_level)
     }
 
-    /// The vendor's database of signature lists; empty where the vendor has one certificate.
+    /// The vendor's database of signature lists; empty if the vendor has a single certificate.
     pub(super) fn vendor_db(&self) -> &[u8] {
         &self.vendor_db
     }
@@ -148,7 +148,7 @@ impl Shim {
         &self.mok_list
     }
 
-    /// Whether the user has told shim not to use the firmware's keys.
+    /// Whether the user has configured shim not to use the firmware's keys.
     pub(super) fn ignores_db(&self) -> bool {
         is_set(self.db_state.as_deref())
     }

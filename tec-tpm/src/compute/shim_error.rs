@@ -2,7 +2,7 @@
 
 use super::sbat::{SbatError, SbatRevocation};
 
-/// It is not known what shim measures.
+/// What shim measures is not known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShimError {
@@ -18,15 +18,15 @@ pub enum ShimError {
     /// There is no section with the vendor's keys.
     #[error("there is no .vendor_cert section")]
     NoVendorKeys,
-    /// The section with the vendor's keys contradicts itself.
+    /// The section with the vendor's keys is inconsistent.
     #[error(".vendor_cert offset {offset}: {size} bytes exceed the section")]
     VendorKeys {
         /// Where the part begins.
         offset: usize,
-        /// Its size.
+        /// Size of the part.
         size: usize,
     },
-    /// There is no section with revocation levels, or it contradicts itself.
+    /// There is no section with revocation levels, or it is inconsistent.
     #[error("there is no readable .sbatlevel section")]
     SbatLevel,
     /// shim's own section `.sbat` cannot be read.
@@ -36,7 +36,10 @@ pub enum ShimError {
     #[error("this boot would be refused: the level in force revokes shim itself")]
     Revoked(#[source] SbatRevocation),
     /// MokManager asks the user before the boot continues.
-    #[error("MokManager would ask the user first, because of variable {variable}")]
+    #[error(
+        "cannot predict this boot: MokManager would prompt first, because a request is pending \
+         in {variable} (reboot and finish it in MokManager)"
+    )]
     PendingRequest {
         /// Variable with the request.
         variable: &'static str,
@@ -44,7 +47,7 @@ pub enum ShimError {
     /// The policy requires images that keep data and code apart (NX), which is not supported.
     #[error("variable MokPolicy requires NX in images, which is not supported")]
     NxPolicy,
-    /// The mirror of the machine owner keys does not begin with this shim's own.
-    #[error("MokListRT was written by another shim, so the user's keys cannot be identified")]
+    /// The mirror of the machine owner keys does not begin with this shim's own keys.
+    #[error("MokListRT was written by a different shim, so the user's keys cannot be identified")]
     ForeignMirror,
 }

@@ -18,8 +18,8 @@ pub(super) fn or_placeholder(list: Vec<u8>) -> Vec<u8> {
     if list.is_empty() { siglist::one(siglist::SHA256, Guid::SHIM, &[0; 32]) } else { list }
 }
 
-/// A variable that shim keeps: one that the running system could have written is deleted (shim,
-/// mok.c, `import_one_mok_state`).
+/// A variable that shim keeps: shim deletes one that the running system could have written (shim, mok.c,
+/// `import_one_mok_state`).
 fn kept_variable(platform: &PlatformState, name: &str) -> Option<Vec<u8>> {
     let variable = platform.get(name, Guid::SHIM)?;
     let kept = variable.attributes & (NON_VOLATILE | BOOT_SERVICES) != 0
@@ -70,8 +70,7 @@ pub(super) fn user_list(
     user.map(<[u8]>::to_vec).ok_or(ShimError::ForeignMirror)
 }
 
-/// The level that is in force after shim has looked at the stored one (shim, sbat.c,
-/// `set_sbat_uefi_variable`).
+/// The level that is in force after shim has checked the stored one (shim, sbat.c, `set_sbat_uefi_variable`).
 pub(super) fn sbat_level(
     section: Option<&[u8]>,
     platform: &PlatformState,
@@ -109,8 +108,8 @@ fn stored_level(platform: &PlatformState) -> Option<&[u8]> {
     [plain, plain | TIME_BASED].contains(&variable.attributes).then_some(variable.data.as_slice())
 }
 
-/// Whether shim keeps the stored level (shim, sbat.c, `preserve_sbat_uefi_variable`): its version is
-/// newer, or its date is not older. Both are compared as text.
+/// Whether shim keeps the stored level (shim, sbat.c, `preserve_sbat_uefi_variable`): its version is newer,
+/// or its date is not older. Both are compared as strings.
 fn is_at_least(stored: &[u8], candidate: &[u8]) -> bool {
     let fields = |level: &[u8]| {
         let mut fields = level.split(|byte| *byte == b',' || *byte == b'\n').skip(1);

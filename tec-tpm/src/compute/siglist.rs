@@ -66,7 +66,7 @@ pub(super) struct SignatureEntry<'d> {
     pub(super) position: usize,
 }
 
-/// SHA-256 digest of each entry of a variable: of the type of its list, its owner and its value.
+/// SHA-256 digest of each entry of a variable, over the type of its list, its owner and its value.
 pub(crate) fn entry_digests(data: &[u8]) -> Result<Vec<[u8; 32]>, SignatureListError> {
     let digest = |entry: &SignatureEntry<'_>| {
         Sha256::new()

@@ -8,9 +8,9 @@ use x509_cert::der::{Decode as _, SliceReader, Tag, TagNumber};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SignaturePresence {
-    /// Firmware or shim would refuse it without a signature.
+    /// Firmware or shim would refuse the file without a signature.
     Required,
-    /// It may be unsigned.
+    /// The file may be unsigned.
     Optional,
 }
 
@@ -32,10 +32,10 @@ pub enum SignedDigest {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SignatureError {
-    /// There is no SHA-256 signature, and there must be one.
+    /// A required SHA-256 signature is missing.
     #[error("the file has no embedded SHA-256 signature, and Secure Boot needs one")]
     Unsigned,
-    /// A signature signs something else.
+    /// A signature is for different content.
     #[error("the file's digest is {computed}, but its signature is over {signed}")]
     Mismatch {
         /// Digest of the file.
@@ -48,7 +48,7 @@ pub enum SignatureError {
     Entry {
         /// Where the entry begins.
         offset: usize,
-        /// Its length field.
+        /// Length field of the entry.
         length: u32,
     },
     /// More entries than the limit.
@@ -62,7 +62,7 @@ pub enum SignatureError {
     Content {
         /// Where the entry begins.
         offset: usize,
-        /// What fails.
+        /// Why the signature cannot be read.
         #[source]
         source: SignatureContentError,
     },
@@ -75,19 +75,19 @@ pub enum SignatureContentError {
     /// Not DER, or not the expected structure.
     #[error("the DER structure is not that of a signature: {reason}")]
     Der {
-        /// What the DER reader says.
+        /// Error of the DER reader.
         reason: String,
     },
-    /// Another type of content.
-    #[error("the content type is {oid}")]
+    /// The content is of another type.
+    #[error("the content type {oid} is not that of an Authenticode signature")]
     ContentType {
         /// Object identifier that was found.
         oid: String,
     },
-    /// A SHA-256 digest of another length.
+    /// A SHA-256 digest has the wrong length.
     #[error("the SHA-256 digest has {length} bytes")]
     DigestLength {
-        /// Its length.
+        /// Length of the digest.
         length: usize,
     },
 }

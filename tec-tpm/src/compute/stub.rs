@@ -1,5 +1,5 @@
-//! What systemd-stub measures: the sections of its unified kernel image, the add-ons beside it, and
-//! what it passes to the kernel.
+//! What systemd-stub measures: the sections of its unified kernel image, the add-ons next to it,
+//! and what it passes to the kernel.
 
 use super::load_options::StubOptions;
 use super::measurement::Component;
@@ -25,20 +25,20 @@ pub enum StubProfile {
     V262,
 }
 
-/// It is not known what the stub of a unified kernel image measures.
+/// What the stub of a unified kernel image measures is not known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StubError {
-    /// The section that identifies the stub is missing or says something else.
+    /// The section that identifies the stub is missing or invalid.
     #[error("there is no .sdmagic section to identify the stub")]
     NoMagic,
-    /// The boot entry chooses a profile that the image does not have.
+    /// The boot entry selects a profile that the image does not have.
     #[error("this boot would be refused: the image has no profile {profile}")]
     NoProfile {
         /// Number of the profile, from 0.
         profile: u32,
     },
-    /// The stub does not support several sections with one name.
+    /// The stub does not support several sections with the same name.
     #[error("systemd-stub 252 may use any of several sections with the same name")]
     Repeated,
     /// A version that has not been observed.
@@ -75,7 +75,7 @@ const MEASURED: [UkiSection; 12] = [
 ];
 /// Sections whose use depends on the machine's hardware.
 const CHOSEN: [&str; 2] = [".dtbauto", ".efifw"];
-/// What stub 252 does not know or does not measure.
+/// Sections that stub 252 does not support or does not measure.
 const NOT_IN_252: [&str; 5] = [".ucode", ".uname", ".sbat", ".profile", ".hwids"];
 
 const fn section(name: &'static str, title: Component, content: Component) -> UkiSection {
@@ -88,7 +88,7 @@ pub(super) fn hashed_sections() -> impl Iterator<Item = &'static str> {
 }
 
 impl StubProfile {
-    /// Picks the profile by the section `.sdmagic`.
+    /// Selects the profile by the section `.sdmagic`.
     ///
     /// # Errors
     /// [`StubError`] for anything that has not been observed.
@@ -144,8 +144,8 @@ impl StubProfile {
         }
     }
 
-    /// A command line that was passed to it, as it uses it; stub 252, too, was observed to drop
-    /// white space at its end.
+    /// A command line that was passed to the stub, as the stub uses it; stub 252 was also observed
+    /// to drop trailing white space.
     pub(super) fn handed_line(self, line: &str) -> Result<String, Unpredictable> {
         self.command_line(line.trim_end_matches(' ').as_bytes())
     }
@@ -168,8 +168,8 @@ impl StubProfile {
         Ok(trimmed.replace(blank, " "))
     }
 
-    /// The archives that it creates from its own sections, in the order of their place in the
-    /// initial file system.
+    /// The archives that it creates from its own sections, in their order in the initial file
+    /// system.
     pub(super) fn archives(self, file: &PeFile) -> impl Iterator<Item = Vec<u8>> {
         let names = [
             (".pcrsig", "tpm2-pcr-signature.json"),
@@ -184,7 +184,8 @@ impl StubProfile {
         })
     }
 
-    /// Whether what it passes to the kernel follows from the image and the files next to it.
+    /// Checks that what the stub passes to the kernel follows from the image and the files next to
+    /// it.
     pub(super) fn check_kernel(self, file: &PeFile, line: &str) -> Result<(), Unpredictable> {
         if self == Self::V262 {
             return Err(Unpredictable::BootSecret);

@@ -8,8 +8,8 @@ use sha2::{Digest as _, Sha256};
 
 use super::memory::MemoryImage;
 
-/// Builds a small PE32+ file with sections, checksum zero, and on demand an Authenticode signature
-/// (of no one: it has only the part that names the digest).
+/// Builds a small PE32+ file with sections, a zero checksum and, optionally, an Authenticode
+/// signature (of no one: it has only the part that names the digest).
 #[derive(Clone, Debug, Default)]
 pub struct PeBuilder {
     sections: Vec<(String, Vec<u8>)>,
@@ -169,8 +169,8 @@ pub fn grub(version: &str) -> Vec<u8> {
     PeBuilder::new().section(".text", b"GRUB".repeat(200)).section(".sbat", sbat).signed().build()
 }
 
-/// A signed PE file for a shim of the given version, with a vendor certificate that nobody holds
-/// the key of.
+/// A signed PE file for a shim of the given version, with a vendor certificate whose key nobody
+/// holds.
 pub fn shim(version: &str) -> Vec<u8> {
     // shim, cert.S: sizes and offsets of the allowed and the revoked part.
     let certificate = der(0x30, &[b"vendor"]);

@@ -1,6 +1,6 @@
 //! The section table of a unified kernel image with several profiles (UAPI group, "Unified Kernel
 //! Image", "Multi-Profile UKIs"): sections before the first `.profile` are the base, those from the
-//! n-th `.profile` on to the next one are of profile n and take the place of the base's.
+//! n-th `.profile` to the next one belong to profile n and replace those of the base.
 
 use std::io::Read as _;
 
@@ -65,7 +65,7 @@ impl SectionTable {
         Some(Self { entries: entries.collect::<Option<_>>()? })
     }
 
-    /// Where the sections begin that do not count for this profile.
+    /// Where the sections that do not count for this profile begin.
     ///
     /// # Errors
     /// [`StubError::NoProfile`] when the image has no such profile.
@@ -87,8 +87,8 @@ impl SectionTable {
         chosen.into_iter().find(|entry| entry.name == name)
     }
 
-    /// The sections that count: of a name the first one of the profile, else the first of the
-    /// base. Profile 0 is implied where there is none.
+    /// The sections that count: for each name, the first one of the profile, else the first of the
+    /// base. Profile 0 is implied if there is none.
     fn chosen(&self, profile: u32) -> Option<Vec<&TableEntry>> {
         let mut parts = vec![Vec::new()];
         for entry in &self.entries {

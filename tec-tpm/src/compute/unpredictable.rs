@@ -4,13 +4,15 @@
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unpredictable {
-    /// Code, settings and devices of the machine.
-    #[error("the firmware measures its own code, settings and devices; take the value from a log")]
+    /// The register holds code, settings and devices of the machine.
+    #[error(
+        "the firmware measures its own code, settings and devices; take the value from an event log"
+    )]
     Firmware,
     /// The register was not requested.
     #[error("it was not requested")]
     NotAsked,
-    /// Measured after the boot chain.
+    /// The register is extended after the boot chain.
     #[error("the running system measures it")]
     OperatingSystem,
     /// The keys of the machine were not given.
@@ -22,18 +24,18 @@ pub enum Unpredictable {
     /// systemd-stub from version 258 on adds a secret of the machine to the initial file system.
     #[error("the stub adds a secret of the machine to the initial file system")]
     BootSecret,
-    /// GRUB's script does more than is followed here.
+    /// GRUB's script does more than is supported here.
     #[error("line {line} of {file} is not supported: {reason}")]
     Script {
         /// File.
         file: String,
         /// Line, from 1.
         line: usize,
-        /// What is not followed.
+        /// What is not supported.
         reason: &'static str,
     },
     /// There is no script where this GRUB looks for it.
-    #[error("there is no {file} to configure GRUB")]
+    #[error("GRUB's configuration file {file} is missing")]
     NoScript {
         /// File that was looked for.
         file: String,
@@ -41,16 +43,16 @@ pub enum Unpredictable {
     /// GRUB 2.06 measures the name of its partition, and the machine's state does not include it.
     #[error("GRUB measures the name of its partition, which was not given")]
     GrubDevice,
-    /// Vendors change what GRUB measures.
+    /// This vendor's GRUB has not been observed; vendors change what GRUB measures.
     #[error("the measurements of this vendor's GRUB are not known here")]
     GrubVendor,
     /// The kernel has not been observed.
-    #[error("whether kernel {version} measures its command line and initrd is not known")]
+    #[error("it is not known whether kernel {version} measures its command line and initrd")]
     KernelVersion {
-        /// Its version.
+        /// Version of the kernel.
         version: String,
     },
-    /// An option of the kernel changes what it loads.
+    /// A kernel option changes what the kernel loads.
     #[error("the kernel's option {option} changes what it loads")]
     KernelOption {
         /// The option.
@@ -62,10 +64,10 @@ pub enum Unpredictable {
         /// What is wrong with it.
         reason: &'static str,
     },
-    /// A section whose use depends on the machine, or that is not followed.
+    /// A section whose use depends on the machine, or that is not supported.
     #[error("the image alone does not determine how section {section} is used")]
     Section {
-        /// Its name.
+        /// Name of the section.
         section: String,
     },
     /// A file next to the boot files adds measurements, which is not supported.

@@ -28,7 +28,7 @@ pub enum VariableStoreError {
     /// The image is larger than the limit.
     #[error("the image has {size} bytes, more than the limit of {limit}")]
     TooLarge {
-        /// Its size.
+        /// Size of the image.
         size: usize,
         /// Limit.
         limit: usize,
@@ -44,9 +44,9 @@ pub enum VariableStoreError {
     /// A magic number is missing.
     #[error("offset {offset}: not a valid {part}")]
     Magic {
-        /// Where it should be.
+        /// Where the part should begin.
         offset: usize,
-        /// What should begin there.
+        /// The part that should begin there.
         part: &'static str,
     },
     /// The name of a variable is not UTF-16.
@@ -150,7 +150,7 @@ fn record<'i>(
     Ok(Some(data_end.next_multiple_of(4)))
 }
 
-/// A variable in transition counts only where its successor was not completed.
+/// A variable in transition counts only if its successor was not completed.
 fn settled(variables: Vec<(u8, StoredVariable<'_>)>) -> Vec<StoredVariable<'_>> {
     let added: std::collections::BTreeSet<(Guid, String)> = variables
         .iter()

@@ -12,8 +12,8 @@ use super::x509::Certificate;
 use crate::guid::Guid;
 
 /// What firmware finds (EDK II, `DxeImageVerificationHandler`): for one signature after another,
-/// revocations first, then certificates, then digests of `db`; the first match counts. A signature
-/// that is revoked refuses the image, whatever the others say.
+/// revocations first, then certificates, then digests of `db`; the first match counts. A revoked
+/// signature causes the image to be refused, regardless of the others.
 pub(super) fn by_firmware(
     platform: &PlatformState,
     file: &PeFile,
@@ -115,7 +115,7 @@ fn first_digest(
     Ok(None)
 }
 
-/// Of each list only the first entry is tried as a certificate.
+/// Only the first entry of each list is tried as a certificate.
 fn first_certificate(
     databases: &[Database<'_>],
     image: &Image<'_>,

@@ -178,7 +178,8 @@ impl<'d> Certificate<'d> {
         Err(unsupported("key", algorithm))
     }
 
-    /// Whether it is for kernel modules, which shim does not let sign boot files.
+    /// Whether the certificate is only for kernel modules; shim does not accept boot files signed
+    /// with it.
     pub(super) fn signs_modules_only(&self) -> bool {
         self.key_usages().is_ok_and(|usages| usages)
     }

@@ -1,4 +1,4 @@
-//! Answers as they come, bounded and checked.
+//! Answers as received, bounded and checked.
 
 use zeroize::Zeroizing;
 
@@ -13,19 +13,19 @@ pub(super) const HEADER: usize = 10;
 /// Offset of the size.
 const SIZE: usize = 2;
 
-/// What a TPM sent is inconsistent.
+/// The answer of a TPM is inconsistent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AnswerError {
-    /// It ends early, or a field has an impossible value.
+    /// The answer ends early, or a field has an impossible value.
     #[error("the answer is malformed")]
     Malformed(#[from] WireError),
-    /// It states a size other than its own.
+    /// The answer states a size other than its own.
     #[error("the answer states a length of {said} bytes, but has {length}")]
     Size {
-        /// What it says.
+        /// Size that the answer states.
         said: u32,
-        /// What it has.
+        /// Size that the answer has.
         length: usize,
     },
     /// The tag is not that of an answer.
@@ -36,7 +36,8 @@ pub enum AnswerError {
     },
 }
 
-/// A good answer: the handle, if the command gives one, and the parameters. They may be secret.
+/// A successful answer: the handle, if the command returns one, and the parameters, which may be
+/// secret.
 pub(super) struct Answer {
     bytes: Zeroizing<Vec<u8>>,
     handle: Option<u32>,
@@ -68,7 +69,7 @@ impl Answer {
         Ok(Ok(Self { bytes, handle, parameters }))
     }
 
-    /// The handle; zero, which no object has, after a command that gives none.
+    /// The handle; zero, which no object has, after a command that returns none.
     pub(super) fn handle(&self) -> u32 {
         self.handle.unwrap_or_default()
     }
@@ -86,7 +87,7 @@ pub(super) fn announced(header: &[u8; HEADER]) -> usize {
     size.map_or(0, |size| usize::try_from(size).unwrap_or(usize::MAX))
 }
 
-/// Parameters that have their size in front, since authorizations follow.
+/// Parameters after their size, since authorizations follow them.
 fn sized_range(reader: &mut WireReader<'_>) -> Result<std::ops::Range<usize>, WireError> {
     let offset = reader.offset();
     let size = reader.u32()?;

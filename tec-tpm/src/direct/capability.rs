@@ -9,8 +9,8 @@ const CAP_HANDLES: u32 = 1;
 const CAP_PROPERTIES: u32 = 6;
 /// TPM_PT_NV_BUFFER_MAX (Part 2, "TPM_PT"): most bytes that one NV command carries.
 const NV_BUFFER_MAX: u32 = 0x12c;
-/// What every TPM of a PC supports (TCG PC Client Platform TPM Profile, "Capabilities": the buffer
-/// is at least this large).
+/// What every PC TPM supports (TCG PC Client Platform TPM Profile, "Capabilities": the buffer is at
+/// least this large).
 const NV_BUFFER_LEAST: u16 = 512;
 
 /// Whether an object or index lies at a handle; asking for it directly would make an absent one
@@ -20,7 +20,7 @@ pub(super) fn handle_exists(channel: &mut Channel, handle: u32) -> Result<bool, 
     Ok(first == Some(handle))
 }
 
-/// The first handle that is not below another.
+/// The first handle that is not below `from`.
 fn first_handle(channel: &mut Channel, from: u32) -> Result<Option<u32>, CommandError> {
     let answer = channel.run(&request(CAP_HANDLES, from))?;
     let mut reader = answer.parameters();

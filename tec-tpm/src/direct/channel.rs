@@ -10,7 +10,7 @@ use super::transport::Transport;
 use crate::tpm::TpmError;
 use crate::wire::WireError;
 
-/// How often a busy TPM is asked again: about ten seconds, which covers a self-test.
+/// Maximum number of attempts with a busy TPM: about ten seconds, which covers a self-test.
 const ATTEMPTS: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -21,7 +21,7 @@ pub enum CommandError {
     /// The TPM refused.
     #[error("the TPM answers {code}")]
     Refused {
-        /// Its code.
+        /// Response code.
         code: ResponseCode,
     },
     /// Nothing was sent or received.
@@ -30,7 +30,7 @@ pub enum CommandError {
     /// The received bytes are not an answer to the command.
     #[error("the TPM's answer cannot be read")]
     Answer(#[source] AnswerError),
-    /// An earlier answer did not arrive; one that arrives now might be that one.
+    /// An earlier answer did not arrive; one that arrives now might be the earlier one.
     #[error("the connection to the TPM failed earlier")]
     Broken,
 }
@@ -66,7 +66,7 @@ impl Channel {
         Self { transport, is_broken: false }
     }
 
-    /// Sends a command, again while the TPM is busy, and returns its good answer.
+    /// Sends a command, repeatedly while the TPM is busy, and returns the successful answer.
     pub(super) fn run(&mut self, command: &Command) -> Result<Answer, CommandError> {
         let bytes = command.encode();
         let mut attempts = ATTEMPTS;

@@ -15,12 +15,12 @@ const PARAMETER: u32 = 0x040;
 /// RC_S: it is a session.
 const SESSION: u32 = 0x800;
 
-/// TPM_RC_TESTING, _YIELDED and _RETRY: the same command again, later.
+/// TPM_RC_TESTING, _YIELDED and _RETRY: send the same command again later.
 const AGAIN: [u32; 3] = [0x90a, 0x908, 0x922];
 /// TPM_RC_LOCKOUT.
 const LOCKOUT: u32 = 0x921;
 
-/// Those of format zero and of warnings that a node may meet.
+/// Codes of format zero, and warnings, that a node may encounter.
 const PLAIN: [(u32, &str); 12] = [
     (0x100, "TPM_RC_INITIALIZE"),
     (0x101, "TPM_RC_FAILURE"),
@@ -36,7 +36,7 @@ const PLAIN: [(u32, &str); 12] = [
     (0x923, "TPM_RC_NV_UNAVAILABLE"),
 ];
 
-/// Those of format one, by their number.
+/// Codes of format one, by their number.
 const NUMBERED: [(u32, &str); 12] = [
     (0x04, "TPM_RC_VALUE"),
     (0x05, "TPM_RC_HIERARCHY"),

@@ -10,7 +10,7 @@ const HEADER: usize = 10;
 /// TPM_RS_PW (Part 2, "TPM_RH"): authorization by password.
 const RS_PASSWORD: u32 = 0x4000_0009;
 
-/// What is done (Part 2, "TPM_CC").
+/// Command codes (Part 2, "TPM_CC").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum Code {

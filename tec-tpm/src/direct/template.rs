@@ -30,7 +30,7 @@ const ATTESTATION: ObjectAttributes =
     REQUIRED.union(ObjectAttributes::USER_WITH_AUTH).union(ObjectAttributes::NO_DA);
 
 /// TPMT_PUBLIC of the templates L-1 and L-2 (TCG EK Credential Profile for TPM Family 2.0, "Default
-/// EK Templates"). To the byte: another template gives another key.
+/// EK Templates"). Byte for byte: a different template yields a different key.
 pub(super) fn endorsement_key(algorithm: EkAlgorithm) -> Vec<u8> {
     let kind = match algorithm {
         EkAlgorithm::Rsa2048 => ALG_RSA,

@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 use super::answer::{HEADER, MAX_ANSWER, announced};
 use crate::tpm::TpmError;
 
-/// Forms of the configuration string, for people.
+/// Forms of the configuration string, for error messages.
 const FORMS: &str = "device:<path>, swtpm:host=<host>,port=<port>";
 /// Where libtss2 looks for `swtpm` by default (tss2-tcti-swtpm(7)).
 const SWTPM_HOST: &str = "localhost";
@@ -25,8 +25,8 @@ pub(super) trait Transport: fmt::Debug + Send {
     fn transmit(&mut self, command: &[u8]) -> io::Result<Zeroizing<Vec<u8>>>;
 }
 
-/// Opens what a configuration names. What is not understood is refused: using a TPM other than the
-/// intended one would be worse.
+/// Opens the TPM that a configuration names. Anything not understood is refused: using a TPM other
+/// than the intended one would be worse.
 pub(super) fn open(tcti: &str) -> Result<Box<dyn Transport>, TpmError> {
     let refused = || TpmError::Tcti { tcti: tcti.to_owned(), forms: FORMS };
     let opened: io::Result<Box<dyn Transport>> = match tcti.split_once(':') {
@@ -90,7 +90,8 @@ fn uninterrupted(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usiz
     }
 }
 
-/// The data channel of `swtpm`: a stream in which each answer says its size (swtpm(8), "--server").
+/// The data channel of `swtpm`: a stream in which each answer states its size (swtpm(8),
+/// "--server").
 #[derive(Debug)]
 struct Socket(TcpStream);
 

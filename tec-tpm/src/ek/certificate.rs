@@ -32,34 +32,35 @@ const UNDERSTOOD: [ObjectIdentifier; 5] = [
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CertificateError {
-    /// More bytes than any certificate has.
+    /// The input is larger than any certificate.
     #[error("the certificate has {length} bytes, which is too large")]
     TooLarge {
-        /// What was given.
+        /// Size of the input in bytes.
         length: usize,
     },
-    /// Not an X.509 certificate in DER.
+    /// The input is not an X.509 certificate in DER.
     #[error("the certificate is malformed")]
     Malformed(#[source] x509_cert::der::Error),
-    /// Not version 3.
+    /// The certificate is not version 3.
     #[error("the certificate is not of version 3")]
     Version,
     /// A critical extension is not supported here.
     #[error("the critical extension {oid} is not supported")]
     CriticalExtension {
-        /// Which.
+        /// Object identifier of the extension.
         oid: String,
     },
-    /// An endorsement key certificate that may sign others.
+    /// An endorsement key certificate may sign other certificates.
     #[error("an endorsement key certificate must not be a CA certificate")]
     IsCa,
-    /// It has no key usage, or not that of a key of its type: RSA keys encipher keys, ECC keys agree.
+    /// The key usage is missing or does not match the type of the key: RSA keys encipher keys, ECC keys agree
+    /// on them.
     #[error("the key usage is missing, or not that of an endorsement key")]
     KeyUsage,
-    /// Its purposes do not include endorsement, or it has none and names no TPM.
+    /// The extended key usage does not include endorsement, or it is missing and no TPM is named.
     #[error("neither the extended key usage nor the subject alternative name is that of a TPM")]
     Purpose,
-    /// The key inside cannot be used.
+    /// The certified key cannot be used.
     #[error("the certified key is not acceptable")]
     Key(#[source] ParsePublicKeyError),
 }
@@ -76,7 +77,7 @@ impl Parsed {
         Self::from_der_up_to(der, MAX_CERTIFICATE)
     }
 
-    /// For certificates that carry more than others.
+    /// Like `from_der`, for certificates that may be larger.
     pub(crate) fn from_der_up_to(der: &[u8], limit: usize) -> Result<Self, CertificateError> {
         if der.len() > limit {
             return Err(CertificateError::TooLarge { length: der.len() });
@@ -110,7 +111,7 @@ impl Parsed {
         &self.certificate
     }
 
-    /// The bytes that the signature is over.
+    /// The signed bytes.
     pub(crate) fn signed(&self) -> &[u8] {
         &self.signed
     }
@@ -197,8 +198,7 @@ impl EkCertificate {
         Ok(Self { parsed, public })
     }
 
-    /// Parses what a TPM keeps in its NV index: the DER form, with padding after it where the
-    /// index is larger.
+    /// Parses what a TPM keeps in its NV index: the DER form, with padding after it if the index is larger.
     ///
     /// # Errors
     /// As [`from_der`](Self::from_der).
@@ -211,7 +211,7 @@ impl EkCertificate {
         &self.public
     }
 
-    /// Name of the issuer, for people.
+    /// Name of the issuer, for display.
     pub fn issuer(&self) -> String {
         self.parsed.issuer()
     }
@@ -221,7 +221,7 @@ impl EkCertificate {
     }
 }
 
-/// Cuts a run of 0x00 or 0xff after the first DER element.
+/// Removes a run of 0x00 or 0xff after the first DER element.
 pub(crate) fn without_padding(bytes: &[u8]) -> &[u8] {
     let length =
         SliceReader::new(bytes).and_then(|mut reader| reader.tlv_bytes().map(<[u8]>::len)).ok();
@@ -246,9 +246,9 @@ fn check_usage(parsed: &Parsed, kind: KeyKind) -> Result<(), CertificateError> {
     if fits { Ok(()) } else { Err(CertificateError::KeyUsage) }
 }
 
-/// Section 3.2 of the profile does not demand an extended key usage, and some manufacturers leave it out;
-/// where there is one, it names endorsement keys. It does demand a subject alternative name with the TPM's
-/// manufacturer, without which a certificate of no purpose may be anyone's.
+/// Section 3.2 of the profile does not demand an extended key usage, and some manufacturers leave it out; if
+/// there is one, it names endorsement keys. It does demand a subject alternative name with the TPM's
+/// manufacturer, without which a certificate without a purpose may be anyone's.
 fn check_purpose(parsed: &Parsed) -> Result<(), CertificateError> {
     let tbs = parsed.certificate().tbs_certificate();
     let purposes = tbs.get_extension::<ExtendedKeyUsage>().map_err(CertificateError::Malformed)?;

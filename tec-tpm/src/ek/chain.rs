@@ -20,9 +20,10 @@ const ECDSA_SHA384: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.100
 /// Curve P-256 as parameter of a key (RFC 5480, section 2.1.1.1).
 const SECP256R1: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.10045.3.1.7");
 
-/// CA certificates between an endorsement key and its root; real chains have up to three.
+/// Maximum number of CA certificates between an endorsement key and its root; real chains have up
+/// to three.
 const MAX_INTERMEDIATES: usize = 5;
-/// Signature checks of one verification, however many CAs carry the same name.
+/// Maximum number of signature checks per verification, however many CAs have the same name.
 const MAX_CHECKS: usize = 64;
 
 /// A chain does not lead to a trusted root.
@@ -30,17 +31,17 @@ const MAX_CHECKS: usize = 64;
 #[non_exhaustive]
 pub enum ChainError {
     /// A certificate of the chain is not valid yet.
-    #[error("the certificate of {subject:?} is valid from {from} only")]
+    #[error("the certificate of {subject:?} is not valid before {from}")]
     NotYetValid {
-        /// Whose.
+        /// Subject of the certificate.
         subject: String,
         /// First second of validity.
         from: Timestamp,
     },
     /// A certificate of the chain has expired.
-    #[error("the certificate of {subject:?} was valid until {until}")]
+    #[error("the certificate of {subject:?} expired at {until}")]
     Expired {
-        /// Whose.
+        /// Subject of the certificate.
         subject: String,
         /// Last second of validity.
         until: Timestamp,
@@ -54,7 +55,7 @@ pub enum ChainError {
     /// The signature algorithm is not accepted.
     #[error("the signature algorithm {oid} is not accepted")]
     Algorithm {
-        /// Which.
+        /// Object identifier of the algorithm.
         oid: String,
     },
     /// The issuer's key has a type that is not accepted, or is malformed.
@@ -63,10 +64,10 @@ pub enum ChainError {
         /// Name of the issuer.
         issuer: String,
     },
-    /// The issuer did not sign this.
+    /// The issuer did not sign the certificate.
     #[error("the certificate of {subject:?} is not signed by its issuer")]
     Signature {
-        /// Whose certificate.
+        /// Subject of the certificate.
         subject: String,
     },
     /// The issuer is not a CA.
@@ -125,17 +126,18 @@ impl VerifiedEk {
         &self.public
     }
 
-    /// Subject of the root, for people.
+    /// Subject of the root, for display.
     pub fn root(&self) -> &str {
         &self.root
     }
 }
 
 /// Checks an endorsement key certificate against trusted roots: every certificate of the chain,
-/// the root too, is valid now, signed by the next, and each issuer is a CA that allows the length.
+/// including the root, must be valid now and signed by the next, and each issuer must be a CA that
+/// allows the length of the chain.
 ///
 /// # Errors
-/// [`ChainError`]: where several chains were tried, the error of the one that got furthest.
+/// [`ChainError`]: if several chains were tried, the error of the one that got furthest.
 ///
 /// # Security
 /// Revocation is not checked: that needs a network. Names are compared byte by byte.

@@ -18,9 +18,9 @@ use crate::wire::push_sized;
 /// Label of the seed, for OAEP and KDFe, with its terminating zero (Part 1, "Credential
 /// Protection").
 const IDENTITY: &[u8] = b"IDENTITY\0";
-/// Label of the encryption key (same place).
+/// Label of the encryption key (same section).
 const STORAGE: &[u8] = b"STORAGE\0";
-/// Label of the integrity key (same place).
+/// Label of the integrity key (same section).
 const INTEGRITY: &[u8] = b"INTEGRITY\0";
 /// Coordinate of P-256.
 const COORDINATE: usize = 32;

@@ -1,4 +1,4 @@
-//! The port of a registration service, over the pieces of this crate.
+//! The challenge issuer of a registration service, built from the parts of this crate.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,13 +22,13 @@ pub enum IssuerError {
     #[error("the attestation key is not acceptable")]
     Ak(#[source] AkError),
     /// The endorsement key is not one of those that are allowed, and no root is trusted.
-    #[error("the endorsement key {ek} is not on the list")]
+    #[error("the endorsement key {ek} is not on the list of accepted keys")]
     NotListed {
-        /// Its fingerprint.
+        /// Fingerprint of the key.
         ek: Fingerprint,
     },
     /// A required certificate was not received.
-    #[error("the endorsement key came without a certificate")]
+    #[error("the node sent no certificate for its endorsement key")]
     NoCertificate,
     /// The certificate is not acceptable.
     #[error("the endorsement key certificate is not acceptable")]
@@ -36,7 +36,7 @@ pub enum IssuerError {
     /// The certificate is for another key.
     #[error("the certificate is for a key other than the one offered")]
     OtherKey,
-    /// No trusted root vouches for it.
+    /// No trusted root vouches for the endorsement key.
     #[error("no trusted root vouches for the endorsement key")]
     Chain(#[source] ChainError),
     /// The challenge could not be created.
@@ -56,7 +56,7 @@ pub struct CredentialIssuer {
 }
 
 impl CredentialIssuer {
-    /// Challenges any endorsement key; a certificate that is sent along must be for it.
+    /// Challenges any endorsement key; a certificate that is sent along must be for that key.
     pub fn new() -> Self {
         Self::default()
     }
@@ -67,7 +67,8 @@ impl CredentialIssuer {
         Self { roots: Some((store, clock)), listed: None }
     }
 
-    /// Challenges these endorsement keys, too, without checking their certificates; without roots, no others.
+    /// Also challenges these endorsement keys, without checking their certificates; without roots, only
+    /// these.
     #[must_use]
     pub fn with_listed(self, eks: impl IntoIterator<Item = Fingerprint>) -> Self {
         Self { listed: Some(eks.into_iter().collect()), ..self }

@@ -1,4 +1,4 @@
-//! Endorsement keys: what vouches that an attestation key lives in a real TPM.
+//! Endorsement keys: proof that an attestation key is in a real TPM.
 //!
 //! ```text
 //!  server                                                TPM
@@ -56,19 +56,19 @@ pub enum EkError {
     /// An attribute is missing.
     #[error("the key lacks the attribute {attribute} of the default template")]
     AttributeMissing {
-        /// Its name in the specification.
+        /// Name of the attribute in the specification.
         attribute: &'static str,
     },
     /// An attribute is set that must not be.
     #[error("the key has the attribute {attribute}, which the default template lacks")]
     AttributeForbidden {
-        /// Its name in the specification.
+        /// Name of the attribute in the specification.
         attribute: &'static str,
     },
     /// The policy is not that of the template.
     #[error("the authorization policy is not that of the default template")]
     Policy,
-    /// Key size, scheme or symmetric algorithm are not those of the template.
+    /// The key size, scheme or symmetric algorithm is not that of the template.
     #[error("the key type, scheme or symmetric algorithm is not that of the default template")]
     Parameters,
 }
@@ -135,7 +135,7 @@ impl EndorsementKey {
         &self.public
     }
 
-    /// Its name.
+    /// Name of the key.
     pub fn name(&self) -> ObjectName {
         self.name
     }

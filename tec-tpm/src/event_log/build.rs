@@ -1,4 +1,4 @@
-//! Writing logs: for tests, for firmware that is only simulated, and for fuzzing.
+//! Writing logs: for tests, for simulated firmware, and for fuzzing.
 
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::PcrIndex;
@@ -56,8 +56,8 @@ impl EventLogBuilder {
         self.event(pcr, kind, data, |bank| bank.hash(measured))
     }
 
-    /// An event with a digest that was computed elsewhere. Other banks than SHA-256 get their hash
-    /// of that digest, for want of the real one.
+    /// An event with a digest that was computed elsewhere. Banks other than SHA-256 get their own
+    /// hash of that digest, since the real one is not known.
     pub fn measure_digest(
         &mut self,
         pcr: PcrIndex,
@@ -190,8 +190,8 @@ fn length_u16(length: usize) -> [u8; 2] {
     u16::try_from(length).unwrap_or(u16::MAX).to_le_bytes()
 }
 
-/// `UEFI_IMAGE_LOAD_EVENT` whose device path is one file path node and the end node
-/// (UEFI 2.10, 10.3.5.4 and 10.3.1). Where the image was loaded is left at zero.
+/// `UEFI_IMAGE_LOAD_EVENT` whose device path is one file path node and the end node (UEFI 2.10,
+/// 10.3.5.4 and 10.3.1). The address at which the image was loaded is left at zero.
 fn image_load_event(path: &str) -> Vec<u8> {
     let name: Vec<u8> = path.encode_utf16().chain([0]).flat_map(u16::to_le_bytes).collect();
     let mut node = vec![0x04, 0x04];

@@ -1,5 +1,5 @@
 //! Event data, read as the event's type prescribes it (PC Client Platform Firmware Profile 1.06,
-//! 10.2 for the structures, 10.4.1 for which type has which).
+//! 10.2 for the structures, 10.4.1 for the structure of each type).
 
 mod structures;
 
@@ -11,28 +11,29 @@ use self::structures::{
 use super::kind::EventKind;
 use crate::guid::Guid;
 
-/// What event data says, by the structure that the event's type prescribes.
+/// Event data, parsed as the structure that the event's type prescribes.
 ///
 /// # Security
 /// Reading proves nothing: an event's digest need not be that of its data, and its type is never
-/// measured. [`Event::measured`](super::Event::measured) tells which bytes are proven.
+/// measured. [`Event::measured`](super::Event::measured) returns the bytes that are proven.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Content<'a> {
     /// `UEFI_VARIABLE_DATA`: a firmware variable.
     Variable {
-        /// Whose variable it is.
+        /// Vendor GUID of the variable.
         vendor: Guid,
-        /// Its name.
+        /// Name of the variable.
         name: String,
-        /// Its value.
+        /// Value of the variable.
         #[serde(serialize_with = "hexadecimal")]
         data: &'a [u8],
     },
-    /// `UEFI_IMAGE_LOAD_EVENT`: a program that the firmware loaded. The digest is Authenticode's.
+    /// `UEFI_IMAGE_LOAD_EVENT`: a program that the firmware loaded. The digest is the Authenticode
+    /// digest.
     Image {
-        /// File path within its volume; empty for one that was loaded from memory.
+        /// File path within its volume; empty for a program that was loaded from memory.
         path: String,
         /// Bytes in memory.
         length: u64,
@@ -54,26 +55,26 @@ pub enum Content<'a> {
         /// Description; only the newer form has one.
         #[serde(skip_serializing_if = "Option::is_none")]
         name: Option<String>,
-        /// Which tables.
+        /// GUIDs of the tables.
         tables: Vec<Guid>,
     },
     /// `UEFI_GPT_DATA`: the partition table of the disk that was booted from.
     Partitions {
         /// The disk.
         disk: Guid,
-        /// Its partitions that are in use.
+        /// The partitions that are in use.
         partitions: Vec<Partition>,
     },
-    /// What ends the measurements of the firmware: 0 or 0xffffffff, or 1 after an error.
+    /// The end of the firmware's measurements: 0 or 0xffffffff, or 1 after an error.
     Separator {
         /// The value.
         value: u32,
     },
     /// `TCG_PCClientTaggedEvent`.
     Tagged {
-        /// Its number, defined by the program that measured it.
+        /// Number of the event, defined by the program that measured it.
         id: u32,
-        /// Its data.
+        /// Data of the event.
         #[serde(serialize_with = "hexadecimal")]
         data: &'a [u8],
     },
@@ -88,12 +89,12 @@ pub enum Content<'a> {
         /// The signature.
         name: String,
     },
-    /// A text.
+    /// Text.
     Text {
-        /// As far as it can be shown.
+        /// The part of it that can be shown.
         text: String,
     },
-    /// Data of no prescribed form, or that could not be read.
+    /// Data that has no prescribed form or could not be read.
     Opaque,
 }
 
@@ -101,11 +102,11 @@ pub enum Content<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Partition {
-    /// Its type.
+    /// Type of the partition.
     pub kind: Guid,
-    /// Its own GUID.
+    /// GUID of the partition.
     pub id: Guid,
-    /// Its name.
+    /// Name of the partition.
     pub name: String,
     /// First block.
     pub first: u64,
@@ -114,7 +115,7 @@ pub struct Partition {
 }
 
 impl<'a> Content<'a> {
-    /// Reads the data of an event of this type. What does not have the prescribed form is
+    /// Reads the data of an event of this type. Data without the prescribed form is
     /// [`Content::Opaque`].
     pub fn read(kind: EventKind, data: &'a [u8]) -> Self {
         Self::structure(kind, data).unwrap_or(Self::Opaque)

@@ -1,5 +1,5 @@
-//! What event data says, in a few words for people. All of it is unproven input of unknown
-//! quality, so nothing fails: what cannot be read has no detail.
+//! Event data in a few readable words. All of it is unproven input of unknown quality, so nothing
+//! fails: what cannot be read has no detail.
 
 use super::content::Content;
 use super::text::{decoded, printable};

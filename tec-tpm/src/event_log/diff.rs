@@ -20,19 +20,19 @@ const MAX_PAIRS: usize = 1 << 22;
 #[serde(rename_all = "kebab-case", tag = "change")]
 #[non_exhaustive]
 pub enum Change {
-    /// Both logs have it in this order.
+    /// Both logs have the event, in this order.
     Same {
-        /// As in the first log.
+        /// The event in the first log.
         event: EventView,
     },
-    /// Only the first log has it.
+    /// Only the first log has the event.
     Removed {
-        /// As in the first log.
+        /// The event in the first log.
         event: EventView,
     },
-    /// Only the second log has it.
+    /// Only the second log has the event.
     Added {
-        /// As in the second log.
+        /// The event in the second log.
         event: EventView,
     },
 }
@@ -50,9 +50,9 @@ impl Change {
 pub struct RegisterDiff {
     /// The register.
     pub pcr: PcrIndex,
-    /// Its value after the first log, hexadecimal.
+    /// Value of the register after the first log, in hexadecimal.
     pub before: String,
-    /// Its value after the second log, hexadecimal.
+    /// Value of the register after the second log, in hexadecimal.
     pub after: String,
     /// The events in the order of the logs.
     pub changes: Vec<Change>,
@@ -76,9 +76,8 @@ impl LogDiff {
 }
 
 impl EventLog<'_> {
-    /// Compares the events that extend registers, by digest and type, register by register: the
-    /// order between registers does not count, and event data is not compared, since nothing
-    /// proves it.
+    /// Compares the events that extend registers, by digest and type, register by register: the order between
+    /// registers does not matter, and event data is not compared, since nothing proves it.
     ///
     /// # Errors
     /// [`EventLogError::NoBank`] and [`EventLogError::MissingDigest`] when one of the logs cannot
@@ -155,7 +154,7 @@ fn between(ours: &[&Event<'_>], theirs: &[&Event<'_>], bank: Bank) -> Vec<Change
     changes
 }
 
-/// Lengths of the longest common subsequences of all ends of two sequences.
+/// Lengths of the longest common subsequences of all suffixes of two sequences.
 struct Common {
     width: usize,
     lengths: Vec<u32>,
@@ -186,8 +185,8 @@ impl Common {
 }
 
 impl LogDiff {
-    /// A table for people: per register the values, then the events, those of only one log marked with `-`
-    /// and `+`.
+    /// A human-readable table: for each register, the values, then the events; those in only one log are
+    /// marked with `-` or `+`.
     pub fn table(&self) -> String {
         if self.is_empty() {
             return format!("the logs do not differ in the {} bank\n", self.bank);

@@ -14,7 +14,7 @@ pub enum EventLogError {
         /// Limit.
         limit: usize,
     },
-    /// Nothing, or nothing but padding.
+    /// The log is empty or holds only padding.
     #[error("the log has no events")]
     Empty,
     /// A field or an announced length reaches past the end.
@@ -37,17 +37,17 @@ pub enum EventLogError {
         /// Limit.
         limit: usize,
     },
-    /// The header announces no algorithm or too many.
+    /// The header announces no algorithms or too many.
     #[error("offset {offset}: the header announces {count} algorithms; 1 to {limit} are supported")]
     AlgorithmCount {
         /// Where the count is.
         offset: usize,
-        /// What it says.
+        /// The count.
         count: u32,
         /// Limit.
         limit: usize,
     },
-    /// The header announces an algorithm twice, or with a digest size that it does not have.
+    /// The header announces an algorithm twice, or with the wrong digest size.
     #[error(
         "offset {offset}: algorithm {algorithm:#06x} is announced with the wrong size, {size} bytes"
     )]
@@ -72,7 +72,7 @@ pub enum EventLogError {
     Register {
         /// Where the event begins.
         offset: usize,
-        /// What it names.
+        /// Number of the register.
         index: u32,
     },
     /// An event has more digests than the header has algorithms.
@@ -80,12 +80,12 @@ pub enum EventLogError {
     DigestCount {
         /// Where the count is.
         offset: usize,
-        /// What it says.
+        /// The count.
         count: u32,
         /// Number of algorithms in the header.
         announced: usize,
     },
-    /// An event has a digest of an algorithm that the header lacks, or two of one algorithm.
+    /// An event has a digest for an algorithm that the header lacks, or two for the same algorithm.
     #[error("offset {offset}: the digest of algorithm {algorithm:#06x} is unannounced or repeated")]
     Digest {
         /// Where the digest begins.
@@ -112,7 +112,7 @@ pub enum EventLogError {
     MissingDigest {
         /// Where the event begins.
         offset: usize,
-        /// Its number.
+        /// Number of the event.
         number: u32,
         /// Requested bank.
         bank: Bank,

@@ -41,7 +41,7 @@ impl<'a> Digests<'a> {
 pub struct Event<'a> {
     /// Number in the log, from 0 (the header of a crypto-agile log is event 0).
     pub number: u32,
-    /// Where it begins in the log.
+    /// Where the event begins in the log.
     pub offset: usize,
     /// Register; `None` only for `EV_NO_ACTION` events that name none.
     pub pcr: Option<PcrIndex>,
@@ -60,13 +60,13 @@ impl<'a> Event<'a> {
         self.pcr.filter(|_| self.kind != EventKind::NO_ACTION)
     }
 
-    /// The event data by the structure that the type prescribes. Proves nothing.
+    /// The event data, parsed as the structure that the type prescribes. Proves nothing.
     pub fn content(&self) -> Content<'a> {
         Content::read(self.kind, self.data)
     }
 
-    /// What the event data says, for people: a path, a variable's name or a text. At most 128
-    /// printable characters. Proves nothing.
+    /// The event data in readable form: a path, a variable's name, or text. At most 128 printable
+    /// characters. Proves nothing.
     pub fn detail(&self) -> Option<String> {
         detail::describe(&self.content())
     }

@@ -1,16 +1,16 @@
-//! Which bytes an event measured, where the log holds them.
+//! The bytes that an event measured, if the log holds them.
 //!
-//! A digest proves the bytes that have it, wherever they lie. So each part of an event's data that firmware
-//! and boot loaders are known to hash is tried; one that matches is proof.
+//! A digest proves the bytes that hash to it, wherever they are. So each part of an event's data that
+//! firmware and boot loaders are known to hash is tried; one that matches is proof.
 //!
 //! | type | what is hashed | of the data |
 //! |---|---|---|
 //! | most of the firmware's | the data | whole |
 //! | `EV_EFI_VARIABLE_BOOT` | the value of the variable | part |
-//! | `EV_EVENT_TAG` | the data behind tag and length, or all of it | part or whole |
-//! | `EV_IPL` of GRUB, PCR 8 | the command behind `grub_cmd: ` and before the NUL | part |
+//! | `EV_EVENT_TAG` | the data after the tag and length, or all of it | part or whole |
+//! | `EV_IPL` of GRUB, PCR 8 | the command after `grub_cmd: ` and before the NUL | part |
 //! | `EV_IPL` of systemd-stub, PCR 11 | the section's name in ASCII with a NUL; the data is UTF-16 | part |
-//! | texts | with or without a NUL at their end | whole or part |
+//! | strings | with or without a NUL at their end | whole or part |
 //! | images, files, blobs, tables | what the data names | nothing |
 
 use std::borrow::Cow;
@@ -31,7 +31,7 @@ pub enum DataProof {
     Hashed,
     /// The digest is that of a part of the data.
     Part,
-    /// Nothing: the digest is that of something else (a file, a table); the data is only a remark.
+    /// Nothing: the digest is that of something else (a file, a table); the data is only a description.
     Unverified,
     /// Nothing: the event extends no register.
     NotMeasured,
@@ -42,8 +42,8 @@ impl<'a> Event<'a> {
     /// hashed. `None` when the log does not hold them, or the event has no digest of the bank.
     ///
     /// # Security
-    /// They are proven as far as the digest is, see [`VerifiedLog`](super::VerifiedLog). The type
-    /// of the event is not.
+    /// The bytes are proven only if the digest is; see [`VerifiedLog`](super::VerifiedLog). The type of the
+    /// event is not.
     pub fn measured(&self, bank: Bank) -> Option<Cow<'a, [u8]>> {
         self.extends()?;
         let digest = self.digests.get(bank)?;
@@ -51,7 +51,7 @@ impl<'a> Event<'a> {
         std::iter::once(Cow::Borrowed(self.data)).chain(self.parts()).find(fits)
     }
 
-    /// How much of the data is proven by the digest of the bank.
+    /// How much of the data the digest of the bank proves.
     pub fn proof(&self, bank: Bank) -> DataProof {
         if self.extends().is_none() {
             return DataProof::NotMeasured;

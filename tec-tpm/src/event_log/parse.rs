@@ -9,18 +9,18 @@ use super::error::EventLogError;
 use super::event::{Digests, Event};
 use super::kind::EventKind;
 
-/// Upper bounds of what is read.
+/// Upper bounds on what is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Bytes of the whole log.
+    /// Maximum size of the log in bytes.
     pub bytes: usize,
-    /// Events, the header included.
+    /// Maximum number of events, including the header.
     pub events: usize,
 }
 
 impl Limits {
-    /// Bounds other than the default of 16 MiB and 65 536 events. Real logs have some 50 KiB and
+    /// Bounds other than the default of 16 MiB and 65,536 events. Real logs have about 50 KiB and
     /// 100 events.
     pub const fn new(bytes: usize, events: usize) -> Self {
         Self { bytes, events }
@@ -128,7 +128,7 @@ impl<'a> EventLog<'a> {
         self.format
     }
 
-    /// All events in order, those that extend nothing included.
+    /// All events in order, including those that extend nothing.
     pub fn events(&self) -> &[Event<'a>] {
         &self.events
     }

@@ -1,4 +1,4 @@
-//! Text in event data, made fit to be shown.
+//! Text in event data, made safe to display.
 
 /// Characters that are kept.
 const MAX_CHARS: usize = 128;

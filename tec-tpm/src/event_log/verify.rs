@@ -23,12 +23,12 @@ pub struct VerifiedLog<'a> {
 }
 
 impl<'a> VerifiedLog<'a> {
-    /// The registers that were chosen.
+    /// The chosen registers.
     pub fn registers(&self) -> PcrSet {
         self.registers
     }
 
-    /// The locality that the TPM was started at, as the log says; PCR 0 begins with it.
+    /// The locality at which the TPM was started, according to the log; PCR 0 starts with it.
     pub fn startup_locality(&self) -> u8 {
         self.log.startup_locality()
     }
@@ -40,7 +40,7 @@ impl<'a> VerifiedLog<'a> {
         self.log.events().iter().filter(proven)
     }
 
-    /// Of these events, the ones whose measured bytes the log holds, with those bytes.
+    /// Those [`events`](Self::events) whose measured bytes the log holds, with these bytes.
     pub fn measured(&self) -> impl Iterator<Item = (&Event<'a>, Cow<'a, [u8]>)> {
         self.events().filter_map(|event| Some((event, event.measured(Bank::Sha256)?)))
     }
@@ -61,15 +61,15 @@ pub enum VerifyLogError {
     Mismatch {
         /// First register that differs.
         pcr: PcrIndex,
-        /// The values that the log replays to.
+        /// The value that the log replays to.
         replayed: Sha256Digest,
-        /// What was quoted.
+        /// The quoted value.
         quoted: Sha256Digest,
     },
 }
 
 impl<'a> EventLog<'a> {
-    /// Proves the log against quoted values, for the registers in `chosen`.
+    /// Verifies the log against quoted values, for the registers in `chosen`.
     ///
     /// # Errors
     /// [`VerifyLogError`] when a chosen register does not replay to its quoted value.
@@ -114,7 +114,7 @@ impl<'a> EventLog<'a> {
     }
 }
 
-/// Reads a log that came with evidence; one that does not parse is [`LogEvidence::Broken`].
+/// Reads a log that was sent with evidence; one that does not parse is [`LogEvidence::Broken`].
 pub fn evidence(log: &[u8], quoted: &PcrValues) -> LogEvidence {
     match EventLog::parse(log) {
         Ok(log) => log.evidence_against(quoted),

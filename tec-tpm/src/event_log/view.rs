@@ -1,4 +1,4 @@
-//! A log as JSON and as a table for people.
+//! A log as JSON and as a readable table.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,29 +14,29 @@ use super::measured::DataProof;
 use super::parse::{EventLog, Format};
 use super::replay::Replayed;
 
-/// An event in words.
+/// An event in readable form.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct EventView {
     /// Number in the log, from 0.
     pub number: u32,
-    /// Where it begins in the log, in bytes.
+    /// Where the event begins in the log, in bytes.
     pub offset: usize,
-    /// The register that it names; none for some that extend nothing.
+    /// The register that it names; none for some events that extend nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pcr: Option<PcrIndex>,
     /// Name of the type.
     pub kind: String,
     /// Digest per bank, hexadecimal.
     pub digests: BTreeMap<&'static str, String>,
-    /// Bytes of event data.
+    /// Size of the event data in bytes.
     pub size: usize,
-    /// How much of the data is proven with the strongest of the digests.
+    /// How much of the data the strongest of the digests proves.
     pub data: DataProof,
-    /// What the data says: a path, a variable's name or a text.
+    /// What the data says: a path, a variable's name, or text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
-    /// The data as its type prescribes it, a [`Content`]; none where that is only a text.
+    /// The data, parsed as its type prescribes: a [`Content`]; none if that is only text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content: Option<Value>,
 }
@@ -52,7 +52,7 @@ impl EventView {
         Self::with_banks(event, &[bank])
     }
 
-    /// A table for people: one line per event.
+    /// A readable table: one line per event.
     pub fn table(events: &[Self]) -> String {
         let mut text = LEGEND.to_owned();
         for event in events {
@@ -87,22 +87,22 @@ fn strongest(event: &Event<'_>) -> Bank {
     trusted.into_iter().find(there).unwrap_or(Bank::Sha1)
 }
 
-/// A whole log in words, with the values that it replays to.
+/// A whole log in readable form, with the values that it replays to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LogView {
     /// Form of the log.
     pub format: Format,
-    /// Locality that started the TPM, as the log says; PCR 0 begins with it.
+    /// Locality that started the TPM, according to the log; PCR 0 starts with it.
     pub startup_locality: u8,
     /// The events in order.
     pub events: Vec<EventView>,
-    /// Per bank and register that is extended, the value that the log folds to.
+    /// The value that the log folds to, for each bank and extended register.
     pub replay: BTreeMap<&'static str, BTreeMap<PcrIndex, String>>,
 }
 
 impl LogView {
-    /// A log in words. Banks that cannot be replayed are left out of `replay`.
+    /// A log in readable form. Banks that cannot be replayed are left out of `replay`.
     pub fn new(log: &EventLog<'_>) -> Self {
         let replay = log.banks().filter_map(|bank| log.replay(bank).ok());
         Self {
@@ -113,7 +113,7 @@ impl LogView {
         }
     }
 
-    /// A table for people: one line per event, then the values.
+    /// A readable table: one line per event, then the values.
     pub fn table(&self) -> String {
         let mut text = EventView::table(&self.events);
         for (bank, values) in &self.replay {
@@ -137,7 +137,7 @@ fn values(replayed: &Replayed) -> BTreeMap<PcrIndex, String> {
 }
 
 /// One event on one line: number, register, type, start of the digest, detail. A detail that
-/// nothing proves is in parentheses; one whose data is partly proven has a star.
+/// nothing proves is in parentheses; one whose data is partly proven is marked with a star.
 pub(super) fn line(event: &EventView) -> String {
     // SHA-256 where there is one, else the first.
     let digest = event

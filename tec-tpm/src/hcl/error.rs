@@ -8,65 +8,65 @@ use crate::wire::WireError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HclError {
-    /// More bytes than any report has.
+    /// The input is larger than any report.
     #[error("the HCL report has {length} bytes, more than the limit of {MAX_HCL_REPORT}")]
     TooLarge {
-        /// What was given.
+        /// Size of the input in bytes.
         length: usize,
     },
-    /// It ends too early.
+    /// The report ends too early.
     #[error("the HCL report is truncated")]
     Wire(#[source] WireError),
-    /// It does not begin as such reports do.
+    /// The report does not begin with the expected bytes.
     #[error("the HCL report does not begin with HCLA")]
     Magic,
-    /// Header or runtime data have an unknown version.
+    /// The header or the runtime data has an unknown version.
     #[error("version {found} of the HCL report is not supported")]
     Version {
-        /// Which.
+        /// The version.
         found: u32,
     },
     /// The hardware is neither SNP nor TDX.
     #[error("the report type {found} is not supported")]
     ReportType {
-        /// Which.
+        /// The report type.
         found: u32,
     },
     /// The hash is not a SHA-2 hash.
     #[error("the hash type {found} is not supported")]
     HashType {
-        /// Which.
+        /// The hash type.
         found: u32,
     },
-    /// Three sizes that contradict each other.
+    /// Three sizes contradict each other.
     #[error("the sizes {total} (all), {data} (runtime data) and {variable} (JSON) do not match")]
     Sizes {
-        /// Of the whole report.
+        /// Size of the whole report.
         total: usize,
-        /// Of the runtime data with their header.
+        /// Size of the runtime data with its header.
         data: usize,
-        /// Of the JSON.
+        /// Size of the JSON.
         variable: usize,
     },
-    /// The runtime data are not the expected JSON.
+    /// The runtime data is not the expected JSON.
     #[error("the runtime data is malformed")]
     Json(#[source] serde_json::Error),
     /// There is not exactly one attestation key.
     #[error("{found} keys are named HCLAkPub; exactly one is required")]
     KeyCount {
-        /// How many.
+        /// Number of keys.
         found: usize,
     },
-    /// Modulus or exponent of the attestation key are missing or not numbers.
+    /// The modulus or exponent of the attestation key is missing or not a number.
     #[error("the attestation key's member {member} is missing or invalid")]
     KeyMember {
-        /// Which: `kty`, `n` or `e`.
+        /// Name of the member: `kty`, `n` or `e`.
         member: &'static str,
     },
     /// The attestation key cannot be used.
     #[error("the attestation key is not acceptable")]
     Key(#[source] PublicError),
-    /// The user data are not up to 64 bytes in hexadecimal.
+    /// The user data is not at most 64 bytes in hexadecimal.
     #[error("the user data is not at most 64 bytes in hexadecimal")]
     UserData,
 }

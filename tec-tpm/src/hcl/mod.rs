@@ -7,10 +7,10 @@
 //!  0x4c0  size, version, report type, hash type, size of the JSON
 //!  0x4d4  JSON: keys, configuration, user data; zeros up to the size of the NV index
 //! ```
-//! All numbers are little-endian. A guest reads it from NV index 0x01400001.
+//! All numbers are little-endian. A guest reads the report from NV index 0x01400001.
 //!
-//! *What it is not*: proof. The digest of the JSON must be in the report data of a hardware report
-//! that is genuine ([`HclReport::is_bound_by`]), which [`snp`](crate::snp) verifies.
+//! *What it is not*: proof. The digest of the JSON must be in the report data of a genuine hardware
+//! report ([`HclReport::is_bound_by`]), which [`snp`](crate::snp) verifies.
 
 mod error;
 mod runtime;
@@ -33,7 +33,7 @@ pub(crate) const HEADER: usize = 0x20;
 /// Bytes between hardware report and JSON.
 pub(crate) const RUNTIME_HEADER: usize = 0x14;
 
-/// Which hardware made the report inside.
+/// The hardware that created the report inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HardwareKind {
@@ -55,7 +55,7 @@ pub enum HashType {
     Sha512,
 }
 
-/// A report, cut into its parts. Nothing of it is proven.
+/// A report, split into its parts. Nothing in it is proven.
 #[derive(Clone, Copy, Debug)]
 pub struct HclReport<'a> {
     kind: HardwareKind,
@@ -87,7 +87,7 @@ impl<'a> HclReport<'a> {
         Ok(Self { kind, hash, hardware, variable })
     }
 
-    /// Which hardware made the report inside.
+    /// The hardware that created the report inside.
     pub fn kind(&self) -> HardwareKind {
         self.kind
     }
@@ -97,7 +97,7 @@ impl<'a> HclReport<'a> {
         self.hash
     }
 
-    /// The report of the hardware.
+    /// The hardware report.
     pub fn hardware_report(&self) -> &'a [u8; REPORT_SIZE] {
         self.hardware
     }
@@ -107,7 +107,7 @@ impl<'a> HclReport<'a> {
         self.variable
     }
 
-    /// The JSON, read.
+    /// The JSON, parsed.
     ///
     /// # Errors
     /// [`HclError`] with the member that is missing or malformed.
@@ -115,7 +115,7 @@ impl<'a> HclReport<'a> {
         RuntimeData::parse(self.variable)
     }
 
-    /// Whether these report data are the digest of the JSON, and zeros after it.
+    /// Whether this report data is the digest of the JSON followed by zeros.
     pub fn is_bound_by(&self, report_data: &[u8; 64]) -> bool {
         let mut expected = [0; 64];
         let digest = match self.hash {
@@ -143,7 +143,7 @@ fn read_header(reader: &mut WireReader<'_>) -> Result<usize, HclError> {
     Ok(size(total))
 }
 
-/// Size of the runtime data, the JSON, and how both are to be read.
+/// Size of the runtime data, the JSON, and how to read both.
 fn read_frame<'a>(
     reader: &mut WireReader<'a>,
 ) -> Result<(usize, &'a [u8], HardwareKind, HashType), HclError> {

@@ -21,7 +21,7 @@ const MAX_NUMBER: usize = 1024;
 pub struct RuntimeData {
     /// Attestation key of the vTPM.
     pub ak: PublicKey,
-    /// What the guest wrote into NV index 0x01400002 before; older paravisors have none.
+    /// What the guest wrote to NV index 0x01400002 earlier; older paravisors have none.
     pub user_data: Option<Vec<u8>>,
 }
 
@@ -69,7 +69,7 @@ impl Key {
     }
 }
 
-/// Base64urlUInt (RFC 7518, section 2): most significant byte first, which is not zero.
+/// Base64urlUInt (RFC 7518, section 2): most significant byte first, and not zero.
 fn number(text: Option<&str>) -> Option<Vec<u8>> {
     let text = text.filter(|text| text.len() <= MAX_NUMBER)?;
     let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;

@@ -14,11 +14,11 @@ use tec_core::pcr::{PcrIndex, PcrSet};
 pub struct ComponentDiff {
     /// The component, for example `Pcr4Shim`.
     pub component: String,
-    /// Which of the component's measurements it is, from 0.
+    /// Number of the measurement among those of the component, from 0.
     pub occurrence: usize,
-    /// Its digest in the first image, if that has it.
+    /// Digest in the first image, if that has the measurement.
     pub before: Option<Sha256Digest>,
-    /// Its digest in the second image, if that has it.
+    /// Digest in the second image, if that has the measurement.
     pub after: Option<Sha256Digest>,
 }
 
@@ -28,11 +28,11 @@ pub struct ComponentDiff {
 pub struct ExpectedDiff {
     /// The register.
     pub pcr: PcrIndex,
-    /// Its value for the first image, if that states one.
+    /// Value of the register for the first image, if stated.
     pub before: Option<Sha256Digest>,
-    /// Its value for the second image, if that states one.
+    /// Value of the register for the second image, if stated.
     pub after: Option<Sha256Digest>,
-    /// The components that differ; none where only their order does.
+    /// The components that differ; none if only their order differs.
     pub components: Vec<ComponentDiff>,
 }
 
@@ -82,7 +82,7 @@ fn numbered(expected: Option<&ExpectedPcr>) -> Vec<((&str, usize), Sha256Digest)
     numbered
 }
 
-/// The comparison for people.
+/// The comparison in readable form.
 pub fn difference_text(differences: &[ExpectedDiff]) -> String {
     if differences.is_empty() {
         return "the images measure the same\n".to_owned();

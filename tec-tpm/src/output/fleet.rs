@@ -1,4 +1,4 @@
-//! Our own form: what a fleet can measure, with origins.
+//! This project's own format: what a fleet can measure, with origins.
 
 use std::fmt::Write as _;
 
@@ -8,11 +8,11 @@ use tec_core::pcr::{PcrIndex, PcrSet};
 
 use crate::combine::{CombineError, Combined, Provenance};
 
-/// Everything that a combination says.
+/// All results of a combination.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct FleetReport {
-    /// Per register its values.
+    /// The values of each register.
     pub registers: Vec<RegisterReport>,
     /// The tuples of the registers that were requested together.
     pub joint: Vec<JointReport>,
@@ -26,19 +26,19 @@ pub struct FleetReport {
 pub struct RegisterReport {
     /// The register.
     pub pcr: PcrIndex,
-    /// Its values, sorted.
+    /// Values of the register, sorted.
     pub values: Vec<ValueReport>,
 }
 
-/// One value.
+/// One value of a register.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ValueReport {
     /// The value.
     pub value: Sha256Digest,
-    /// The states that produce it, for people: `bootloader of 44.2 + kernel of 44.1`.
+    /// The states that produce it, in readable form: `bootloader of 44.2 + kernel of 44.1`.
     pub made_by: Vec<String>,
-    /// The same for programs.
+    /// The same states in machine-readable form.
     pub origins: Vec<Provenance>,
 }
 
@@ -95,7 +95,7 @@ impl FleetReport {
         })
     }
 
-    /// For people: per register the values and what produces them, then what is unknown.
+    /// Readable form: for each register, the values and what produces them, then what is unknown.
     pub fn text(&self) -> String {
         let mut text = String::new();
         for register in &self.registers {

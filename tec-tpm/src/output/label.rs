@@ -1,4 +1,4 @@
-//! The label of images, which is also what `compute-pcrs` prints.
+//! The image label, in the format that `compute-pcrs` prints.
 
 use serde::{Deserialize, Serialize};
 use tec_core::digest::Sha256Digest;
@@ -42,7 +42,8 @@ impl<'a> From<&'a ExpectedPcr> for Register<'a> {
     }
 }
 
-/// The id that every reader of labels knows: it has one for all authorities that shim finds.
+/// The ID that every reader of labels knows: there is a single one for all authorities that shim
+/// finds.
 fn known_id(id: &str) -> &str {
     match id {
         "Pcr7KernelDbCert" | "Pcr7UkiDbCert" => "Pcr7GrubDbCert",

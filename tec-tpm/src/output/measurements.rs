@@ -1,4 +1,4 @@
-//! The file of measurements that nodes and join services expect of each other.
+//! The file with the measurements that nodes and join services expect of each other.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::{OutputError, to_json};
 /// cluster of a node, and is compared separately.
 ///
 /// # Errors
-/// [`OutputError::Json`], which does not happen with such values.
+/// [`OutputError::Json`], in practice never.
 pub fn measurements(values: &BTreeMap<PcrIndex, Sha256Digest>) -> Result<String, OutputError> {
     let values: BTreeMap<u8, String> = values
         .iter()

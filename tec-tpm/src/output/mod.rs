@@ -1,17 +1,17 @@
-//! The forms in which expected values leave and enter: labels, reference values, lock files, text.
+//! The formats in which expected values are written and read: labels, reference values, lock files, text.
 //!
-//! *What it is*: pure functions between the types of this crate and the JSON and text that other
-//! programs take. Equal input gives equal bytes.
+//! *What it is*: pure functions between the types of this crate and the JSON and text that other programs
+//! accept. The same input gives the same bytes.
 //!
 //! *What it is not*: a sender or a judge: what is read back is checked only for its form and, where events
-//! are given, for folding to its values. A bundle is checked for its signature, too.
+//! are given, for folding to its values. For a bundle, the signature is checked, too.
 //!
 //! | form | write | read |
 //! |---|---|---|
 //! | image label `org.coreos.pcrs`, `compute-pcrs` | [`label`], [`register`] | [`read_label`] |
-//! | our own form of an image: values in all banks, gaps | [`PredictionReport`] | [`read_label`] |
-//! | our own form of a fleet: values with origins, tuples, gaps | [`FleetReport`] | |
-//! | the next boot of a machine, beside this one | [`NextBoot`] | |
+//! | this project's format for an image: values in all banks, gaps | [`PredictionReport`] | [`read_label`] |
+//! | this project's format for a fleet: values with origins, tuples, gaps | [`FleetReport`] | |
+//! | the next boot of a machine, compared with the current one | [`NextBoot`] | |
 //! | signed bundle | [`ReferenceBundle::to_json`], [`BundleSigner`] | [`UntrustedBundle`] |
 //! | comparison of two images | [`difference`] | |
 //! | Trustee, ConfigMap | [`ReferenceValues::to_config_map`] | [`ReferenceValues::read_config_map`] |
@@ -64,27 +64,27 @@ pub use self::prediction::{
 };
 pub use self::trustee::ReferenceValues;
 
-/// Largest text that is read.
+/// Largest input that is read.
 pub const MAX_INPUT: usize = 16 << 20;
 
-/// A form cannot be written or read.
+/// A format cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OutputError {
-    /// The text is too large.
+    /// The input is too large.
     #[error("the text has {size} bytes, more than the limit of {limit}")]
     TooLarge {
-        /// Its size.
+        /// Size of the input.
         size: usize,
         /// Limit.
         limit: usize,
     },
-    /// The text is not JSON of this form, or cannot be converted to it.
+    /// The input is not JSON of this format, or cannot be converted to it.
     #[error("not the JSON of {form}")]
     Json {
-        /// Which form.
+        /// Name of the format.
         form: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         source: serde_json::Error,
     },
@@ -94,18 +94,18 @@ pub enum OutputError {
         /// The register.
         pcr: PcrIndex,
     },
-    /// It contains a register more than once.
+    /// The input contains a register more than once.
     #[error("it contains PCR {pcr} more than once")]
     Repeated {
         /// The register.
         pcr: PcrIndex,
     },
-    /// A member says something that the form does not allow.
+    /// A member has a value that the format does not allow.
     #[error("{member} is invalid in {form}")]
     Member {
-        /// Which member or line.
+        /// The member or line.
         member: String,
-        /// Which form.
+        /// Name of the format.
         form: &'static str,
     },
     /// A record lacks the digest of the bank that is read.
@@ -123,7 +123,7 @@ fn check_size(text: &str) -> Result<(), OutputError> {
     Ok(())
 }
 
-/// A register's number as it is printed: without a sign, and without zeros before it.
+/// A register's number as it is printed: without a sign or leading zeros.
 fn register_number(text: &str) -> Option<PcrIndex> {
     PcrIndex::all().find(|pcr| pcr.to_string() == text)
 }

@@ -13,11 +13,11 @@ use super::prediction::{PredictedEvent, PredictedRegister, unpredictable_text};
 use super::{PredictionReport, ReferenceValues, UnpredictableRegisters};
 use crate::event_log::{Event, EventLog, EventLogError, EventView};
 
-/// What runs now, as far as it is known.
+/// The current boot, as far as it is known.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct CurrentBoot<'b> {
-    /// Values of registers; they count where there is no log.
+    /// Values of registers; used only if there is no log.
     pub values: Option<&'b BTreeMap<PcrIndex, Sha256Digest>>,
     /// The event log.
     pub log: Option<&'b EventLog<'b>>,
@@ -35,7 +35,7 @@ pub struct Accepted<'a> {
     pub lists: &'a [(String, ReferenceValues)],
 }
 
-/// The values that the next boot leaves, and what they mean.
+/// The values that the next boot produces, and what they mean.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct NextBoot {
@@ -54,18 +54,18 @@ pub struct NextBoot {
 pub struct NextRegister {
     /// The register.
     pub pcr: PcrIndex,
-    /// Its value after the next boot.
+    /// Value after the next boot.
     pub next: Sha256Digest,
-    /// Its value now, if that is known.
+    /// Current value, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub now: Option<Sha256Digest>,
     /// Whether the value was taken from the log, since the firmware alone produces it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub recorded: bool,
-    /// Events of the running boot's log that the next boot does not make.
+    /// Events in the current boot's log that the next boot does not produce.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gone: Vec<EventView>,
-    /// Events of the next boot that are not in the running boot's log.
+    /// Events of the next boot that are not in the current boot's log.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub new: Vec<PredictedEvent>,
 }
@@ -77,22 +77,23 @@ pub struct NextRegister {
 pub enum Verdict {
     /// All pinned registers have values that are accepted together.
     Accepted {
-        /// What it is in terms of the images: one of them, or a state between them.
+        /// The boot in terms of the images: one of them, or a state between them.
         states: Vec<BootState>,
         /// Names of the lists.
         lists: Vec<String>,
     },
-    /// They have not.
+    /// The values are not accepted.
     Refused {
-        /// Pinned registers whose value nobody accepts; none if they are not accepted together.
+        /// Pinned registers whose value is not accepted at all; empty if the values are only not accepted
+        /// together.
         pcrs: Vec<PcrIndex>,
-        /// Why some states of the images may be refused, too.
+        /// Why some states of the images may also be refused.
         #[serde(skip_serializing_if = "Option::is_none")]
         trouble: Option<String>,
     },
     /// A pinned register cannot be predicted.
     Undetermined {
-        /// These.
+        /// The registers.
         pcrs: Vec<PcrIndex>,
     },
     /// All pinned registers stay as they are, so the servers' decision about the current boot still
@@ -100,12 +101,12 @@ pub enum Verdict {
     AsNow,
     /// The accepted values are unknown, and pinned registers change.
     Changed {
-        /// These.
+        /// The registers.
         pcrs: Vec<PcrIndex>,
     },
     /// The machine would not start a file.
     Blocked {
-        /// Which.
+        /// The file.
         file: String,
         /// Why.
         reason: String,
@@ -120,17 +121,17 @@ impl Verdict {
 }
 
 impl NextRegister {
-    /// Whether the value changes; none if the present one is not known.
+    /// Whether the value changes; none if the current one is not known.
     pub fn changes(&self) -> Option<bool> {
         self.now.map(|now| now != self.next)
     }
 }
 
 impl NextBoot {
-    /// Compares a prediction with the running boot.
+    /// Compares a prediction with the current boot.
     ///
     /// # Errors
-    /// [`EventLogError`] when the log has no whole SHA-256 bank.
+    /// [`EventLogError`] when the log has no complete SHA-256 bank.
     pub fn new(
         prediction: PredictionReport,
         current: CurrentBoot<'_>,
@@ -150,8 +151,8 @@ impl NextBoot {
         Ok(Self { registers: registers.collect(), unpredictable, verdict: None })
     }
 
-    /// Says whether the registers in `pinned` have accepted values. A register that nothing is measured into,
-    /// or that cannot be predicted, is never accepted.
+    /// Determines whether the registers in `pinned` have accepted values. A register that nothing is measured
+    /// into, or that cannot be predicted, is never accepted.
     #[must_use]
     pub fn judged(mut self, accepted: Accepted<'_>, pinned: PcrSet) -> Self {
         self.verdict = Some(self.verdict_of(accepted, pinned));
@@ -167,8 +168,8 @@ impl NextBoot {
         }
     }
 
-    /// Says whether the registers in `pinned` stay as they are now: for a node, which does not know what its
-    /// servers accept.
+    /// Determines whether the registers in `pinned` stay as they are now: for a node, which does not know
+    /// what its servers accept.
     #[must_use]
     pub fn beside_the_running_boot(mut self, pinned: PcrSet) -> Self {
         let change = |pcr| {
@@ -215,7 +216,7 @@ impl NextBoot {
         }
     }
 
-    /// The values after the next boot; zero where they are not predicted.
+    /// The values after the next boot; zero if not predicted.
     fn values(&self) -> PcrValues {
         PcrValues::new(std::array::from_fn(|index| {
             let of_index = |register: &&NextRegister| usize::from(u8::from(register.pcr)) == index;
@@ -224,7 +225,7 @@ impl NextBoot {
         }))
     }
 
-    /// The comparison for people.
+    /// The comparison in readable form.
     pub fn text(&self) -> String {
         let mut text = String::new();
         for register in &self.registers {
@@ -289,7 +290,7 @@ fn verdict_text(verdict: &Verdict) -> String {
     }
 }
 
-/// Events are matched by type and digest; where all match, only their order can differ.
+/// Events are matched by type and digest; if all match, only their order can differ.
 fn next_register(
     register: PredictedRegister,
     now: Option<Sha256Digest>,

@@ -1,4 +1,4 @@
-//! Component files of `systemd-pcrlock` (systemd.pcrlock(5)): records of the TCG's CEL-JSON.
+//! Component files of `systemd-pcrlock` (systemd.pcrlock(5)): records in the TCG's CEL-JSON format.
 
 use serde::{Deserialize, Serialize};
 use tec_core::digest::Sha256Digest;

@@ -1,4 +1,5 @@
-//! Our own form of one image: what its boot measures, in all banks, and what cannot be predicted.
+//! This project's own format for one image: what its boot measures, in all banks, and what cannot
+//! be predicted.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,8 +11,7 @@ use tec_core::pcr::PcrIndex;
 use crate::compute::{BankDigests, Measurement, Prediction, Register, Unpredictable};
 use crate::event_log::Bank;
 
-/// Everything that a prediction says. Its JSON is that of the label `org.coreos.pcrs`, with more
-/// members.
+/// All results of a prediction. Its JSON is that of the label `org.coreos.pcrs`, with more members.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct PredictionReport {
@@ -27,14 +27,14 @@ pub struct PredictionReport {
 pub struct PredictedRegister {
     /// The register.
     pub id: PcrIndex,
-    /// Its value in the SHA-256 bank.
+    /// Value in the SHA-256 bank.
     pub value: Sha256Digest,
-    /// Its values in the other computed banks, hexadecimal.
+    /// Values in the other computed banks, in hexadecimal.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub banks: BTreeMap<&'static str, String>,
     /// The measurements in order.
     pub events: Vec<PredictedEvent>,
-    /// Whether it was taken from a log instead: see [`Register::Recorded`].
+    /// Whether the value was taken from a log: see [`Register::Recorded`].
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub recorded: bool,
 }
@@ -57,7 +57,7 @@ pub struct PredictedEvent {
     /// What is measured: a variable, a command or a section.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
-    /// Digests in the other computed banks, hexadecimal.
+    /// Digests in the other computed banks, in hexadecimal.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub banks: BTreeMap<&'static str, String>,
 }
@@ -76,7 +76,7 @@ pub struct UnpredictableRegisters {
 }
 
 impl PredictionReport {
-    /// The report of a prediction; `remedy` says what to add so that a register can be predicted.
+    /// The report of a prediction; `remedy` states what to add so that a register can be predicted.
     /// Registers that were not requested are omitted.
     pub fn new(
         prediction: &Prediction,
@@ -88,7 +88,7 @@ impl PredictionReport {
         }
     }
 
-    /// The report for people.
+    /// The report in readable form.
     pub fn text(&self) -> String {
         let mut text = String::new();
         for pcr in &self.pcrs {
@@ -106,7 +106,7 @@ impl PredictionReport {
     }
 }
 
-/// The registers that cannot be predicted, for people: one line per reason.
+/// The registers that cannot be predicted, in readable form: one line per reason.
 pub fn unpredictable_text(unpredictable: &[UnpredictableRegisters]) -> String {
     let mut text = String::new();
     for left in unpredictable {
@@ -126,7 +126,7 @@ fn plural(count: usize) -> &'static str {
     if count == 1 { "PCR" } else { "PCRs" }
 }
 
-/// Commands and file names come from the image.
+/// Makes text printable: commands and file names come from the image.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }

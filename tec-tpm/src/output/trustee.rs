@@ -1,4 +1,4 @@
-//! Reference values as Trustee takes them.
+//! Reference values as Trustee accepts them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -57,10 +57,10 @@ impl ReferenceValues {
         pcrs.fold(Self::new(), |values, pcr| values.with(pcr.id, pcr.value))
     }
 
-    /// The values that occur while a fleet moves.
+    /// The values that occur while a fleet is updated.
     ///
     /// # Security
-    /// Lists per register accept the value of one state beside that of another; see
+    /// Lists per register accept the value of one state together with that of another; see
     /// [`Combined::joint`] for what occurs together.
     pub fn of_fleet(combined: &Combined) -> Self {
         let values = |pcr| (pcr, combined.values(pcr).into_iter().collect());
@@ -84,8 +84,8 @@ impl ReferenceValues {
         self.registers.keys().copied()
     }
 
-    /// The list that a ConfigMap holds for Trustee's reference value provider. Trustee keeps
-    /// `expiration`, and does not check it.
+    /// The list that a ConfigMap holds for Trustee's reference value provider. Trustee stores
+    /// `expiration` but does not check it.
     ///
     /// # Errors
     /// [`OutputError::Json`], in practice never.
@@ -101,7 +101,7 @@ impl ReferenceValues {
         to_json(&records, CONFIG_MAP)
     }
 
-    /// The message that Trustee takes at `POST /reference-value`: type `sample`, with the base64
+    /// The message that Trustee accepts at `POST /reference-value`: type `sample`, with the base64
     /// of an object from names to values as payload.
     ///
     /// # Errors
@@ -127,7 +127,7 @@ impl ReferenceValues {
         std::iter::once(svn).chain(registers)
     }
 
-    /// Reads the list of a ConfigMap. Other names than those of registers are left out.
+    /// Reads the list of a ConfigMap. Names other than those of registers are ignored.
     ///
     /// # Errors
     /// [`OutputError`] when it is not such a list.
@@ -137,7 +137,7 @@ impl ReferenceValues {
         Self::of_named(named, CONFIG_MAP)
     }
 
-    /// Reads a message. Other names than those of registers are left out.
+    /// Reads a message. Names other than those of registers are ignored.
     ///
     /// # Errors
     /// [`OutputError`] when it is not such a message.

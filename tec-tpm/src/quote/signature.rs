@@ -20,7 +20,7 @@ const P256_SCALAR: usize = 32;
 /// Verifies what attestation keys signed: [`PureRust`], or a faster implementation that a program
 /// already has.
 ///
-/// *Contract*: `key` is of the type that the name states; everything else is untrusted.
+/// *Contract*: `key` is of the type that the method's name states; everything else is untrusted.
 pub trait SignatureCheck: fmt::Debug + Send + Sync {
     /// RSASSA-PKCS1-v1_5 over SHA-256 (RFC 8017, section 8.2).
     ///
@@ -46,7 +46,7 @@ pub trait SignatureCheck: fmt::Debug + Send + Sync {
     ) -> Result<(), QuoteError>;
 }
 
-/// Without any code in C or assembly.
+/// Pure Rust, without code in C or assembly.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::exhaustive_structs, reason = "there is nothing to add")]
 pub struct PureRust;

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// What a guest's owner allowed and demanded at launch (SEV-SNP Firmware ABI Specification,
-/// "Guest Policy").
+/// What a guest's owner allowed and required at launch (SEV-SNP Firmware ABI Specification, "Guest
+/// Policy").
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct GuestPolicy(u64);
 
@@ -59,18 +59,18 @@ impl GuestPolicy {
         self.0 & other.0 == other.0
     }
 
-    /// Those of both.
+    /// The union of both.
     #[must_use]
     pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Least minor version of the firmware's interface.
+    /// Minimum minor version of the firmware's interface.
     pub const fn abi_minor(self) -> u8 {
         self.0.to_le_bytes()[0]
     }
 
-    /// Least major version of the firmware's interface.
+    /// Minimum major version of the firmware's interface.
     pub const fn abi_major(self) -> u8 {
         self.0.to_le_bytes()[1]
     }
@@ -91,7 +91,7 @@ impl GuestPolicy {
             .map(|(_, name)| name)
     }
 
-    /// Number of a byte in which a reserved bit is not as it must be.
+    /// Index of a byte in which a reserved bit is not as required.
     pub(super) fn reserved(self) -> Option<usize> {
         let wrong = (self.0 & Self::NEVER) | (!self.0 & Self::ALWAYS.0);
         wrong.to_le_bytes().iter().position(|byte| *byte != 0)
@@ -144,7 +144,7 @@ pub enum SigningKey {
     Vcek,
     /// A cloud provider's versioned key.
     Vlek,
-    /// None, or one that is not known.
+    /// No key, or an unknown one.
     Other(u8),
 }
 
@@ -185,12 +185,12 @@ impl KeyInfo {
         }
     }
 
-    /// Whether the firmware hides the chip's id, and signs nothing.
+    /// Whether the firmware hides the chip's key, and signs nothing.
     pub const fn masks_chip_key(self) -> bool {
         self.0 & 2 != 0
     }
 
-    /// Number of a byte in which a reserved bit is set.
+    /// Index of a byte in which a reserved bit is set.
     pub(super) fn reserved(self) -> Option<usize> {
         let wrong = self.0 & Self::RESERVED;
         wrong.to_le_bytes().iter().position(|byte| *byte != 0)

@@ -37,7 +37,7 @@ pub enum KeyCertificateError {
     /// An AMD extension is missing, duplicated or malformed.
     #[error("the certificate's extension {extension} is missing or invalid")]
     Extension {
-        /// Which.
+        /// The extension.
         extension: &'static str,
     },
 }
@@ -102,7 +102,7 @@ impl KeyCertificate {
         &self.tcb
     }
 
-    /// Id of the chip; a VLEK has none.
+    /// ID of the chip; a VLEK has none.
     pub fn hardware_id(&self) -> Option<&[u8]> {
         self.hardware_id.as_deref()
     }
@@ -112,7 +112,7 @@ impl KeyCertificate {
         self.csp_id.as_deref()
     }
 
-    /// Name of the issuer, for people.
+    /// Name of the issuer, for display.
     pub fn issuer(&self) -> String {
         self.parsed.issuer()
     }

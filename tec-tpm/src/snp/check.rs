@@ -178,7 +178,7 @@ fn is_listed<T: Ord>(list: Option<&BTreeSet<T>>, found: &T) -> bool {
     list.is_none_or(|list| list.contains(found))
 }
 
-/// Whether `id` of a certificate is the chip id of a report.
+/// Whether `id` of a certificate is the chip ID of a report.
 fn is_chip(id: &[u8], chip_id: &[u8; 64], product: Product) -> bool {
     let length = product.hardware_id_length();
     let mut padded = [0; 64];

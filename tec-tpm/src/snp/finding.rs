@@ -1,4 +1,4 @@
-//! What is wrong with a report, one by one.
+//! Everything that can be wrong with a report.
 
 use std::fmt;
 
@@ -25,33 +25,33 @@ pub enum Finding {
     /// The certificate cannot be read.
     #[error(transparent)]
     Certificate(KeyCertificateError),
-    /// A reserved field of the report is not as it must be.
+    /// A reserved field of the report is not as required.
     #[error("the reserved field at offset {offset:#x} is in use")]
     Reserved {
-        /// First such byte of the field.
+        /// Offset of the first such byte of the field.
         offset: usize,
     },
     /// No CA of this name is trusted.
     #[error("the issuer {issuer:?} of the key's certificate is not trusted")]
     UnknownIssuer {
-        /// Its name.
+        /// Name of the CA.
         issuer: String,
     },
     /// The CA of this name did not sign the certificate.
     #[error("the key's certificate is not signed by its issuer")]
     CertificateSignature,
     /// A certificate of the chain is not valid yet.
-    #[error("the certificate of {subject:?} is valid from {from} only")]
+    #[error("the certificate of {subject:?} is not valid before {from}")]
     NotYetValid {
-        /// Whose.
+        /// Subject of the certificate.
         subject: String,
         /// First second of validity.
         from: Timestamp,
     },
     /// A certificate of the chain has expired.
-    #[error("the certificate of {subject:?} was valid until {until}")]
+    #[error("the certificate of {subject:?} expired at {until}")]
     Expired {
-        /// Whose.
+        /// Subject of the certificate.
         subject: String,
         /// Last second of validity.
         until: Timestamp,
@@ -61,7 +61,7 @@ pub enum Finding {
     ProductName {
         /// Product of the issuer.
         issuer: Product,
-        /// What the certificate says.
+        /// Product in the certificate.
         name: String,
     },
     /// The processor that made the report is not of the certificate's product.
@@ -71,20 +71,20 @@ pub enum Finding {
         certificate: Product,
     },
     /// The report names a type of key other than the certificate's.
-    #[error("the report is signed by the key {report}, the certificate is for a {certificate}")]
+    #[error("the report is signed by the key {report}, but the certificate is for a {certificate}")]
     SigningKey {
-        /// What the report says.
+        /// Type of key in the report.
         report: SigningKey,
-        /// What the issuer certifies.
+        /// Type of key that the issuer certifies.
         certificate: SigningKey,
     },
     /// The firmware is configured to sign nothing.
     #[error("the chip's key is masked, so the report is not signed")]
     ChipKeyMasked,
-    /// A signature algorithm other than ECDSA on P-384 with SHA-384.
+    /// The signature algorithm is not ECDSA on P-384 with SHA-384.
     #[error("the signature algorithm {found} is not known")]
     SignatureAlgorithm {
-        /// Which.
+        /// The algorithm.
         found: u32,
     },
     /// The key did not sign this report.
@@ -94,42 +94,44 @@ pub enum Finding {
     #[error("the report and the certificate are from different chips")]
     HardwareId,
     /// The certificate is for a TCB other than the reported one.
-    #[error("the certificate is for {part} {certificate}, the report says {report}")]
+    #[error("the certificate is for {part} {certificate}, but the report states {report}")]
     CertificateTcb {
-        /// Which part.
+        /// The part of the TCB.
         part: TcbPart,
-        /// What the certificate says.
+        /// Version in the certificate.
         certificate: u8,
-        /// What the report says.
+        /// Version in the report.
         report: u8,
     },
     /// Two TCBs of the report contradict each other.
-    #[error("{part} of the {lower} TCB is {lower_value}, above the {upper} TCB with {upper_value}")]
+    #[error(
+        "{part} is {lower_value} in the {lower} TCB, higher than {upper_value} in the {upper} TCB"
+    )]
     TcbOrder {
-        /// Which part.
+        /// The part of the TCB.
         part: TcbPart,
-        /// The one that should not be greater.
+        /// The TCB that should not be greater.
         lower: TcbField,
-        /// Its number.
+        /// Version of the part.
         lower_value: u8,
-        /// The one that should not be smaller.
+        /// The TCB that should not be smaller.
         upper: TcbField,
-        /// Its number.
+        /// Version of the part.
         upper_value: u8,
     },
     /// The running firmware is older than the committed one, below which it cannot be rolled back.
-    #[error("the firmware is older than the committed one")]
+    #[error("the firmware is older than the committed firmware")]
     FirmwareOrder,
-    /// A TCB is older than the policy demands.
+    /// A TCB is older than the policy requires.
     #[error("{part} of the {field} TCB is {found}; at least {minimum} is required")]
     TcbMinimum {
-        /// Which TCB.
+        /// The TCB.
         field: TcbField,
-        /// Which part.
+        /// The part of the TCB.
         part: TcbPart,
-        /// Its number.
+        /// Version of the part.
         found: u8,
-        /// The least that is accepted.
+        /// Minimum version that is accepted.
         minimum: u8,
     },
     /// The report was not requested at the highest privilege level.
@@ -141,13 +143,13 @@ pub enum Finding {
     /// The guest's policy allows what must not be allowed.
     #[error("the guest's policy has {what}, which is forbidden")]
     GuestPolicyForbidden {
-        /// What.
+        /// Name of the flag.
         what: &'static str,
     },
     /// The guest's policy lacks what is required.
     #[error("the guest's policy lacks {what}, which is required")]
     GuestPolicyLacks {
-        /// What.
+        /// Name of the flag.
         what: &'static str,
     },
     /// The digest at launch is not on the list.
@@ -159,12 +161,12 @@ pub enum Finding {
     /// The author key is not on the list.
     #[error("the author key is not accepted")]
     AuthorKey,
-    /// The host data are not on the list.
+    /// The host data is not on the list.
     #[error("the host data is not accepted")]
     HostData,
 }
 
-/// A report was refused, with all that is wrong with it.
+/// A report was refused, with everything that is wrong with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
     findings: Vec<Finding>,
@@ -175,7 +177,7 @@ impl Refused {
         Self { findings }
     }
 
-    /// What is wrong; never empty.
+    /// The findings; never empty.
     pub fn findings(&self) -> &[Finding] {
         &self.findings
     }

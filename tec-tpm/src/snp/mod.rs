@@ -1,4 +1,4 @@
-//! Attestation reports of AMD SEV-SNP: what a guest is, in the words of the processor's firmware.
+//! Attestation reports of AMD SEV-SNP: what a guest is, according to the processor's firmware.
 //!
 //! ```text
 //!  report ──────── Report::parse ─────────┐
@@ -8,8 +8,8 @@
 //! ```
 //!
 //! *What it is not*: it fetches nothing. The key's certificate comes with the evidence, those above
-//! it are compiled in, and revocation lists are not checked. Whether the report data of a report
-//! are the right ones is for the caller to check: see [`hcl`](crate::hcl) for those of Azure.
+//! it are compiled in, and revocation lists are not checked. The caller must check the report data
+//! of a report: see [`hcl`](crate::hcl) for Azure.
 //!
 //! # Example
 //! ```
@@ -64,14 +64,14 @@ use tec_core::time::Timestamp;
 
 use self::check::Findings;
 
-/// A report and the certificate of the key that is said to have signed it, as they came.
+/// A report and the certificate of the key that supposedly signed it, as received.
 #[derive(Clone, Copy, Debug)]
 pub struct UntrustedReport<'a> {
     report: &'a [u8],
     certificate: &'a [u8],
 }
 
-/// Proof that genuine firmware made this report, and that it is as a [`Policy`] demands.
+/// Proof that genuine firmware made this report, and that it satisfies a [`Policy`].
 #[derive(Clone, Debug)]
 pub struct VerifiedReport {
     report: Report,
@@ -108,7 +108,7 @@ impl<'a> UntrustedReport<'a> {
         Self { report, certificate }
     }
 
-    /// Does all checks, and collects all that they find.
+    /// Runs all checks and collects all findings.
     ///
     /// # Errors
     /// [`Refused`] with every finding.

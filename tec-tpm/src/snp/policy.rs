@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{GuestPolicy, Product, Tcb};
 
-/// What an operator demands. Debugging and migration are never allowed, and the report must have been
+/// What an operator requires. Debugging and migration are never allowed, and the report must have been
 /// requested at the highest privilege level.
 ///
 /// # Security
-/// Without [`measurements`](Self::with_measurements) or [`ID keys`](Self::with_id_keys) any
-/// software in a genuine guest passes. It can claim any vTPM to be its own.
+/// Without [`measurements`](Self::with_measurements) or [`ID keys`](Self::with_id_keys), any software in a
+/// genuine guest passes. It can claim that any vTPM is its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     pub(super) minimum_tcb: BTreeMap<Product, Tcb>,
@@ -48,15 +48,15 @@ impl Policy {
         (!id_keys.is_empty() || !measurements.is_empty()).then_some(policy)
     }
 
-    /// Reported, committed and launch TCB of a product must be at least this, part by part.
+    /// The reported, committed and launch TCBs of a product must be at least this, part by part.
     #[must_use]
     pub fn with_minimum_tcb(mut self, product: Product, minimum: Tcb) -> Self {
         self.minimum_tcb.insert(product, minimum);
         self
     }
 
-    /// The same minimum for every product. Each product counts on its own scale: this is for machines
-    /// of one product, or a floor that all of them have.
+    /// The same minimum for every product. Each product has its own scale: use this for machines of one
+    /// product, or for a minimum that suits all products.
     #[must_use]
     pub fn with_minimum_tcb_of_all(self, minimum: Tcb) -> Self {
         Product::ALL
@@ -64,40 +64,40 @@ impl Policy {
             .fold(self, |policy, product| policy.with_minimum_tcb(product, minimum))
     }
 
-    /// The digest at launch must be one of these; none passes an empty list.
+    /// The digest at launch must be one of these; an empty list accepts none.
     #[must_use]
     pub fn with_measurements(mut self, allowed: impl IntoIterator<Item = [u8; 48]>) -> Self {
         self.measurements = Some(allowed.into_iter().collect());
         self
     }
 
-    /// The key that signed the guest's ID block must be one of these, by SHA-384; none passes an
-    /// empty list.
+    /// The key that signed the guest's ID block must be one of these, by SHA-384; an empty list accepts none.
     #[must_use]
     pub fn with_id_keys(mut self, allowed: impl IntoIterator<Item = [u8; 48]>) -> Self {
         self.id_keys = Some(allowed.into_iter().collect());
         self
     }
 
-    /// The key that certified the guest's ID key must be one of these, by SHA-384; none passes an empty list.
+    /// The key that certified the guest's ID key must be one of these, by SHA-384; an empty list accepts
+    /// none.
     #[must_use]
     pub fn with_author_keys(mut self, allowed: impl IntoIterator<Item = [u8; 48]>) -> Self {
         self.author_keys = Some(allowed.into_iter().collect());
         self
     }
 
-    /// What the host provided at launch must be one of these; none passes an empty list.
+    /// What the host provided at launch must be one of these; an empty list accepts none.
     ///
     /// # Security
-    /// The host chooses it: it tells owners apart only where the measurement depends on it, or where the host is
-    /// trusted with that.
+    /// The host chooses it: it distinguishes owners only if the measurement depends on it, or if the host is
+    /// trusted to set it.
     #[must_use]
     pub fn with_host_data(mut self, allowed: impl IntoIterator<Item = [u8; 32]>) -> Self {
         self.host_data = Some(allowed.into_iter().collect());
         self
     }
 
-    /// The guest's policy must allow none of these, either.
+    /// The guest's policy must not allow any of these, either.
     #[must_use]
     pub fn forbidding(mut self, bits: GuestPolicy) -> Self {
         self.forbidden = self.forbidden.union(bits);

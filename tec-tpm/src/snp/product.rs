@@ -18,8 +18,8 @@ impl Product {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Milan, Self::Genoa, Self::Turin];
 
-    /// By family and model as a report has them (CPUID Fn0000_0001_EAX: base and extended parts
-    /// together). The ranges are those of AMD's processor programming references.
+    /// The product with this family and model, as in a report (CPUID Fn0000_0001_EAX: base and
+    /// extended parts together). The ranges are those of AMD's processor programming references.
     pub fn of_processor(family: u8, model: u8) -> Option<Self> {
         match (family, model) {
             (0x19, 0x00..=0x0f) => Some(Self::Milan),
@@ -29,8 +29,8 @@ impl Product {
         }
     }
 
-    /// By the product name of a certificate, which may end with a stepping, such as `Milan-B0`
-    /// (VCEK Certificate and KDS Interface Specification, "VCEK Certificate").
+    /// The product with this name, as in a certificate; the name may end with a stepping, such as
+    /// `Milan-B0` (VCEK Certificate and KDS Interface Specification, "VCEK Certificate").
     pub fn of_name(name: &str) -> Option<Self> {
         match name.split('-').next() {
             Some("Milan") => Some(Self::Milan),
@@ -49,7 +49,7 @@ impl Product {
         }
     }
 
-    /// Bytes of a hardware id that mean something; the rest of the report's field is zero.
+    /// Meaningful bytes of a hardware ID; the rest of the report's field is zero.
     pub(super) fn hardware_id_length(self) -> usize {
         match self {
             Self::Milan | Self::Genoa => 64,

@@ -10,9 +10,9 @@ use crate::wire::WireError;
 
 /// Size of a report (SEV-SNP Firmware ABI Specification, "ATTESTATION_REPORT").
 pub const REPORT_SIZE: usize = 0x4a0;
-/// The first bytes of it are signed.
+/// Number of signed bytes at the beginning of a report.
 pub(crate) const SIGNED_SIZE: usize = 0x2a0;
-/// Versions of the layout that are known. 1 was never in the field.
+/// Versions of the layout that are known. Version 1 was never in the field.
 const VERSIONS: std::ops::RangeInclusive<u32> = 2..=5;
 /// Scalar of P-384 (FIPS 186-5).
 pub(crate) const SCALAR: usize = 48;
@@ -24,16 +24,16 @@ pub enum ReportError {
     /// The size is not that of a report.
     #[error("a report has {REPORT_SIZE} bytes; this one has {found}")]
     Length {
-        /// What was given.
+        /// Size of the input in bytes.
         found: usize,
     },
     /// A version whose layout is not known.
     #[error("version {found} of the report is not supported")]
     Version {
-        /// Which.
+        /// The version.
         found: u32,
     },
-    /// A field is not whole. The size is checked before, so this does not happen.
+    /// A field is incomplete. The size is checked first, so this does not happen.
     #[error("the report is truncated")]
     Wire(#[source] WireError),
 }
@@ -94,21 +94,21 @@ pub struct Report {
     pub id_key_digest: [u8; 48],
     /// SHA-384 of the key that certified the ID key; zeros without one.
     pub author_key_digest: [u8; 48],
-    /// Of this guest.
+    /// ID of this guest's report.
     pub report_id: [u8; 32],
-    /// Of its migration agent.
+    /// ID of the report of its migration agent.
     pub report_id_ma: [u8; 32],
-    /// From version 3 on.
+    /// The processor, from version 3 on.
     pub processor: Option<Processor>,
-    /// Of the chip; zeros where it is hidden.
+    /// ID of the chip; zeros if it is hidden.
     pub chip_id: [u8; 64],
-    /// What runs now.
+    /// TCB that runs now.
     pub current_tcb: Tcb,
-    /// What the signing key is derived from.
+    /// TCB that the signing key is derived from.
     pub reported_tcb: Tcb,
-    /// Below which the platform cannot be rolled back.
+    /// TCB below which the platform cannot be rolled back.
     pub committed_tcb: Tcb,
-    /// What ran when the guest was launched.
+    /// TCB that ran when the guest was launched.
     pub launch_tcb: Tcb,
     /// Firmware that runs.
     pub current_firmware: FirmwareVersion,
@@ -134,7 +134,7 @@ impl Report {
     /// Reads a report of version 2 to 5.
     ///
     /// # Errors
-    /// Size or version are not those of a report. Everything else is left to the checks.
+    /// The size or the version is not that of a report. Everything else is left to the checks.
     pub fn parse(bytes: &[u8]) -> Result<Self, ReportError> {
         if bytes.len() != REPORT_SIZE {
             return Err(ReportError::Length { found: bytes.len() });
@@ -157,7 +157,7 @@ impl Report {
         Product::of_processor(processor.family, processor.model)
     }
 
-    /// Offsets at which a reserved field is not as it must be, one for each field.
+    /// Offsets at which a reserved field is not as required, one for each field.
     pub fn reserved(&self) -> &[usize] {
         &self.reserved
     }

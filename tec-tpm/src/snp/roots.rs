@@ -39,31 +39,31 @@ pub struct ProductCertificates<'a> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RootError {
-    /// It cannot be read.
+    /// The certificate cannot be read.
     #[error("the {which} certificate cannot be read")]
     Certificate {
         /// `ARK`, `ASK` or `ASVK`.
         which: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         source: CertificateError,
     },
     /// The key is not a 4096-bit RSA key.
     #[error("the {which} is not a 4096-bit RSA key")]
     Key {
-        /// Which.
+        /// Name of the CA.
         which: &'static str,
     },
-    /// It may not sign certificates.
+    /// The key may not sign certificates.
     #[error("the {which} certificate is not a CA certificate")]
     NotCa {
-        /// Which.
+        /// Name of the CA.
         which: &'static str,
     },
-    /// The ARK did not sign it.
+    /// The ARK did not sign the certificate.
     #[error("the {which} certificate is not signed by the ARK")]
     Signature {
-        /// Which.
+        /// Name of the CA.
         which: &'static str,
     },
 }
@@ -138,12 +138,12 @@ pub(super) struct Issuer<'a> {
 }
 
 impl Roots {
-    /// Trusts no one.
+    /// Trusts no CA.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// AMD's own, of all products that are known here.
+    /// AMD's own CAs, for all products known here.
     #[expect(
         clippy::expect_used,
         clippy::missing_panics_doc,
@@ -157,10 +157,11 @@ impl Roots {
         roots
     }
 
-    /// Trusts an ARK for a product, instead of the one before; ASK and ASVK must be signed by it.
+    /// Trusts an ARK for a product, in place of the previous one; ASK and ASVK must be signed by
+    /// it.
     ///
     /// # Errors
-    /// [`RootError`] with the certificate that is wrong.
+    /// [`RootError`] with the certificate that is invalid.
     pub fn add(
         &mut self,
         product: Product,
@@ -180,7 +181,7 @@ impl Roots {
         Ok(())
     }
 
-    /// The CA whose name a certificate gives as its issuer's.
+    /// The CA that a certificate names as its issuer.
     pub(super) fn issuer(&self, child: &Parsed) -> Option<Issuer<'_>> {
         self.0.iter().find_map(|(product, family)| {
             let of =

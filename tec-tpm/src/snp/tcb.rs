@@ -59,7 +59,7 @@ impl fmt::Display for TcbPart {
 }
 
 impl Tcb {
-    /// The number of one part.
+    /// The version of one part.
     pub fn part(&self, part: TcbPart) -> u8 {
         match part {
             TcbPart::Fmc => self.fmc,
@@ -118,13 +118,13 @@ impl fmt::Display for Tcb {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum TcbField {
-    /// What runs now.
+    /// The TCB that runs now.
     Current,
-    /// What the platform derives its key from, and shows to guests.
+    /// The TCB from which the platform derives its key, and which it shows to guests.
     Reported,
-    /// Below which the platform cannot be rolled back.
+    /// The TCB below which the platform cannot be rolled back.
     Committed,
-    /// What ran when the guest was launched.
+    /// The TCB that ran when the guest was launched.
     Launch,
 }
 

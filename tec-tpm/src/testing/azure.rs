@@ -1,4 +1,4 @@
-//! A confidential virtual machine of Azure in software.
+//! An Azure confidential virtual machine in software.
 
 use async_trait::async_trait;
 use base64::Engine as _;
@@ -45,12 +45,12 @@ impl SoftAzure {
         Self { tpm: SoftTpm::rsa(seed), chip: SoftSnp::vcek(Product::Milan, seed) }
     }
 
-    /// Its vTPM.
+    /// The vTPM of the machine.
     pub fn tpm(&self) -> &SoftTpm {
         &self.tpm
     }
 
-    /// Its processor.
+    /// The processor of the machine.
     pub fn chip(&self) -> &SoftSnp {
         &self.chip
     }
@@ -85,12 +85,12 @@ impl SoftAzure {
             .collect()
     }
 
-    /// A paravisor's report over these runtime data, bound by a hardware report.
+    /// A paravisor's report over this runtime data, bound by a hardware report.
     pub fn hcl_report(&self, runtime: &[u8]) -> Vec<u8> {
         Self::hcl_report_around(&self.chip.report(&report_data(runtime)), runtime)
     }
 
-    /// A paravisor's report of these two parts, whether they fit or not.
+    /// A paravisor's report of these two parts, whether or not they match.
     pub fn hcl_report_around(hardware: &[u8], runtime: &[u8]) -> Vec<u8> {
         let data = hcl::RUNTIME_HEADER + runtime.len();
         let total = hcl::HEADER + REPORT_SIZE + data;
@@ -106,7 +106,7 @@ impl SoftAzure {
         bytes
     }
 
-    /// Evidence over these report data, in one of its forms.
+    /// Evidence over this report data, in one of its forms.
     pub fn evidence(&self, version: AzSnpEvidenceVersion, report_data: &[u8]) -> AzSnpEvidence {
         let quote = self.tpm.quote(report_data);
         let user_data = match version {

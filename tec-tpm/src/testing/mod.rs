@@ -1,7 +1,7 @@
 //! Doubles for tests: a TPM, a processor with SNP and a confidential virtual machine in software,
-//! quotes made to measure, and a runner for `swtpm`.
+//! custom quotes, and a runner for `swtpm`.
 //!
-//! Nothing here protects anything: keys come from a seed, and the TPM signs what it is told to.
+//! Nothing here protects anything: keys come from a seed, and the TPM signs anything.
 
 mod attest;
 mod azure;

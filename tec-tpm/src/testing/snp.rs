@@ -46,8 +46,8 @@ impl CertificateFields {
     }
 }
 
-/// A chip with SNP in software: one key, its certificate, and reports that say whatever they are
-/// told. Everything comes from the seed; [`Roots::amd`] trusts none of it.
+/// A chip with SNP in software: one key, its certificate, and reports with any content. Everything
+/// comes from the seed; [`Roots::amd`] trusts none of it.
 ///
 /// ```
 /// use tec_tpm::snp::{Policy, Product, UntrustedReport};
@@ -118,7 +118,7 @@ impl SoftSnp {
         id.into_iter().take(length).collect()
     }
 
-    /// What the certificate of the key says.
+    /// Fields of the certificate of the key.
     #[expect(
         clippy::expect_used,
         clippy::missing_panics_doc,
@@ -240,7 +240,7 @@ impl SoftSnp {
         report
     }
 
-    /// A report of a sound guest.
+    /// The report of a valid guest.
     pub fn report(&self, report_data: &[u8; 64]) -> Vec<u8> {
         self.sign(&self.unsigned(report_data))
     }

@@ -197,13 +197,13 @@ impl SoftTpm {
         self.state().event_log = Some(log);
     }
 
-    /// What a quote over the registers would say, before it is signed.
+    /// The content of a quote over the registers, before it is signed.
     pub fn attest_fields(&self, nonce: &[u8]) -> AttestFields {
         let state = self.state();
         AttestFields { reset_count: state.reset_count, ..AttestFields::quote(nonce, &state.values) }
     }
 
-    /// Signs any message as a TPMT_SIGNATURE. A TPM would not.
+    /// Signs any message as a TPMT_SIGNATURE. A real TPM would not.
     pub fn sign(&self, message: &[u8]) -> Vec<u8> {
         match &self.key {
             SoftKey::Rsa(key) => {
@@ -222,7 +222,7 @@ impl SoftTpm {
         }
     }
 
-    /// Signs these fields, with the present registers as values.
+    /// Signs these fields, with the current registers as values.
     pub fn quote_fields(&self, fields: &AttestFields) -> TpmEvidence {
         let message = fields.marshal();
         let signature = self.sign(&message);
@@ -230,7 +230,7 @@ impl SoftTpm {
         TpmEvidence::new(message, signature, values, self.public_key())
     }
 
-    /// A quote over some registers, with their values, as other agents make them.
+    /// A quote over some registers, with their values, as other agents create them.
     pub fn quote_of(&self, some: impl IntoIterator<Item = PcrIndex>, nonce: &[u8]) -> TpmEvidence {
         let some: PcrSet = some.into_iter().collect();
         let pcrs = self.pcrs();

@@ -14,9 +14,9 @@ const CMD_SHUTDOWN: [u8; 4] = 3_u32.to_be_bytes();
 /// TPM2_Shutdown(TPM_SU_CLEAR): tag, size, command code, type (TPM 2.0 Library Part 3,
 /// "TPM2_Shutdown").
 const TPM2_SHUTDOWN_CLEAR: [u8; 12] = [0x80, 0x01, 0, 0, 0, 12, 0, 0, 0x01, 0x45, 0, 0];
-/// Pairs of ports that are tried before giving up.
+/// Number of pairs of ports to try before giving up.
 const PORT_ATTEMPTS: usize = 20;
-/// Steps of 5 ms that a start may take.
+/// Number of 5 ms steps that a start may take.
 const START_STEPS: usize = 2000;
 const STEP: Duration = Duration::from_millis(5);
 /// How long a shutdown may take.
@@ -29,26 +29,26 @@ pub enum SwtpmError {
     /// A program could not be started; is it installed?
     #[error("cannot start {program}")]
     Spawn {
-        /// Which.
+        /// The program.
         program: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
     /// A program failed.
     #[error("{program} failed: {log}")]
     Failed {
-        /// Which.
+        /// The program.
         program: &'static str,
-        /// What it said.
+        /// Output of the program.
         log: String,
     },
     /// A file of the state directory could not be used.
     #[error("cannot use {}", path.display())]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -67,7 +67,7 @@ pub struct EkCa {
     pub issuer_pem: String,
 }
 
-/// A running `swtpm` with its own state directory; both are gone when it is dropped.
+/// A running `swtpm` with its own state directory; both are removed when it is dropped.
 #[derive(Debug)]
 pub struct Swtpm {
     directory: TempDir,
@@ -91,7 +91,7 @@ impl Swtpm {
         Self::run(directory, None)
     }
 
-    /// Starts a copy of a TPM whose state lies in a directory.
+    /// Starts a copy of a TPM whose state is in a directory.
     ///
     /// # Errors
     /// [`SwtpmError`], for example when there is no such state.
@@ -138,7 +138,7 @@ impl Swtpm {
     /// Reboots the machine: the same TPM, with its registers reset. Close connections first.
     ///
     /// # Errors
-    /// [`SwtpmError`] when it does not come up again.
+    /// [`SwtpmError`] when it does not restart.
     pub fn restart(&mut self) -> Result<(), SwtpmError> {
         if let Some(running) = self.running.take() {
             running.stop();

@@ -17,7 +17,7 @@ pub type EventLogSource = Arc<dyn Fn() -> Option<Vec<u8>> + Send + Sync>;
 /// The node's side of attestation: a TPM, the handle of its attestation key, and the event log.
 ///
 /// # Security
-/// Blocks while the TPM works, see [`AnyTpm`].
+/// Blocks while the TPM works; see [`AnyTpm`].
 #[derive(Clone)]
 pub struct TpmAttester {
     pub(super) tpm: Arc<dyn AnyTpm>,
@@ -37,7 +37,7 @@ impl TpmAttester {
         Self { tpm, handle, event_log: None }
     }
 
-    /// Sends the log that `source` returns along, each time.
+    /// Adds the log that `source` returns to the evidence of each attestation.
     #[must_use]
     pub fn with_event_log(mut self, source: EventLogSource) -> Self {
         self.event_log = Some(source);

@@ -15,7 +15,7 @@ use crate::wire::WireError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TpmError {
-    /// The configuration string names no way to reach a TPM.
+    /// The configuration string does not name a way to reach a TPM.
     #[error("{tcti:?} is not one of {forms}")]
     Tcti {
         /// What was given.
@@ -23,12 +23,12 @@ pub enum TpmError {
         /// What is accepted.
         forms: &'static str,
     },
-    /// There is no TPM there, or it is in use.
+    /// There is no TPM, or it is in use.
     #[error("cannot open the TPM at {tcti:?}")]
     Open {
-        /// Where.
+        /// The configuration string.
         tcti: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
@@ -37,7 +37,7 @@ pub enum TpmError {
     Command {
         /// The attempted operation.
         operation: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
@@ -50,16 +50,16 @@ pub enum TpmError {
     /// Another object is at the handle.
     #[error("the handle {handle} holds an object other than the expected attestation key")]
     HandleOccupied {
-        /// Where.
+        /// The handle.
         handle: AkHandle,
-        /// What is wrong with it; `None` when it is an attestation key of another algorithm.
+        /// What is wrong with the object; `None` if it is an attestation key of another algorithm.
         #[source]
         source: Option<AkError>,
     },
     /// No object is at the handle.
     #[error("there is no attestation key at the handle {handle}")]
     NoAk {
-        /// Where.
+        /// The handle.
         handle: AkHandle,
     },
     /// A public area of the TPM cannot be read.
@@ -80,7 +80,7 @@ pub enum TpmError {
     /// The challenge is not for this TPM and this attestation key.
     #[error("the TPM refuses the challenge")]
     ChallengeRefused {
-        /// What the TPM said.
+        /// Error of the TPM.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },

@@ -1,4 +1,4 @@
-//! PCR 15 as the marker that says which cluster a node belongs to.
+//! PCR 15 as the marker of the cluster that a node belongs to.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use super::AnyTpm;
 /// The marker of a TPM.
 ///
 /// # Security
-/// The register begins at zero with each boot, and every process that may use the TPM can extend
-/// it: it proves membership together with a quote, and nothing by itself.
+/// The register starts at zero at each boot, and every process that may use the TPM can extend it:
+/// together with a quote, it proves membership; by itself, it proves nothing.
 #[derive(Clone, Debug)]
 pub struct TpmMarker(Arc<dyn AnyTpm>);
 

@@ -36,7 +36,7 @@ pub(super) fn pcr_event(
         .map_err(&operation)
 }
 
-/// A bank of an unknown algorithm must not stay as it was in silence: it is an error.
+/// A bank of an unknown algorithm must not be left unchanged silently: it is an error.
 fn bank_digest(algorithm: HashingAlgorithm, data: &[u8]) -> Result<Digest, TssError> {
     let bytes = match algorithm {
         HashingAlgorithm::Sha1 => sha1::Sha1::digest(data).to_vec(),

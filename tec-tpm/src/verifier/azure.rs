@@ -30,12 +30,12 @@ use crate::snp::{
 
 /// Verifies evidence of type `az-snp-vtpm`, in its versions 0, 1 and 2.
 ///
-/// Claims are named as confidential-containers names theirs, all as texts; registers are under
-/// `tpm`. One is added there: `ak_public`, the key that the SNP report vouches for.
+/// Claims have the names that confidential-containers uses, and all are strings; registers are
+/// under `tpm`. One claim is added there: `ak_public`, the key that the SNP report vouches for.
 ///
 /// # Security
 /// Genuine hardware says nothing about the software in the guest: without a list of measurements or
-/// ID keys in the [`Policy`] any guest can make up a vTPM. The appraisal decides whose key it is.
+/// ID keys in the [`Policy`], any guest can make up a vTPM. The appraisal decides whose key it is.
 #[derive(Clone, Debug)]
 pub struct AzSnpVtpmVerifier {
     clock: Arc<dyn Clock>,
@@ -57,7 +57,7 @@ impl AzSnpVtpmVerifier {
     /// Checks evidence over report data of any length; the port has 48 bytes.
     ///
     /// # Errors
-    /// The first gate that fails. A hardware report is refused with all findings.
+    /// The first check that failed. A hardware report is refused with all findings.
     pub fn verify_evidence(
         &self,
         evidence: &Value,
@@ -83,7 +83,7 @@ impl AzSnpVtpmVerifier {
         Ok(assemble(runtime, &quote, report.report(), report_data))
     }
 
-    /// The SNP report is genuine, as the policy demands, and binds the runtime data.
+    /// The SNP report is genuine, satisfies the policy, and binds the runtime data.
     fn hardware(
         &self,
         hcl: &HclReport<'_>,
@@ -119,8 +119,8 @@ fn malformed(error: &HclError) -> VerifyError {
     VerifyError::Malformed { at: format!("hcl_report: {}", chain(error)) }
 }
 
-/// From version 2 on the hardware report is made for this session, too. The NV index is larger than
-/// the report data, and what follows them is left over from before.
+/// From version 2 on, the hardware report is created for this session, too. The NV index is larger
+/// than the report data, and what follows them is left over from before.
 fn check_user_data(
     runtime: &RuntimeData,
     report_data: &[u8],

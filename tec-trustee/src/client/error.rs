@@ -1,4 +1,4 @@
-//! What can go wrong, in classes that a node can act on.
+//! Errors, in classes that a node can act on.
 
 use std::error::Error;
 
@@ -16,23 +16,23 @@ use crate::wire::ErrorKind;
 #[non_exhaustive]
 pub enum SetupError {
     /// The list is empty.
-    #[error("no server is given")]
+    #[error("no server was given")]
     NoServer,
     /// The CA bundle of a server cannot be used.
     #[error("the CA bundle of {server} holds no usable certificate")]
     Ca {
-        /// Which server.
+        /// The server.
         server: BaseUrl,
-        /// Why, where there is more to say.
+        /// The cause, if there is more to report.
         #[source]
         source: Option<Box<dyn Error + Send + Sync>>,
     },
     /// TLS or the HTTP client cannot be set up.
     #[error("cannot set up the connection to {server}")]
     Client {
-        /// Which server.
+        /// The server.
         server: BaseUrl,
-        /// Why.
+        /// The cause.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
@@ -45,7 +45,7 @@ pub enum CallError {
     /// The server answered that it cannot serve now.
     #[error("{server} cannot serve at the moment (status {status})")]
     Unavailable {
-        /// Which server.
+        /// The server.
         server: BaseUrl,
         /// HTTP status.
         status: u16,
@@ -53,25 +53,25 @@ pub enum CallError {
     /// No connection, or no answer in time.
     #[error("{server} cannot be reached")]
     Unreachable {
-        /// Which server.
+        /// The server.
         server: BaseUrl,
-        /// Why.
+        /// The cause.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
     /// The TLS handshake failed.
     #[error("cannot establish a TLS session with {server}")]
     Tls {
-        /// Which server.
+        /// The server.
         server: BaseUrl,
-        /// Why.
+        /// The cause.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
     /// The answer does not come from a KBS.
     #[error("the answer of {server} is malformed at {at}")]
     Malformed {
-        /// Which server.
+        /// The server.
         server: BaseUrl,
         /// What is wrong with it.
         at: &'static str,
@@ -87,7 +87,7 @@ impl CallError {
         }
     }
 
-    /// How informative it is, as in [`RcarError::weight`].
+    /// How informative the error is, as in [`RcarError::weight`].
     fn weight(&self) -> u8 {
         match self {
             Self::Unreachable { .. } => 1,
@@ -103,12 +103,12 @@ impl CallError {
 #[non_exhaustive]
 pub enum RcarError {
     /// The list of servers is empty.
-    #[error("no server is given")]
+    #[error("no server was given")]
     NoServer,
     /// The server refused.
     #[error("{server} refuses: {kind}{}", code.map(|code| format!(", {code}")).unwrap_or_default())]
     Denied {
-        /// Which server.
+        /// The server.
         server: BaseUrl,
         /// Type of refusal.
         kind: ErrorKind,
@@ -127,9 +127,9 @@ pub enum RcarError {
     /// The resource cannot be decrypted.
     #[error("the response of {server} cannot be decrypted")]
     Jwe {
-        /// Which server.
+        /// The server.
         server: BaseUrl,
-        /// Why.
+        /// The cause.
         #[source]
         source: JweError,
     },
@@ -142,9 +142,9 @@ pub enum RcarError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Stage {
-    /// In the handshake.
+    /// During the handshake.
     Handshake,
-    /// At the resource.
+    /// When the resource was requested.
     Resource,
 }
 

@@ -95,7 +95,7 @@ impl Server {
         CallError::Malformed { server: self.url.clone(), at }
     }
 
-    /// A request for a place below the base path.
+    /// A request for a path below the base path.
     pub(crate) fn request(&self, method: Method, place: &str) -> RequestBuilder {
         // One slash between all segments: a KBS does not collapse them (clevis-pin-trustee).
         let url = format!("{}{BASE_PATH}/{place}", self.url);
@@ -199,9 +199,9 @@ fn http_client(
 
 /// Why there is no body.
 enum Broken {
-    /// It is longer than the limit.
+    /// The body is longer than the limit.
     TooLong,
-    /// It was cut off.
+    /// The body was cut off.
     Off(reqwest::Error),
 }
 

@@ -6,8 +6,8 @@
 //! ```
 //! [`RcarClient::token`] stops after `attest`, to show what a server found.
 //!
-//! A [`RcarClient`] makes one round over its servers; [`RetryPolicy::rounds`] makes several, and needs the
-//! timers of tokio to wait between them. It picks no TLS provider, and keeps its session cookie itself,
+//! A [`RcarClient`] makes one round over its servers; [`RetryPolicy::rounds`] makes several, and needs
+//! tokio's timers to wait between them. It selects no TLS provider, and keeps its session cookie itself,
 //! ignoring the expiry that the server sets: the clock of a node in its initrd may be wrong.
 
 mod error;
@@ -49,7 +49,7 @@ use crate::wire::{AttestRequest, AttestResponse, AuthRequest, Challenge, Escrowe
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Deadlines {
-    /// For the connection with its TLS handshake.
+    /// For the connection, including its TLS handshake.
     pub connect: Duration,
     /// For the whole call; the existing client waits this long too (KBS attestation protocol 0.4.0).
     pub call: Duration,
@@ -88,15 +88,15 @@ struct Session {
 }
 
 impl RcarClient {
-    /// A client for `servers`, tried in this order. An https server with a CA bundle is trusted by that
-    /// bundle alone, one without a bundle by the platform's roots.
+    /// A client for `servers`, tried in this order. An HTTPS server is verified against its CA bundle alone
+    /// or, without one, against the platform's roots.
     ///
     /// # Errors
-    /// No server, or a CA bundle that is not PEM.
+    /// There is no server, or a CA bundle is not PEM.
     ///
     /// # Security
-    /// Plain HTTP is used where a server's address says so, with a warning. The resource is still encrypted
-    /// to a key that the evidence binds, but anyone on the network path can answer.
+    /// Plain HTTP is used if a server's address says so, with a warning. The resource is still encrypted to a
+    /// key that the evidence binds, but anyone on the network path can answer.
     pub fn new(
         servers: &[Endpoint],
         deadlines: Deadlines,
@@ -171,7 +171,7 @@ impl RcarClient {
     /// No server can be reached or trusted.
     ///
     /// # Security
-    /// As good as the connection: the answer is as trustworthy as the server that the trusted CA vouches for.
+    /// The answer is only as trustworthy as the server that the trusted CA vouches for.
     pub async fn authorities(&self) -> Result<Option<String>, RcarError> {
         let asked = self.round(|server| async {
             let (bundle, _): (Bundle, _) = server.call(Call::open(authority::PLACE)).await?;

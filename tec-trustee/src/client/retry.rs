@@ -31,7 +31,7 @@ pub struct RetryPolicy {
     pub rounds: Option<NonZeroU32>,
     /// Longest delay after the first round.
     pub base: Duration,
-    /// Longest delay of all.
+    /// Longest delay after any round.
     pub cap: Duration,
     /// No round begins later than this after the first one; `None` means no limit.
     pub deadline: Option<Duration>,
@@ -70,8 +70,8 @@ impl RetryPolicy {
         self
     }
 
-    /// Asks until it succeeds, another round cannot help, or the rounds or the time are used up. A denial is
-    /// final, since asking again costs a server a whole appraisal.
+    /// Repeats rounds until one succeeds, another round cannot help, or the rounds or the time run out. A
+    /// denial is final, since asking again costs a server a whole appraisal.
     ///
     /// # Errors
     /// The error of the last round.

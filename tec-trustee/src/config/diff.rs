@@ -1,4 +1,4 @@
-//! A diff for people: by key, not by line.
+//! A readable diff: by key, not by line.
 
 use std::collections::BTreeMap;
 use std::fmt;

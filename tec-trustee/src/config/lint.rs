@@ -11,13 +11,14 @@ use super::{Generation, parse};
 /// Number of attestation keys that the mounted form loads by default (Trustee, verifiers).
 const DEFAULT_MAX_KEYS: i64 = 100;
 
-/// How bad it is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[expect(clippy::exhaustive_enums, reason = "callers must handle every severity")]
 pub enum Severity {
-    /// It works, but not as desired.
+    /// The configuration works, but not as desired.
     Warn,
-    /// Keys may be released to the wrong machines, or the KBS does not start. Do not deploy it.
+    /// Keys may be released to the wrong machines, or the KBS does not start. Do not deploy the
+    /// configuration.
     Refuse,
 }
 
@@ -31,12 +32,12 @@ macro_rules! rules {
         }
 
         impl Rule {
-            /// Name for programs.
+            /// Machine-readable name.
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$name => $text,)* }
             }
 
-            /// How bad it is.
+            /// Severity of the finding.
             pub fn severity(self) -> Severity {
                 match self { $(Self::$name => Severity::$severity,)* }
             }
@@ -98,7 +99,7 @@ rules! {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding {
-    /// What it is about.
+    /// What the finding is about.
     pub rule: Rule,
     /// Dotted path of the key, of what is missing, or of what a policy fails to refuse.
     pub key: String,

@@ -5,10 +5,10 @@
 //! text ─ lint(generation, facts) ───► findings, each with a fix
 //! text, text ─ changes ─────────────► a diff for people
 //! ```
-//! A patch touches only what it must: unknown keys, comments and layout stay. Only `[admin]` is rewritten as
-//! a whole, since the KBS rejects keys there that it does not know. Settings that switch checks off are
-//! removed, together with the comment above them. `insecure_http` is set only when the intent names no TLS
-//! files, since the KBS does not start otherwise.
+//! A patch touches only what it must: unknown keys, comments and layout are preserved. Only `[admin]` is
+//! rewritten as a whole, since the KBS rejects unknown keys there. Settings that turn checks off are removed,
+//! together with the comment above them. `insecure_http` is set only when the intent names no TLS files,
+//! since the KBS does not start otherwise.
 //!
 //! ```
 //! use tec_core::trustee::{Patched, TrusteeConfigurator, TrusteeIntent};

@@ -12,9 +12,9 @@ pub(super) type Path = &'static [&'static str];
 const SHARED_STORAGE: [&str; 2] = ["Postgres", "Redis"];
 /// Requests that the admin role may make: the whole API (Trustee, KBS configuration).
 const ADMIN_ENDPOINTS: &str = "^/kbs/.+$";
-/// The one admin role.
+/// The only admin role.
 const ADMIN: &str = "admin";
-/// Flags that switch checks off, of this generation and of older ones.
+/// Flags that turn checks off, in this generation and in older ones.
 const INSECURE: [Path; 2] =
     [&["attestation_token", "insecure_header_jwk"], &["attestation_token", "insecure_key"]];
 const BROKER_POLICIES: Path = &["attestation_service", "attestation_token_broker", "policy_dir"];

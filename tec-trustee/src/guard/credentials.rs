@@ -42,7 +42,7 @@ pub(super) fn session(headers: &HeaderMap) -> Named<SessionId> {
     found
 }
 
-/// Whether nobody would decode this name: the Trustee's cookie parser takes `%2D` for a hyphen.
+/// Whether no parser would decode this name: the Trustee's cookie parser takes `%2D` for a hyphen.
 fn is_plain(name: &str) -> bool {
     name.bytes().all(|c| c.is_ascii_graphic() && !matches!(c, b'%' | b'"' | b',' | b'\\'))
 }

@@ -16,7 +16,7 @@ use tec_core::port::{
     PortError,
 };
 
-/// What was found out about one piece of evidence.
+/// The findings about one piece of evidence.
 #[derive(Clone, Debug)]
 pub struct Passage {
     record: Attempt,
@@ -24,7 +24,7 @@ pub struct Passage {
 }
 
 impl Passage {
-    /// The passage of an attempt: it is refused if one of its attestation checks failed.
+    /// The passage of an attempt, which is refused if one of its attestation checks failed.
     pub fn of(record: Attempt) -> Self {
         Self { refused: record.ladder.code, record }
     }
@@ -39,7 +39,7 @@ impl Passage {
         &self.record
     }
 
-    /// Why the evidence must not pass, if it must not.
+    /// Why the evidence must not pass; `None` if it may.
     pub fn refused(&self) -> Option<Code> {
         self.refused
     }
@@ -60,7 +60,7 @@ pub enum BrokerAnswer {
 /// *Contract*: what is recorded is durable when the call returns. *Implemented by* [`Registries`].
 #[async_trait]
 pub trait Gatekeeper: fmt::Debug + Send + Sync {
-    /// Looks at evidence, good or bad, and records the attempt if it is refused.
+    /// Examines evidence, good or bad, and records the attempt if it is refused.
     async fn admit(
         &self,
         attempt: AttemptId,
@@ -100,7 +100,7 @@ pub struct ApprovedBoots {
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "a bundle of ports, built field by field")]
 pub struct Registries {
-    /// Keys, and their machines.
+    /// Keys and their machines.
     pub aks: Arc<dyn AkRegistry>,
     /// Approved boots; `None` leaves the registers to the broker's policies.
     pub boots: Option<ApprovedBoots>,
@@ -110,7 +110,7 @@ pub struct Registries {
     pub attempts: Arc<dyn AttemptLog>,
     /// Audit log.
     pub audit: Arc<dyn AuditSink>,
-    /// Time.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
 }
 

@@ -3,8 +3,8 @@
 //! *What it is*: a reverse proxy. The Trustee listens on loopback, the guard on the public port of the same
 //! pod. Evidence passes only if our own verifier accepts it and its key is bound to a machine; everything
 //! else passes untouched, byte for byte, in both directions. *What it is not*: a second key broker. It holds
-//! no key and no policy, opens no socket and terminates no TLS; a program serves the router and also limits
-//! rates.
+//! no key and no policy, opens no socket and terminates no TLS; the program that uses it serves the router
+//! and also limits rates.
 //!
 //! Why: a verifier that takes register values by their position in a list, without checking the quoted
 //! selection, can be made to see any value for any register, and no policy over the claims can detect it
@@ -26,8 +26,8 @@
 //! - A session has one token, for one piece of evidence. If a request has both a cookie and a token, they
 //!   must belong to the same session.
 //! - Plugins other than `resource` are refused: they release data too.
-//! - A bearer token obtains a resource only if it was issued through this guard, so a self-signed token
-//!   counts for nothing, whatever the Trustee's configuration says.
+//! - A bearer token obtains a resource only if it was issued through this guard, so a self-signed token is
+//!   worthless, regardless of the Trustee's configuration.
 //! - After a restart the guard knows no sessions; clients repeat the handshake by themselves.
 
 mod credentials;
@@ -64,9 +64,9 @@ use crate::kbs::{
     DEFAULT_TOKEN_SECONDS,
 };
 
-/// Bytes of all bodies, in both directions, that a guard holds at a time.
+/// Maximum number of bytes of all bodies, in both directions, that a guard holds at a time.
 const HELD: usize = 32 * 1024 * 1024;
-/// Bytes of all sessions of a guard.
+/// Maximum number of bytes of all sessions of a guard.
 const SESSION_BYTES: usize = 40 * 1024 * 1024;
 
 /// Maximum number of bytes that a guard with the default limits keeps for its clients, however many
@@ -113,7 +113,7 @@ impl GuardConfig {
         }
     }
 
-    /// Accepts evidence of these types; others never reach the Trustee, and `Sample` never does.
+    /// Accepts evidence of these types; other types never reach the Trustee, and neither does `Sample`.
     #[must_use]
     pub fn with_tees(mut self, tees: impl IntoIterator<Item = Tee>) -> Self {
         self.tees = tees.into_iter().filter(|tee| *tee != Tee::Sample).collect();
@@ -128,7 +128,7 @@ impl GuardConfig {
     }
 
     /// Bounds on sessions, on bytes of evidence, and on the time to send it. One client gets at most a
-    /// quarter of the sessions, see [`KbsConfig::with_limits`](crate::kbs::KbsConfig).
+    /// quarter of the sessions; see [`KbsConfig::with_limits`](crate::kbs::KbsConfig).
     #[must_use]
     pub fn with_limits(
         mut self,
@@ -179,7 +179,7 @@ impl Guard {
         Router::new().fallback(serve).with_state(self.clone())
     }
 
-    /// Whether the Trustee answers requests, whatever its generation; for probes.
+    /// Whether the Trustee answers requests, regardless of its generation; for probes.
     pub async fn is_ready(&self) -> bool {
         self.0.upstream.answers().await
     }

@@ -88,7 +88,7 @@ impl Sessions {
     }
 
     /// Keeps a session that the Trustee opened. `false` if there is no room for it, or if the Trustee used an
-    /// id twice.
+    /// ID twice.
     pub(super) fn open(
         &self,
         id: SessionId,
@@ -105,7 +105,7 @@ impl Sessions {
         self.known().table.insert(id, peer, now, session)
     }
 
-    /// Requested type of evidence and nonce of a session that may still send evidence; counts the try.
+    /// Requested type of evidence and nonce of a session that may still send evidence; counts the attempt.
     pub(super) fn begin(
         &self,
         id: SessionId,

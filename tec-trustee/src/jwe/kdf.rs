@@ -9,7 +9,7 @@ use zeroize::Zeroizing;
 /// SuppPubInfo is the length in bits, SuppPrivInfo is empty.
 ///
 /// # Panics
-/// Does not compile for `N` above 32.
+/// Never: it does not compile for `N` above 32.
 pub fn concat_kdf<const N: usize>(
     z: &[u8],
     algorithm: &[u8],

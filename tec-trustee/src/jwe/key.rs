@@ -52,7 +52,7 @@ pub enum EcKeyAlgorithm {
     EcdhEsA256Kw,
 }
 
-/// Key management with an RSA key. `RSA1_5` is not offered: its padding leaks.
+/// Key management with an RSA key. `RSA1_5` is not offered: its padding leaks information.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum RsaKeyAlgorithm {

@@ -77,19 +77,19 @@ pub enum JweError {
     /// A member is larger than anything this protocol needs.
     #[error("the member {member} of the JWE is too large")]
     TooLarge {
-        /// Its name.
+        /// Name of the member.
         member: &'static str,
     },
     /// A member is not base64url without padding, or does not have the length that its type prescribes.
     #[error("the member {member} of the JWE is malformed")]
     Member {
-        /// Its name.
+        /// Name of the member.
         member: &'static str,
     },
     /// The protected header is not the expected JSON.
     #[error("the protected header of the JWE is malformed")]
     Header(#[source] serde_json::Error),
-    /// The protected header asks for something that is not supported.
+    /// The protected header requires something that is not supported.
     #[error("the JWE uses {what}, which is not supported")]
     Unsupported {
         /// Header parameter and value.
@@ -99,10 +99,10 @@ pub enum JweError {
     #[error("the public key of the JWE is not valid")]
     PublicKey,
     /// The content key does not unwrap: it was meant for another recipient, or it was altered.
-    #[error("the content key of the JWE does not unwrap")]
+    #[error("cannot unwrap the content key of the JWE")]
     Unwrap,
     /// The content does not authenticate.
-    #[error("the content of the JWE does not authenticate")]
+    #[error("the content of the JWE is not authentic")]
     Content,
     /// The cipher refused to encrypt.
     #[error("the secret cannot be encrypted")]
@@ -112,7 +112,7 @@ pub enum JweError {
 /// Encrypts `secret` to `key` (KBS attestation protocol 0.4.0).
 ///
 /// # Errors
-/// An invalid key for its type, or a secret above [`MAX_SECRET`].
+/// The key is invalid for its type, or the secret is larger than [`MAX_SECRET`].
 pub fn encrypt(
     key: &TeePubKey,
     secret: &SecretBytes,
@@ -246,7 +246,7 @@ impl EcPrivateKey {
     /// Opens a JWE that was encrypted to this key. The protected header is authenticated exactly as received.
     ///
     /// # Errors
-    /// Anything malformed, meant for another key, or altered.
+    /// The JWE is malformed, is meant for another key, or was altered.
     pub fn decrypt(&self, jwe: &Jwe) -> Result<SecretBytes, JweError> {
         let header = Header::parse(&jwe.protected)?;
         if header.alg != ECDH_ES_A256KW {

@@ -28,7 +28,7 @@ const MAX_PEM: usize = 4096;
 const MAX_NAME: usize = 200;
 /// The role that may do everything (Trustee, KBS admin API).
 const ADMIN_ROLE: &str = "admin";
-/// The one attestation policy: evidence here is of the class `cpu` (Trustee, attestation service).
+/// The only attestation policy: evidence here is of the class `cpu` (Trustee, attestation service).
 const ATTESTATION_POLICY: &str = "default_cpu";
 
 /// Who may use the admin API: bearers of a token with the claim `role` = `admin`, signed by one key with

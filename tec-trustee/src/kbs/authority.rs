@@ -15,7 +15,7 @@ use super::{reply, strict};
 use crate::authority::{Bundle, Recorded, Trusts};
 use crate::wire::ErrorKind;
 
-/// The CA certificates of a server, and what machines reported that they trust.
+/// The CA certificates of a server, and which CAs machines report that they trust.
 ///
 /// *Contract*: a report is durable when the call returns, and replaces the previous one. Reporting the same
 /// again is fine. *Implemented by* the programs, over a mounted file and the API server.

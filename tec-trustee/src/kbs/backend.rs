@@ -23,14 +23,14 @@ pub struct Admission {
     pub refused: Option<Code>,
     /// Proof of the machine, if the backend has machines.
     pub attested: Option<Attested>,
-    /// The attempt as it was recorded, to be continued at the release.
+    /// The attempt as it was recorded, to be continued when the key is released.
     pub record: Option<Attempt>,
     /// Reference values that apply to this appraisal alone; they take precedence over all others.
     pub references: BTreeMap<String, Value>,
 }
 
 impl Admission {
-    /// Neither refused nor bound to a machine.
+    /// An admission that is neither refused nor bound to a machine.
     pub fn new(attempt: AttemptId) -> Self {
         Self { attempt, refused: None, attested: None, record: None, references: BTreeMap::new() }
     }
@@ -43,13 +43,13 @@ impl Admission {
     }
 }
 
-/// What the resource policy said.
+/// Decision of the resource policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "yes or no")]
 pub enum PolicyDecision {
-    /// The policy allows it.
+    /// The policy allows the request.
     Allow,
-    /// The policy does not allow it, or there is none.
+    /// The policy does not allow the request, or there is no policy.
     Deny,
 }
 

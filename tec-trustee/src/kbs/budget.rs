@@ -19,12 +19,13 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// One network may use one `share`-th of it.
+    /// One network may use 1/`share` of the total.
     pub(crate) fn new(max: usize, share: usize) -> Self {
         Self { max, per_peer: max / share, spent: Arc::default() }
     }
 
-    /// An empty charge. If the server does not report who asks, only the total is bounded.
+    /// An empty charge. If the server does not report the client's address, only the total is
+    /// bounded.
     pub(crate) fn charge(&self, peer: Option<IpAddr>) -> Charge {
         Charge { budget: self.clone(), peer, bytes: 0 }
     }

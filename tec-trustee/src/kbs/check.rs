@@ -15,7 +15,7 @@ use crate::wire::AttestRequest;
 /// Largest session key, in bytes of its members: one of RSA-4096 has about 720.
 const MAX_SESSION_KEY: usize = 2048;
 
-/// Checks evidence of the type that was requested, and notes when it was; also returns the claims of
+/// Checks evidence of the requested type, and records when it was requested; also returns the claims of
 /// init-data.
 pub(crate) async fn verify(
     verifier: &dyn Verifier,

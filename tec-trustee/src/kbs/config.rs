@@ -71,7 +71,7 @@ impl KbsConfig {
         }
     }
 
-    /// Accepts evidence of these types. `Sample` is ignored here, see
+    /// Accepts evidence of these types. `Sample` is ignored here; see
     /// [`dangerous_accept_sample`](Self::dangerous_accept_sample).
     #[must_use]
     pub fn with_tees(mut self, tees: impl IntoIterator<Item = Tee>) -> Self {
@@ -118,17 +118,17 @@ impl KbsConfig {
         self
     }
 
-    /// Continues sessions that other replicas opened, and lets them continue ours. All replicas have the same
-    /// `key`, the same [`TokenSigner`], the same lifetimes and the same backend behind them. Clocks may
-    /// differ by a minute.
+    /// Continues sessions that other replicas opened, and lets them continue ours. All replicas must have the
+    /// same `key`, the same [`TokenSigner`], the same lifetimes, and the same backend behind them. Clocks may
+    /// differ by up to a minute.
     ///
     /// Session cookies are then up to 4 KiB long instead of 32 hexadecimal digits.
     ///
     /// # Security
-    /// Anyone who has the key, or the signer, can obtain any key: keep both where the disk keys are. A nonce
-    /// is single-use at each replica, but no longer across all of them. That gives no one a key: a replay
-    /// yields a JWE for the session key that the evidence binds, which only its client has. To change the
-    /// key, restart the replicas with a new one; clients attest once more.
+    /// Anyone who has `key` or the signer can obtain any disk key: keep both where the disk keys are. A nonce
+    /// is single-use at each replica, but no longer across all of them. That does not give anyone a key: a
+    /// replay yields a JWE for the session key that the evidence binds, which only its client has. To change
+    /// the key, restart the replicas with a new one; clients then attest again.
     #[must_use]
     pub fn with_shared_sessions(mut self, key: SecretArray<32>) -> Self {
         self.shared = Some(key);

@@ -22,15 +22,16 @@ use crate::wire::ErrorKind;
 pub(crate) const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest body of `POST auth`, in either direction; real ones have about 200 bytes.
 pub(crate) const MAX_AUTH: usize = 64 * 1024;
-/// Bytes of all bodies that a key broker holds at a time.
+/// Maximum number of bytes of all bodies that a key broker holds at a time.
 pub(crate) const HELD: usize = 64 * 1024 * 1024;
 /// The part of them that one network may send, as a divisor.
 const SHARE: usize = 4;
-/// Bytes that all evidence being read and verified may take, see [`weight`].
+/// Bytes that all evidence being read and verified may take; see [`weight`].
 pub(crate) const WORK: usize = 64 * 1024 * 1024;
 /// Bytes per unit of accounting.
 const UNIT: usize = 4096;
-/// Values in one JSON document: evidence with certificates as lists of numbers has about 15,000.
+/// Maximum number of values in one JSON document: evidence with certificates as lists of numbers has about
+/// 15,000.
 pub(crate) const MAX_VALUES: usize = 65_536;
 /// Bytes that a JSON value takes at most in addition to its text: a member of an object, with its name.
 const VALUE: usize = 128;

@@ -51,12 +51,12 @@ pub struct LivePorts {
     pub platforms: Option<Arc<dyn PlatformLog>>,
     /// Where attempts are kept for `tec explain`.
     pub attempts: Arc<dyn AttemptLog>,
-    /// Time.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
 }
 
 impl LivePorts {
-    /// These ports.
+    /// Combines these ports.
     pub fn new(
         aks: Arc<dyn AkRegistry>,
         images: Arc<dyn ImageRegistry>,
@@ -76,7 +76,7 @@ impl LivePorts {
         self
     }
 
-    /// One store for everything, such as `tec_core::store::Store`.
+    /// Uses one store for everything, such as `tec_core::store::Store`.
     pub fn of<S>(store: Arc<S>, clock: Arc<dyn Clock>) -> Self
     where
         S: AkRegistry + ImageRegistry + SecretStore + AuditSink + ClockLog + AttemptLog + 'static,
@@ -139,8 +139,8 @@ impl LiveBackend {
         Ok(self)
     }
 
-    /// Judges boots by these registers, whatever the policies ask about. For [`Pins::Predicted`] the intent
-    /// should pin PCR 4, which every admitted image pins.
+    /// Judges boots by these registers, regardless of what the policies ask about. For [`Pins::Predicted`]
+    /// the intent should pin PCR 4, which every admitted image pins.
     #[must_use]
     pub fn with_pins(mut self, pins: Pins) -> Self {
         self.pins = pins;
@@ -154,7 +154,7 @@ impl LiveBackend {
         self
     }
 
-    /// The values that policies may ask for, from one look at the registries.
+    /// The values that policies may ask for, from one read of the registries.
     fn references(
         &self,
         evidence: &VerifiedEvidence,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tec_core::code::Code;
 
-/// What a key broker and a guard count.
+/// Counters of a key broker and a guard.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     /// Prefix of the names.

@@ -3,7 +3,7 @@
 //!
 //! *What it is*: the endpoints of the attestation handshake, resources, and the admin API, over a
 //! [`Backend`]. *What it is not*: it opens no socket and terminates no TLS; a program serves the router.
-//! There are no plugins but `resource`.
+//! `resource` is the only plugin.
 //!
 //! ```text
 //! POST /kbs/v0/auth                nonce, cookie
@@ -32,16 +32,16 @@
 //! 429.
 //!
 //! # Where to mount it
-//! Serve it at the root of a host and port. The paths are part of the protocol, and what names a server
+//! Serve it at the root of a host and port. The paths are part of the protocol, and the address of a server
 //! ([`BaseUrl`](tec_core::endpoint::BaseUrl), the pin of a node) has no path: a router nested below a prefix
 //! never receives a request.
 //!
 //! # Differences from Trustee, on purpose
-//! - Without policies everything is denied.
+//! - Without policies, everything is denied.
 //! - Tokens count only if they are signed by this server's key or by keys that it was configured with.
-//! - A nonce is good for one request, whatever its outcome.
-//! - The number of sessions is bounded; beyond it, `auth` answers 503. Its body has at most 64 KiB.
-//! - JSON in which a member occurs twice is refused, since parsers differ in which one counts.
+//! - A nonce is valid for one request, regardless of its outcome.
+//! - The number of sessions is bounded; beyond it, `auth` answers 503. The body of `auth` has at most 64 KiB.
+//! - JSON in which a member occurs twice is refused, since parsers differ in which one they use.
 //! - Denials carry a code (`TEC-A4xx`) and the number of the attempt in `detail`.
 //! - `RSA1_5` session keys, additional devices, and init-data digests of SM3 are refused.
 
@@ -176,7 +176,7 @@ impl Kbs {
 
     /// All endpoints, for a server that the caller runs.
     ///
-    /// One handler takes everything, since unknown paths and methods follow the rules of
+    /// One handler handles every request, since unknown paths and methods follow the rules of
     /// docs/reference/trustee.md and not those of a router.
     pub fn router(&self) -> Router {
         Router::new().fallback(serve).with_state(self.clone())

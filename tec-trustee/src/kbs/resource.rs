@@ -150,7 +150,7 @@ impl Kbs {
 /// (clevis-pin-trustee).
 pub(crate) fn parse_path(tail: &str) -> Result<ResourcePath, Refusal> {
     tail.strip_prefix('/').unwrap_or(tail).parse().map_err(|_| {
-        Refusal::new(&ErrorKind::PluginInternalError, "a resource path has three segments")
+        Refusal::new(&ErrorKind::PluginInternalError, "a resource path must have three segments")
     })
 }
 

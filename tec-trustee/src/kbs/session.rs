@@ -15,7 +15,7 @@ use super::session_id::SessionId;
 use super::shared::Opened;
 use super::table::Table;
 
-/// Bytes of a session that proved nothing, with its places in the tables.
+/// Bytes of a session that proved nothing, including its entries in the tables.
 pub(crate) const OPEN: usize = 512;
 /// The part of all bytes that one client network may have, as a divisor.
 pub(crate) const SHARE: usize = 2;
@@ -97,7 +97,7 @@ struct Session {
 pub(super) enum Begin {
     /// There is no such session, it expired, or its nonce is spent.
     Unknown,
-    /// It is attested already.
+    /// The session is already attested.
     Attested { passed: Passed, opened: Timestamp },
     /// The evidence is for another nonce. This session's nonce is now spent.
     WrongNonce,

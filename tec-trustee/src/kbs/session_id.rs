@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use tec_core::port::Entropy;
 
-/// Id of a session: 32 lowercase hexadecimal digits, the simple form of a UUID (KBS attestation
+/// ID of a session: 32 lowercase hexadecimal digits, the simple form of a UUID (KBS attestation
 /// protocol 0.4.0).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(crate) struct SessionId([u8; 16]);
@@ -34,7 +34,7 @@ impl fmt::Display for SessionId {
     }
 }
 
-/// Session ids are as sensitive as passwords: they do not print.
+/// Session IDs are as sensitive as passwords: they are not printed.
 impl fmt::Debug for SessionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("SessionId([redacted])")

@@ -1,8 +1,8 @@
 //! Sessions that any replica can continue.
 //!
-//! Without a shared secret the cookie is the id of a session that only this process knows. With one
-//! ([`KbsConfig::with_shared_sessions`](super::KbsConfig::with_shared_sessions)) cookie and token carry what
-//! another replica needs, sealed by [`Seal`]:
+//! Without a shared secret, the cookie is the ID of a session that only this process knows. With one
+//! ([`KbsConfig::with_shared_sessions`](super::KbsConfig::with_shared_sessions)) the cookie and the token
+//! carry what another replica needs, sealed by [`Seal`]:
 //!
 //! ```text
 //! POST auth    A  cookie: id, tee, nonce, opened                            Carried::Opened
@@ -185,7 +185,8 @@ impl Shared {
         }
     }
 
-    /// Who a token speaks for, by the blob that was [taken from](take_stamp) its claims.
+    /// The holder that a token speaks for, according to the blob that was [taken from](take_stamp) its
+    /// claims.
     pub(super) fn redeem(&self, claims: &Value, blob: &str, now: Timestamp) -> Option<Admission> {
         let ticket: Ticket = self.seal.open(Place::Token, &bound_to(claims)?, blob)?;
         let ticket = Some(ticket).filter(|ticket| self.lasts(ticket.opened, now))?;

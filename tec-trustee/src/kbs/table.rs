@@ -61,7 +61,7 @@ impl<V> Table<V> {
         self.entries.len() < self.max && of_peer.is_none_or(|count| *count < share)
     }
 
-    /// Adds an entry; `false` if there is no room, or already one with this id.
+    /// Adds an entry; `false` if there is no room, or if there is already one with this ID.
     pub(crate) fn insert(
         &mut self,
         id: SessionId,

@@ -95,7 +95,7 @@ impl Compiled {
     }
 
     /// Runs the program once. Values that it asks for and that are not in `references` are undefined, and so
-    /// are errors: a pass counts, everything else is left to the interpreter.
+    /// are errors: a pass counts; everything else is left to the interpreter.
     pub(super) fn run(
         &self,
         input: Value,

@@ -26,7 +26,7 @@ const MAX_ROUNDS: usize = 8;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers must handle every outcome")]
 pub enum Evaluation {
-    /// It is done.
+    /// The evaluation is done.
     Done(Verdict),
     /// Run it again with these reference values added; those that do not exist are `null`.
     Wants(BTreeSet<String>),
@@ -104,7 +104,7 @@ impl AttestationPolicy {
     /// Parses a policy.
     ///
     /// # Errors
-    /// Text that does not parse, or that has another package.
+    /// The text does not parse, or has another package.
     pub fn parse(text: &str) -> Result<Self, PolicyError> {
         let compiled = Compiled::attestation(text).map(Arc::new);
         let interpreted = Self::interpreted(text)?;
@@ -236,7 +236,7 @@ impl ResourcePolicy {
     /// Parses a policy.
     ///
     /// # Errors
-    /// Text that does not parse, or that has another package.
+    /// The text does not parse, or has another package.
     pub fn parse(text: &str) -> Result<Self, PolicyError> {
         let compiled = Compiled::resource(text).map(Arc::new);
         let interpreted = Self::interpreted(text)?;

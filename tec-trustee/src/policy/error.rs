@@ -11,7 +11,7 @@ pub enum PolicyError {
         length: usize,
     },
     /// The text does not parse.
-    #[error("the policy does not parse: {reason}")]
+    #[error("cannot parse the policy: {reason}")]
     Parse {
         /// Line, column and message.
         reason: String,

@@ -30,7 +30,7 @@ const MAX_TEXT: usize = 128;
 pub struct SnpTcb {
     /// Boot loader of the security processor.
     pub bootloader: u8,
-    /// Its operating system.
+    /// Operating system of the security processor.
     pub tee: u8,
     /// SNP firmware.
     pub snp: u8,
@@ -113,9 +113,9 @@ pub enum PolicyIntentError {
     /// An extension claim has the name or key of another one, or a form that tokens cannot carry.
     #[error("the extension claim {name:?} with the key {key} is not allowed")]
     Claim {
-        /// Its name.
+        /// Name of the claim.
         name: String,
-        /// Its integer key.
+        /// Integer key of the claim.
         key: i64,
     },
     /// The attestation service does not expose the signing key to policies.
@@ -178,7 +178,7 @@ impl PolicyIntent {
         Ok(self)
     }
 
-    /// Publishes a further claim in the token, under a name of `[A-Za-z0-9._-]` and an integer key below
+    /// Publishes an additional claim in the token, under a name of `[A-Za-z0-9._-]` and an integer key below
     /// -65536 (private use, RFC 8392, section 9.1).
     ///
     /// # Errors
@@ -231,7 +231,7 @@ impl PolicyIntent {
         self.pinned
     }
 
-    /// Whether policies of this intent work as intended on a Trustee of this generation.
+    /// Checks that policies of this intent work as intended on a Trustee of this generation.
     ///
     /// They need `query_reference_value`, which came with v0.16, and, for the binding, the claim `ak_public`,
     /// which came with v0.20. `Unified` also stands for v0.19, which has no such claim: there the policy

@@ -18,8 +18,8 @@ struct Trial {
     claims: Value,
 }
 
-/// Tries a resource policy on tokens that must not obtain a machine's disk key, and on the one that must.
-/// Each rule is reported once.
+/// Tries a resource policy on tokens that must not obtain a machine's disk key, and on the one that must
+/// obtain it. Each rule is reported once.
 ///
 /// It cannot find everything: a policy may still allow a case that none of the trials covers.
 ///

@@ -11,7 +11,7 @@ pub(super) const PREFIX: &str = "tec-ak-";
 /// Characters skipped at the beginning of the base64 text: the 33 bytes before the modulus of an RSA key of
 /// 2048 to 4096 bits (RFC 8017, A.1.1), which are nearly the same in all keys.
 pub(super) const SKIP: usize = 44;
-/// Number of characters that follow. With the prefix that makes 199, since some storage back ends allow 200.
+/// Number of characters that follow. With the prefix, that makes 199, since some storage back ends allow 200.
 pub(super) const TAKE: usize = 192;
 
 /// Name of the list of approved launch measurements of SNP guests, in standard base64.
@@ -27,10 +27,10 @@ pub const SNP_MEASUREMENT: &str = "snp_measurement";
 /// without the `crypto` functions (Trustee, attestation service).
 ///
 /// # Security
-/// The name alone proves nothing: an RSA key whose modulus begins like that of another key is generated in
-/// seconds. The value under the name holds the whole key, and the policy compares it; two keys with the same
-/// name cannot both be stored, and the one that is not stored is denied. A program that stores such values
-/// must not overwrite the value of another key, as `publish::Desired` refuses to.
+/// The name alone proves nothing: an RSA key whose modulus begins like that of another key can be generated
+/// in seconds. The value under the name holds the whole key, and the policy compares it; two keys with the
+/// same name cannot both be stored, and the one that is not stored is denied. A program that stores such
+/// values must not overwrite the value of another key, as `publish::Desired` refuses to.
 pub fn ak_reference_name(ak: &PublicKey) -> String {
     let mut name = String::from(PREFIX);
     for c in ak.to_base64().chars().skip(SKIP).take(TAKE) {

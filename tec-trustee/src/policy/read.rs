@@ -12,7 +12,8 @@ use super::render::UNBOUND_HEAD;
 impl PolicyIntent {
     /// The intent whose attestation policy is exactly this text; `None` for every other text.
     ///
-    /// The values read from the text are only a guess: it counts if they render to the same text.
+    /// The values read from the text are only a guess: the guess is correct if they render to the
+    /// same text.
     pub fn read_attestation(text: &str) -> Option<Self> {
         let tees = [Tee::Tpm, Tee::AzSnpVtpm].into_iter().filter(|tee| {
             path_of(*tee).is_some_and(|(guard, registers)| {

@@ -36,12 +36,12 @@ pub struct Desired {
     latest: watch::Sender<u64>,
 }
 
-/// Something cannot be desired.
+/// Something cannot be part of the desired state.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DesiredError {
     /// The name is not legal for every storage back end.
-    #[error("the name of a reference value is not legal")]
+    #[error("the name of a reference value is invalid")]
     Name(#[source] ParseItemError),
     /// The name is one under which publishers keep their own notes.
     #[error("the name {name} is reserved for the publisher")]
@@ -55,7 +55,7 @@ pub enum DesiredError {
         /// The name.
         name: ReferenceName,
     },
-    /// A trusted key must have a valid name of a cluster object.
+    /// The name of a trusted key is not valid for a cluster object.
     #[error("{name:?} is not an object name: at most 63 characters of a-z, 0-9 and '-'")]
     ObjectName {
         /// The name, at most 64 characters of it.
@@ -141,7 +141,7 @@ impl Desired {
     }
 
     /// Sets the values that a register may have, sorted and without duplicates. No values means an empty
-    /// list: no boot is good.
+    /// list: no boot is accepted.
     ///
     /// # Errors
     /// Never: the names of registers are legal.
@@ -211,7 +211,7 @@ impl Desired {
         self.change(|state| state.set(Item::Secret(path), Content::Secret(secret)));
     }
 
-    /// Leaves what targets hold under a path as it is: nothing is sent and nothing removed. For a secret that
+    /// Leaves what targets hold under a path as it is: nothing is sent or removed. Use it for a secret that
     /// was lost here and that only targets still have. A secret that is set stays set.
     pub fn keep_secret(&self, path: ResourcePath) {
         self.change(|state| state.keep(Item::Secret(path)));

@@ -23,7 +23,7 @@ const WAITS: (Duration, Duration) = (Duration::from_secs(2), Duration::from_mins
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Health {
-    /// It has not been tried yet.
+    /// The target has not been tried yet.
     Unknown,
     /// The last round reached the desired state.
     Healthy,
@@ -31,8 +31,8 @@ pub enum Health {
     Waiting,
     /// The last round failed, and waiting may help.
     Failing(PortErrorKind),
-    /// The last round failed, and someone has to act: a token or a policy is refused. It is retried
-    /// anyway, because the fix may happen on the target.
+    /// The last round failed, and someone must act: a token or a policy is refused. It is retried anyway,
+    /// because the fix may happen on the target.
     Broken(PortErrorKind),
 }
 
@@ -40,13 +40,13 @@ pub enum Health {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TargetStatus {
-    /// Its health.
+    /// Health of the target.
     pub health: Health,
-    /// Number of the latest change that it has; compare with [`Desired::revision`].
+    /// Number of the latest change that the target has; compare with [`Desired::revision`].
     pub revision: u64,
-    /// Changes that it does not have yet, as of the last round.
+    /// Number of changes that the target does not have yet, as of the last round.
     pub lag: u64,
-    /// When it last had everything.
+    /// When the target last had everything.
     pub converged_at: Option<Timestamp>,
     /// Rounds that failed since then.
     pub failures: u32,
@@ -58,7 +58,7 @@ pub struct TargetStatus {
 
 /// Publishes one desired state to several targets, each independently.
 ///
-/// A target that fails is left alone for a growing while; the others are not affected.
+/// A target that fails is left alone for increasingly long periods; the others are not affected.
 pub struct Fanout {
     targets: BTreeMap<String, Target>,
     clock: Arc<dyn Clock>,
@@ -95,8 +95,8 @@ impl Fanout {
         }
     }
 
-    /// Sets delays other than the defaults, 2 s to 5 min. The number of rounds is ignored: no target is given
-    /// up.
+    /// Sets delays other than the defaults, 2 s to 5 min. The number of rounds is ignored: targets are never
+    /// given up.
     #[must_use]
     pub fn with_retry(mut self, retry: RetryPolicy) -> Self {
         self.retry = retry;
@@ -159,8 +159,8 @@ impl Fanout {
         Some(status)
     }
 
-    /// Makes the target with this name receive everything again, now: because its pod was replaced, for
-    /// example.
+    /// Makes the target with this name receive everything again now, for example because its pod was
+    /// replaced.
     pub async fn distrust(&self, name: &str) {
         if let Some(target) = self.targets.get(name) {
             target.publisher.distrust().await;

@@ -1,7 +1,7 @@
 //! Notes that a publisher keeps in its target, so that a later one knows what is there.
 //!
 //! A Trustee lists neither its reference values nor, in most versions, its secrets, and returns no secrets
-//! (Trustee, KBS admin API). So the names and fingerprints of what was published are stored beside it, as
+//! (Trustee, KBS admin API). So the names and fingerprints of what was published are stored next to it, as
 //! reference values with reserved names:
 //!
 //! ```text

@@ -95,12 +95,12 @@ impl FromStr for Fingerprint {
     }
 }
 
-/// The text names nothing that a Trustee could hold.
+/// The string does not name anything that a Trustee can hold.
 #[derive(Debug, thiserror::Error)]
 #[error("{text:?} is not the name of a policy, reference value or secret")]
 #[non_exhaustive]
 pub struct ParseItemError {
-    /// The text, at most 64 characters of it.
+    /// The string, at most 64 characters of it.
     pub text: String,
 }
 

@@ -9,19 +9,19 @@
 //! ```
 //! *What it is*: level-triggered. A publisher compares what is desired with what it knows to be there, and
 //! applies the difference: policies first, then what is withdrawn, then what is new. Anything that it sent
-//! without getting an answer is in doubt, and is sent again. A target that lost its state gets all of it; a
-//! publisher that was restarted reads what is there and sends the differences. Items that are no longer
-//! desired are found and withdrawn.
+//! without getting an answer is in doubt, and is sent again. A target that lost its state receives
+//! everything; a publisher that was restarted reads what is there and sends the differences. Items that are
+//! no longer desired are found and withdrawn.
 //!
 //! *What it is not*: it decides nothing about machines, waits for nothing, and holds no Kubernetes client.
-//! [`Fanout`] and [`Desired::changed`] tell when to call again; the program makes the calls.
+//! [`Fanout`] and [`Desired::changed`] show when to call again; the program makes the calls.
 //!
 //! # Entry points
 //! | when | call | cost |
 //! |---|---|---|
 //! | start | [`Desired::from_intent`], then state all that registries hold, then the first round | |
-//! | a key is approved, revoked | [`Desired::bind_key`], [`Desired::unbind_key`] | O(log n), no I/O |
-//! | a machine has a disk key, is deleted | [`Desired::put_secret`], [`Desired::remove_secret`] | O(log n), no I/O |
+//! | a key is approved or revoked | [`Desired::bind_key`], [`Desired::unbind_key`] | O(log n), no I/O |
+//! | a machine gets a disk key or is deleted | [`Desired::put_secret`], [`Desired::remove_secret`] | O(log n), no I/O |
 //! | images change | [`Desired::set_pcr`] for each register that counts, even without values | O(log n), no I/O |
 //! | something changed, or a target is due | [`Fanout::publish_to`], in a task for each target | O(changes); after a restart one request for 128 items |
 //! | the pod of a Trustee is ready | [`Fanout::publish_to`], which detects whether it kept its state | |
@@ -31,7 +31,7 @@
 //! differences are written.
 //!
 //! # One publisher for each Trustee
-//! Overlapping rounds of two publishers at one Trustee lose each other's notes. Elect a leader.
+//! Overlapping rounds of two publishers for one Trustee overwrite each other's notes. Elect a leader.
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
@@ -93,7 +93,7 @@ pub use self::mounted::{
 pub enum Progress {
     /// The target holds what is desired.
     Converged {
-        /// Number of changes that this took; 0 if there was nothing to do.
+        /// Number of changes that this call made; 0 if there was nothing to do.
         changes: usize,
         /// Number of the latest change that the target has; later ones are for the next call.
         revision: u64,

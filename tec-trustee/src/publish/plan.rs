@@ -25,9 +25,9 @@ pub(super) enum Action {
 /// The steps from what is known about a target to what is desired: policies, then what is withdrawn, then
 /// reference values, then secrets. Empty if both agree.
 ///
-/// Pure. It looks at what changed since the target last matched the desired state and at what is in doubt,
-/// and only if that is unknown at everything. Names that policies of any origin ask for (`tpm_pcr0` to
-/// `tpm_pcr23`, `trusted_aks`) are emptied on every target that may still have them.
+/// Pure. It looks at what changed since the target last matched the desired state and at what is in doubt;
+/// only if that is unknown does it look at everything. Names that policies of any origin ask for (`tpm_pcr0`
+/// to `tpm_pcr23`, `trusted_aks`) are emptied on every target that may still have them.
 ///
 /// # Security
 /// No secret before the policies: a Trustee's default policies release keys to anyone's TPM (Trustee,

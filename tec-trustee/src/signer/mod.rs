@@ -45,9 +45,9 @@ use self::certificate::Role;
 const SIGNER_DAYS: i64 = 90;
 /// A signer with less remaining lifetime than this is renewed, in days.
 const RENEW_DAYS: i64 = 30;
-/// Lifetime of the CA, in days: trusted certificates are seldom looked at again.
+/// Lifetime of the CA, in days: trusted certificates are seldom reviewed.
 const CA_DAYS: i64 = 3650;
-/// Certificates are valid from a bit earlier, for a KBS whose clock is behind.
+/// Certificates are backdated by this much, for a KBS whose clock is behind.
 const SKEW_SECONDS: i64 = 3600;
 const DAY: i64 = 86_400;
 /// Largest PEM file of a key or certificate.
@@ -57,29 +57,29 @@ const MAX_PEM: usize = 16 * 1024;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SignerError {
-    /// Not a P-256 private key in PEM.
+    /// The key is not a P-256 private key in PEM.
     #[error("the key of the {role} is not a P-256 private key in PEM")]
     Key {
-        /// Its owner.
+        /// The CA or the signer.
         role: &'static str,
     },
-    /// Not a certificate in PEM.
+    /// The certificate is not valid PEM.
     #[error("the certificate of the {role} is malformed")]
     Certificate {
-        /// Its owner.
+        /// The CA or the signer.
         role: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         source: x509_cert::der::Error,
     },
-    /// Key and certificate are not a pair.
+    /// The key and the certificate are not a pair.
     #[error("the certificate of the {role} is for another key")]
     Pair {
-        /// Their owner.
+        /// The CA or the signer.
         role: &'static str,
     },
     /// The certificate does not belong to a CA.
-    #[error("the certificate of the CA does not let it issue certificates")]
+    #[error("the certificate of the CA does not allow it to issue certificates")]
     NotCa,
     /// The CA expires before its signer would.
     #[error(
@@ -92,9 +92,9 @@ pub enum SignerError {
     /// A certificate cannot be built or encoded.
     #[error("cannot build the certificate of the {role}")]
     Build {
-        /// Its owner.
+        /// The CA or the signer.
         role: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         source: x509_cert::builder::Error,
     },
@@ -135,7 +135,7 @@ impl SignerCa {
         Ok(Self { key, certificate })
     }
 
-    /// Reads a CA from PEM: private key (PKCS #8 or SEC 1), certificate.
+    /// Reads a CA from PEM: private key (PKCS #8 or SEC 1) and certificate.
     ///
     /// # Errors
     /// `Key`, `Certificate`, `Pair`, `NotCa`.
@@ -212,7 +212,7 @@ impl SignerCa {
 }
 
 impl IssuedSigner {
-    /// Reads a signer from PEM: private key (PKCS #8 or SEC 1), certificate.
+    /// Reads a signer from PEM: private key (PKCS #8 or SEC 1) and certificate.
     ///
     /// # Errors
     /// `Key`, `Certificate`, `Pair`.

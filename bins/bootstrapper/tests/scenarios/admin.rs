@@ -74,7 +74,7 @@ fn words(words: &[&str]) -> Vec<String> {
     words.iter().copied().map(str::to_owned).collect()
 }
 
-/// The admin's desk: files with what the admin knows.
+/// The admin's desk: files with the secrets and keys of the admin.
 struct Desk<'m>(&'m Machine);
 
 impl Desk<'_> {
@@ -195,7 +195,7 @@ async fn tec_names_every_register_that_differs() {
     let (ak, address) = (machine.ak.to_string(), machine.init_address());
     let flags = ["--ak", &ak, "--measurements", &expected];
     let seen = desk.verify(&address, &flags).await;
-    let report = seen.assert(1, "it only warns").json();
+    let report = seen.assert(1, "only a warning").json();
     let failed: Vec<&str> = report["checks"]
         .as_array()
         .unwrap()
@@ -309,7 +309,7 @@ impl Relay {
     }
 }
 
-/// Waits until kubeadm, and therefore the node, is past the lock.
+/// Waits until kubeadm runs, which means that the node is past the lock.
 async fn locked(machine: &Machine) {
     while !machine.calls().contains("kubeadm init --skip") {
         tokio::time::sleep(Duration::from_millis(50)).await;

@@ -18,7 +18,7 @@ use crate::cluster::Cluster;
 use crate::stage::{Machine, Program};
 
 const COMMANDS: [&str; 3] = ["prepare", "recover", "run"];
-/// Three years from the time of writing.
+/// An expiry date, three years from the time of writing.
 const YEARS_LATER: i64 = 1_890_000_000;
 
 /// The program names the condition and the next step, and the machine is unchanged.

@@ -35,7 +35,7 @@ use x509_cert::der::{DecodePem as _, Encode as _};
 
 use crate::stage::{KMS, Machine};
 
-/// What machines booted does not matter here.
+/// Accepts any boot: what machines booted does not matter here.
 pub(crate) const ANYTHING: &str = "dangerous_any_measurements = true\n";
 pub(crate) const SALT: [u8; 32] = [0x20; 32];
 
@@ -75,7 +75,7 @@ impl Enrollments for Members {
     }
 }
 
-/// What the control plane's machine has; all other nodes are registered when a test says so.
+/// What the control plane's machine has; tests register all other nodes.
 #[derive(Debug)]
 struct Facts {
     ca: Vec<u8>,
@@ -113,7 +113,7 @@ impl ClusterFacts for Facts {
         Ok(("v1.34.3".to_owned(), Vec::new()))
     }
 
-    /// More than a worker may have: it accepts only the CA.
+    /// More than a worker may get: a worker accepts only the CA.
     async fn files(&self, _role: Role) -> Result<Vec<(PkiFile, SecretBytes)>, PortError> {
         let file = |file: PkiFile| match file {
             PkiFile::CA => (file, SecretBytes::new(self.ca.clone())),
@@ -142,7 +142,7 @@ impl Cluster {
         Self::start_at(Arc::new(SystemClock), on, nodes, planes).await
     }
 
-    /// Same, with a separate clock for the certificates of members.
+    /// Like `start`, with a separate clock for the certificates of members.
     pub(crate) async fn start_at(
         clock: Arc<dyn Clock>,
         on: &Machine,
@@ -153,7 +153,7 @@ impl Cluster {
         Self::judging(clock, on, &keys, planes).await
     }
 
-    /// Same, for the nodes admitted by these settings.
+    /// Like `start`, for the nodes admitted by these settings.
     pub(crate) async fn taking(on: &Machine, nodes: &str, planes: &[Fingerprint]) -> Self {
         Self::judging(Arc::new(SystemClock), on, nodes, planes).await
     }

@@ -77,7 +77,7 @@ async fn a_foreign_endorsement_key_is_refused_and_its_node_logs_why() {
     // A TPM of a different manufacturer, and one without a certificate.
     for (machine, why) in [
         (Machine::manufactured("node-2", "Worker"), "no trusted root vouches"),
-        (Machine::new("node-3", "Worker"), "without a certificate"),
+        (Machine::new("node-3", "Worker"), "sent no certificate"),
     ] {
         let ek = ek_of(&machine).await;
         let cluster = Cluster::taking(&plane, &of_makers(&ours.maker()), &[]).await;
@@ -246,7 +246,7 @@ async fn an_endorsement_key_whose_certificate_expired_vouches_for_nobody_unless_
 
     let cluster = Cluster::taking(&plane, &of_makers(&roots), &[]).await;
     let channel = connect(&cluster, &attestation).await;
-    assert_refused(challenge(&channel, offer.clone()).await, "was valid until");
+    assert_refused(challenge(&channel, offer.clone()).await, "expired at");
     cluster.change(&by_name, &[]);
     let channel = connect(&cluster, &attestation).await;
     challenge(&channel, offer).await.unwrap();

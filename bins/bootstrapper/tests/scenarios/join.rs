@@ -173,7 +173,7 @@ async fn a_node_that_kubeadm_refuses_is_not_locked_for_the_cluster_of_its_ticket
     cluster.stop().await;
 }
 
-/// Connects from 127.0.0.`last`, and sends nothing.
+/// Connects from 127.0.0.`last` and sends nothing.
 async fn silent(cluster: &Cluster, last: u8) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(([127, 0, 0, last], 0).into()).unwrap();

@@ -28,7 +28,7 @@ use tempfile::TempDir;
 use tonic::transport::Channel;
 
 const BUILT: &str = env!("CARGO_BIN_EXE_bootstrapper");
-/// Enough for a LUKS2 header.
+/// Size of a disk: enough for a LUKS2 header.
 const DISK: u64 = 17 * 1024 * 1024;
 /// Master key 40..5f, salt 60..7f (Constellation).
 pub(crate) const KMS: &str = "kms://cluster-kms?key=QEFCQ0RFRkdISUpLTE1OT1BRUlNUVVZXWFlaW1xdXl8=\
@@ -256,7 +256,7 @@ impl Machine {
         *tpm.pcr_read().unwrap().value(PcrIndex::CLUSTER)
     }
 
-    /// A client that expects this machine, with these registers.
+    /// A client that expects this machine with these register values.
     fn client(&self, measurements: Measurements) -> Endpoint {
         let live = Arc::new(LiveMeasurements::new(measurements));
         let trust = Arc::new(PinnedAks::new([self.ak]));
@@ -405,7 +405,7 @@ impl Program {
         self.log.lock().unwrap().clone()
     }
 
-    /// Waits for its end; returns status and log.
+    /// Waits until the program exits; returns status and log.
     pub(crate) fn wait(mut self) -> (ExitStatus, String) {
         let status = self.child.wait().unwrap();
         if let Some(reader) = self.reader.take() {
@@ -414,7 +414,7 @@ impl Program {
         (status, self.log())
     }
 
-    /// Dies like a machine that loses power.
+    /// Kills the program, like a machine that loses power.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();

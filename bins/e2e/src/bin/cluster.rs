@@ -22,7 +22,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Start a new node, ending any that is running
+    /// Start a new node, and stop any that is running
     Up,
     /// Stop the node, and remove what it left
     Down,
@@ -69,7 +69,7 @@ fn main() -> anyhow::Result<()> {
         }
         Verb::Down => node.down(),
         Verb::Shell => {
-            anyhow::ensure!(node.is_up(), "it is not up; run `cargo xtask cluster up`");
+            anyhow::ensure!(node.is_up(), "the node is not running (run `cargo xtask cluster up`)");
             let shell = std::env::var_os("SHELL").unwrap_or_else(|| "sh".into());
             let mut shell = node.command(shell);
             return Err(shell.stdin(std::process::Stdio::inherit()).exec().into());

@@ -24,8 +24,9 @@ fn run(settings: Settings) -> anyhow::Result<u8> {
     let seconds = stage.story.elapsed().as_secs_f64();
     // Keeps the files of a failed run for inspection.
     directory.disable_cleanup(settings_keep || played.is_err());
-    played
-        .with_context(|| format!("after {seconds:.1} s, logs in {}", directory.path().display()))?;
+    played.with_context(|| {
+        format!("failed after {seconds:.1} s; logs are in {}", directory.path().display())
+    })?;
     tec_e2e::story::say(&format!("\nAll scenes in {seconds:.1} s. Report: {}", report.display()));
     Ok(tec_support::exit::OK)
 }

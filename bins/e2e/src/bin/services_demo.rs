@@ -12,7 +12,7 @@ struct Args {
     /// the demo
     #[arg(long)]
     kills: Option<u32>,
-    /// Kill only what begins with one of these names, separated by commas
+    /// Kill only pods whose names begin with one of these, separated by commas
     #[arg(long, requires = "kills", value_delimiter = ',', default_value = "")]
     only: Vec<String>,
 }

@@ -71,7 +71,7 @@ fn uuid() -> anyhow::Result<String> {
     Ok(std::fs::read_to_string(UUID)?.trim().to_owned())
 }
 
-/// Writes to the container's log, which the table shows when it gives up.
+/// Writes to the container's log, which the table shows when it fails.
 fn tell(what: &str, refused: &Status) {
     // If even this fails, there is no other way to report it.
     let _ = writeln!(std::io::stderr(), "{what}: {refused}");

@@ -18,7 +18,9 @@ fn run(settings: Settings) -> anyhow::Result<u8> {
     let mut stage = Stage::new(settings)?;
     let played = stage.play(&scenes);
     let seconds = stage.story.elapsed().as_secs_f64();
-    played.with_context(|| format!("after {seconds:.1} s; everything is in {artefacts}"))?;
+    played.with_context(|| {
+        format!("failed after {seconds:.1} s; consoles and logs are in {artefacts}")
+    })?;
     say(&format!("\nAll scenes in {seconds:.1} s. Consoles and logs: {artefacts}"));
     Ok(exit::OK)
 }

@@ -1,4 +1,4 @@
-//! Namespaces with the custom resources, and service accounts with exactly the permissions given to them.
+//! Creates namespaces with the custom resources, and service accounts with exactly the given permissions.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -45,7 +45,7 @@ impl ControlPlane {
     /// A new namespace with this word in its name.
     ///
     /// # Errors
-    /// It cannot be created.
+    /// The namespace cannot be created.
     pub async fn namespace(&self, word: &str) -> anyhow::Result<String> {
         let name = format!("{word}-{}", self.next_namespace());
         let namespace = Namespace {

@@ -30,7 +30,7 @@ use tower_service::Service as _;
 /// Largest accepted body; the broker itself accepts less.
 const MAX_BODY: usize = 4 << 20;
 
-/// What was sent to a broker.
+/// The requests sent to a broker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Sent {
@@ -170,7 +170,7 @@ impl Broker {
         Ok(())
     }
 
-    /// What was sent to it since the last call.
+    /// The requests sent to the broker since the last call.
     pub fn take_sent(&self) -> Sent {
         std::mem::take(&mut self.shared.inside().sent)
     }

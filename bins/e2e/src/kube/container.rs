@@ -55,7 +55,7 @@ pub struct Container {
 }
 
 impl Container {
-    /// The container with this name in a Deployment. In files, `change` replaces its first text with its
+    /// The container with this name in a Deployment. In files, `change` replaces its first string with its
     /// second: all tests share the ports of this machine.
     ///
     /// # Errors

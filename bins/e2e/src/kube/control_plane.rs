@@ -165,7 +165,7 @@ impl ControlPlane {
     /// waits until it is ready.
     ///
     /// # Errors
-    /// It does not become ready.
+    /// The API server does not become ready.
     pub async fn start_api_server(&mut self) -> anyhow::Result<()> {
         let [etcd, _, port] = self.ports;
         let [certificate, key] = &self.pki.server;
@@ -200,7 +200,7 @@ impl ControlPlane {
     /// Connections stay open, but nothing answers.
     ///
     /// # Errors
-    /// It is not running.
+    /// The API server is not running.
     pub fn freeze_api_server(&self, freeze: Freeze) -> anyhow::Result<()> {
         let server = self.api_server.as_ref().context("no API server runs")?;
         let pid = rustix::process::Pid::from_raw(server.pid()?.try_into()?);
@@ -208,7 +208,7 @@ impl ControlPlane {
             Freeze::Stop => rustix::process::Signal::STOP,
             Freeze::GoOn => rustix::process::Signal::CONT,
         };
-        rustix::process::kill_process(pid.context("a process has an id")?, signal)?;
+        rustix::process::kill_process(pid.context("the process has no ID")?, signal)?;
         Ok(())
     }
 
@@ -270,15 +270,15 @@ impl ControlPlane {
     /// A kubeconfig for kubectl and other programs, with this bearer token.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn kubeconfig(&self, name: &str, token: &str) -> anyhow::Result<PathBuf> {
         self.kubeconfig_at(&self.url(), name, token)
     }
 
-    /// Same, with a different URL for the API server.
+    /// Like [`kubeconfig`](Self::kubeconfig), with a different URL for the API server.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn kubeconfig_at(&self, url: &str, name: &str, token: &str) -> anyhow::Result<PathBuf> {
         let path = self.directory.path().join(format!("{name}.kubeconfig"));
         let value = serde_json::json!({
@@ -301,7 +301,7 @@ impl ControlPlane {
     /// A kubeconfig with all permissions.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn admin_kubeconfig(&self) -> anyhow::Result<PathBuf> {
         self.kubeconfig("admin", &self.token)
     }

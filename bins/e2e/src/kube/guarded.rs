@@ -25,7 +25,7 @@ impl Guarded {
     /// Starts a program, with its output in a log of this name.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// The program cannot be started.
     pub fn start(
         name: &str,
         program: &Path,

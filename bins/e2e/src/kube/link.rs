@@ -1,4 +1,4 @@
-//! A connection to the API server that counts requests, and is cut when a test wants it to be.
+//! A connection to the API server that counts requests, and that tests can cut.
 //!
 //! ```text
 //! operator ─ HTTP ─► Link ─ TLS, with the operator's token ─► kube-apiserver
@@ -33,7 +33,7 @@ const MAX_BODY: usize = 4 << 20;
 const EXPIRED: &str = r#"{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"too old resource version","reason":"Expired","code":410}}
 "#;
 
-/// What passed through a link.
+/// The traffic through a link.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Traffic {
@@ -71,9 +71,9 @@ struct Fate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "there are these two")]
 pub enum Last {
-    /// It is carried out, and answered.
+    /// The request is carried out, and answered.
     Answered,
-    /// It is carried out, but its answer is lost.
+    /// The request is carried out, but its answer is lost.
     Lost,
 }
 
@@ -238,7 +238,7 @@ async fn pass(shared: Arc<Shared>, request: Request) -> anyhow::Result<Response>
     let body = axum::body::to_bytes(body, MAX_BODY).await?;
     let is_watch = parts.uri.query().is_some_and(|query| query.contains("watch="));
     shared.note(name_of(&parts, is_watch), body.len());
-    let path = parts.uri.path_and_query().context("a request has a path")?;
+    let path = parts.uri.path_and_query().context("the request has no path")?;
     parts.uri = path.as_str().parse()?;
     parts.headers.remove(AUTHORIZATION);
     parts.headers.remove(HOST);
@@ -271,7 +271,7 @@ async fn pass(shared: Arc<Shared>, request: Request) -> anyhow::Result<Response>
     Ok(Response::from_parts(parts, Body::from_stream(pieces.chain(last))))
 }
 
-/// Waits until requests in progress have to end.
+/// Waits until requests in progress must end.
 async fn ended(mut fate: watch::Receiver<Fate>) {
     let before = fate.borrow().expired;
     // The sender lives as long as the link.

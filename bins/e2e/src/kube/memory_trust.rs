@@ -76,7 +76,7 @@ impl MemoryTrust {
         state.images.clear();
     }
 
-    /// How many times it was notified that it may have lost its state.
+    /// How many times the operator reported that the Trustee may have lost its state.
     pub fn losses(&self) -> u64 {
         self.state().losses
     }

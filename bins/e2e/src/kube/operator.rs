@@ -70,7 +70,7 @@ impl Bench {
         Self::on(plane).await
     }
 
-    /// Same, on a separate control plane, which the test may break.
+    /// Like [`new`](Self::new), on a separate control plane, which the test may break.
     ///
     /// # Errors
     /// The control plane does not start.
@@ -83,7 +83,7 @@ impl Bench {
     /// The control plane of [`alone`](Self::alone), to break it.
     ///
     /// # Errors
-    /// It is shared.
+    /// The control plane is shared.
     pub fn plane_mut(&mut self) -> anyhow::Result<&mut ControlPlane> {
         Arc::get_mut(&mut self.plane).context("other tests use this control plane")
     }
@@ -120,7 +120,7 @@ impl Bench {
         Self::at_work_on(&cluster("cluster")).await
     }
 
-    /// Same, with this cluster object.
+    /// Like [`at_work`](Self::at_work), with this cluster object.
     ///
     /// # Errors
     /// The control plane does not start.
@@ -204,7 +204,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Whether a replica ended by itself; reports one per call.
+    /// Whether a replica ended by itself; each call reports one.
     pub fn take_ended(&mut self) -> bool {
         self.running.try_join_next().is_some()
     }
@@ -226,15 +226,15 @@ impl Bench {
     /// A kubeconfig with the operator's permissions, for a replica that is a program.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn kubeconfig(&self, identity: &str) -> anyhow::Result<PathBuf> {
         self.kubeconfig_at(identity, &self.plane.url())
     }
 
-    /// Same, with a different URL for the API server.
+    /// Like [`kubeconfig`](Self::kubeconfig), with a different URL for the API server.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn kubeconfig_at(&self, identity: &str, api_server: &str) -> anyhow::Result<PathBuf> {
         let name = format!("{}-{identity}", self.namespace);
         self.plane.kubeconfig_at(api_server, &name, &self.token)
@@ -289,7 +289,7 @@ impl Bench {
 /// The permissions that the packages grant to a component.
 ///
 /// # Errors
-/// They contain no Role for it.
+/// The packages contain no Role for the component.
 pub fn rights(component: Component) -> anyhow::Result<Vec<PolicyRule>> {
     let name = format!("{}-role", component.service_account());
     let objects = tec_k8s::render::operator(&Installation::default());
@@ -309,7 +309,7 @@ pub fn cluster(name: &str) -> TrustedExecutionCluster {
     TrustedExecutionCluster::new(name, spec)
 }
 
-/// Same, for nodes without a token.
+/// A cluster object that lets nodes register without a token.
 #[must_use]
 pub fn open(mut cluster: TrustedExecutionCluster) -> TrustedExecutionCluster {
     let mut registration = RegistrationSpec::default();
@@ -318,7 +318,7 @@ pub fn open(mut cluster: TrustedExecutionCluster) -> TrustedExecutionCluster {
     cluster
 }
 
-/// Same, with servers that speak plain HTTP.
+/// A cluster object with an address, whose servers speak plain HTTP.
 pub fn plain_cluster(name: &str) -> TrustedExecutionCluster {
     let mut object = cluster(name);
     object.spec.dangerous_plain_http = Some(true);
@@ -352,5 +352,5 @@ pub async fn within(
         Ok(())
     };
     let answer = tokio::time::timeout(limit, waiting).await;
-    answer.with_context(|| format!("{what}: not within {} s", limit.as_secs()))?
+    answer.with_context(|| format!("{what}: timed out after {} s", limit.as_secs()))?
 }

@@ -12,7 +12,7 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType}
 pub(super) struct Pki {
     /// Certificate of the authority, PEM.
     pub(super) ca: String,
-    /// Same, as a file.
+    /// File with the certificate of the authority.
     pub(super) ca_file: PathBuf,
     /// Certificate and key of the API server.
     pub(super) server: [PathBuf; 2],

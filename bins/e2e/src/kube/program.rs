@@ -21,7 +21,7 @@ pub fn start_operator(
     start_operator_with(plane, namespace, (identity, kubeconfig), &[])
 }
 
-/// Same, with these additional arguments.
+/// Like [`start_operator`], with these additional arguments.
 ///
 /// # Errors
 /// The program is missing.
@@ -46,15 +46,15 @@ impl Bench {
     /// Starts a replica as a process, with these additional arguments. It is stopped on drop.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// The program cannot be started.
     pub fn start_program(&self, identity: &str, arguments: &[&str]) -> anyhow::Result<Guarded> {
         self.start_program_at(&self.plane.url(), identity, arguments)
     }
 
-    /// Same, with a different URL for the API server.
+    /// Like [`start_program`](Self::start_program), with a different URL for the API server.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// The program cannot be started.
     pub fn start_program_at(
         &self,
         api_server: &str,

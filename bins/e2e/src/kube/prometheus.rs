@@ -1,5 +1,5 @@
-//! What Prometheus knows after scraping programs, and which alerts it would fire. Not a PromQL engine: it
-//! evaluates the conditions from which the alert expressions are generated.
+//! Simulates what Prometheus knows after scraping programs, and which alerts it would fire. Not a PromQL
+//! engine: it evaluates the conditions from which the alert expressions are generated.
 
 use std::collections::BTreeMap;
 
@@ -104,7 +104,7 @@ impl Prometheus {
         })
     }
 
-    /// How much each series grew. At its start there is nothing to compare it with.
+    /// How much each series grew. The first value of a series does not count as growth.
     fn growth(&self, of: &Selector) -> Vec<(Labels, f64)> {
         let mut growth = Vec::new();
         for pair in self.0.windows(2) {
@@ -120,7 +120,7 @@ impl Prometheus {
     }
 }
 
-/// Seconds since 1970 are far below 2^52.
+/// Converts seconds since 1970, which are far below 2^52.
 #[expect(clippy::cast_precision_loss, reason = "see above")]
 fn seconds(time: i64) -> f64 {
     time as f64

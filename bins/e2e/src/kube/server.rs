@@ -32,7 +32,7 @@ impl Server {
     /// package.
     ///
     /// # Errors
-    /// It is not built, or does not become ready; the error contains its log.
+    /// The server is not built, or does not become ready; the error contains its log.
     pub async fn start(
         plane: &ControlPlane,
         component: Component,
@@ -43,10 +43,10 @@ impl Server {
         Self::start_with(plane, component, (namespace, &kubeconfig), flags).await
     }
 
-    /// Same, with a different kubeconfig.
+    /// Like [`start`](Self::start), with a different kubeconfig.
     ///
     /// # Errors
-    /// It is not built, or does not become ready; the error contains its log.
+    /// The server is not built, or does not become ready; the error contains its log.
     pub async fn start_with(
         plane: &ControlPlane,
         component: Component,
@@ -154,7 +154,7 @@ fn role(component: Component) -> anyhow::Result<Vec<PolicyRule>> {
 /// A program of this workspace.
 ///
 /// # Errors
-/// It is not built.
+/// The program is not built.
 pub fn program(name: &str) -> anyhow::Result<PathBuf> {
     let program = programs()?.join(name);
     anyhow::ensure!(
@@ -165,10 +165,10 @@ pub fn program(name: &str) -> anyhow::Result<PathBuf> {
     Ok(program)
 }
 
-/// Same, as a static program, for images.
+/// A program of this workspace as a static program, for images.
 ///
 /// # Errors
-/// It is not built.
+/// The program is not built.
 pub fn static_program(name: &str) -> anyhow::Result<PathBuf> {
     let programs = programs()?;
     let profile = programs.file_name().context("the programs have no folder")?;

@@ -23,7 +23,7 @@ use crate::qemu::{Machine, Running, VirtualTpm, disk};
 /// From power-on to the guest's greeting: half a minute on an idle host, several minutes if two boots and a
 /// compiler share two processors.
 const BOOT_LIMIT: Duration = Duration::from_mins(10);
-/// For the guest's report, and then for it to switch off.
+/// Deadline for the guest's report, and for the guest to switch off afterwards.
 const REPORT_LIMIT: Duration = Duration::from_mins(3);
 
 /// What a boot measured, and the inputs of its prediction.
@@ -145,7 +145,8 @@ fn registers(text: &[u8]) -> anyhow::Result<BTreeMap<Bank, BTreeMap<PcrIndex, Ve
     let mut banks: BTreeMap<Bank, BTreeMap<PcrIndex, Vec<u8>>> = BTreeMap::new();
     for line in std::str::from_utf8(text)?.lines() {
         let mut words = line.split(' ');
-        let mut word = || words.next().with_context(|| format!("{line:?} has three words"));
+        let mut word =
+            || words.next().with_context(|| format!("{line:?} does not have three words"));
         let (bank, register, value) = (word()?, word()?, word()?);
         let bank = Bank::ALL.into_iter().find(|known| known.as_str() == bank);
         let register = PcrIndex::new(register.parse()?)?;

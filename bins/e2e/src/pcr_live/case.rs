@@ -21,7 +21,7 @@ pub enum Setup {
     KeysOff,
     /// A unified kernel image started by the firmware; the machine owner's keys.
     Uki,
-    /// Same, without keys.
+    /// A unified kernel image started by the firmware; no keys.
     UkiNoKeys,
     /// shim and a unified kernel image under a machine owner key; Microsoft's keys.
     ShimUki,

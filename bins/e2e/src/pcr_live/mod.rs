@@ -29,7 +29,7 @@ pub use self::boot::{Recording, record};
 pub use self::case::{Case, Setup};
 pub use self::compare::{Difference, RegisterResult, Values, Verdict, compare};
 
-/// A machine keeps one processor busy; more would only make each one slower.
+/// Boots at a time. A machine keeps one processor busy; more would only make each one slower.
 const AT_ONCE: usize = 2;
 
 /// Boots virtual machines and compares their measurements with the prediction.

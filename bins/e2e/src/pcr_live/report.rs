@@ -40,7 +40,7 @@ fn row(verdict: &Verdict) -> String {
     format!("{events:>7}{banks}")
 }
 
-/// What the table has no room for.
+/// The remarks on a case, for which the table has no room.
 fn remarks(result: &CaseResult) -> String {
     let directory = result.artefacts.display();
     let compared = match &result.compared {
@@ -83,7 +83,7 @@ fn describe(difference: &Difference) -> String {
     )
 }
 
-/// Same, for programs.
+/// The results, for programs.
 pub(super) fn json(results: &[CaseResult]) -> Value {
     json!({
         "as_predicted": results.iter().all(CaseResult::holds),

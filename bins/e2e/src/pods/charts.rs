@@ -106,7 +106,7 @@ impl Charts {
     /// Runs kubectl, in the namespace given in its arguments.
     ///
     /// # Errors
-    /// It fails; the error contains its output.
+    /// kubectl fails; the error contains its output.
     pub fn everywhere(&self, arguments: &[&str]) -> anyhow::Result<String> {
         self.node.kubectl(arguments)
     }
@@ -114,7 +114,7 @@ impl Charts {
     /// Runs kubectl in the namespace of the operator.
     ///
     /// # Errors
-    /// It fails; the error contains its output.
+    /// kubectl fails; the error contains its output.
     pub fn kubectl(&self, arguments: &[&str]) -> anyhow::Result<String> {
         let namespace = ["--namespace", NAMESPACE];
         self.node.kubectl(&[&namespace[..], arguments].concat())
@@ -123,7 +123,7 @@ impl Charts {
     /// Output of `kubectl tec`, whether it succeeds or not.
     ///
     /// # Errors
-    /// It cannot be run.
+    /// The program cannot be run.
     pub fn tec(&self, arguments: &[&str]) -> anyhow::Result<String> {
         let mut tec = self.node.command(program("tec")?);
         tec.args(["--namespace", NAMESPACE]).args(arguments);
@@ -156,7 +156,7 @@ impl Charts {
         self.operator(verb, charts)
     }
 
-    /// Same, for the operator's chart only.
+    /// Like [`charts`](Self::charts), only for the operator's chart.
     ///
     /// # Errors
     /// Helm refuses, or the operator does not become available.
@@ -194,7 +194,7 @@ impl Charts {
     /// Creates a namespace that enforces the Pod Security Standard "restricted".
     ///
     /// # Errors
-    /// It exists already.
+    /// The namespace exists already.
     pub fn namespace(&self) -> anyhow::Result<()> {
         self.everywhere(&["create", "namespace", NAMESPACE])?;
         let enforce = "pod-security.kubernetes.io/enforce=restricted";
@@ -271,7 +271,7 @@ impl Charts {
     /// Names of the pods of a Deployment.
     ///
     /// # Errors
-    /// They cannot be listed.
+    /// The pods cannot be listed.
     pub fn pods(&self, name: &str) -> anyhow::Result<Vec<String>> {
         let all = self.kubectl(&["get", "pods", "--output=name"])?;
         let pods = all.lines().filter_map(|line| line.strip_prefix("pod/"));

@@ -33,7 +33,7 @@ pub(super) fn enter() -> anyhow::Result<()> {
     Ok(move_into_link_name_space(namespace.as_fd(), Some(kind))?)
 }
 
-/// Starts a program; its log and a record of its process go to the folders `log` and `pid`.
+/// Starts a program; its log and a record of its process are in the folders `log` and `pid`.
 pub(super) fn start(
     dir: &Path,
     name: &str,
@@ -122,11 +122,11 @@ pub(super) fn pause(step: Duration) {
 /// Polls until the condition is true.
 ///
 /// # Errors
-/// It is not true within the limit.
+/// The condition does not become true within the limit.
 pub fn until(what: &str, limit: Duration, is_so: impl Fn() -> bool) -> anyhow::Result<()> {
     let begin = Instant::now();
     while !is_so() {
-        anyhow::ensure!(begin.elapsed() < limit, "{what}: not within {} s", limit.as_secs());
+        anyhow::ensure!(begin.elapsed() < limit, "{what}: timed out after {} s", limit.as_secs());
         pause(STEP);
     }
     Ok(())
@@ -135,7 +135,7 @@ pub fn until(what: &str, limit: Duration, is_so: impl Fn() -> bool) -> anyhow::R
 /// Calls `look` every half second until it succeeds.
 ///
 /// # Errors
-/// It has not succeeded within the limit; the error contains the last failure.
+/// `look` does not succeed within the limit; the error contains the last failure.
 pub fn watch(
     what: &str,
     limit: Duration,
@@ -144,7 +144,8 @@ pub fn watch(
     let begin = Instant::now();
     while let Err(error) = look() {
         if begin.elapsed() >= limit {
-            return Err(error).with_context(|| format!("{what}: not within {} s", limit.as_secs()));
+            return Err(error)
+                .with_context(|| format!("{what}: timed out after {} s", limit.as_secs()));
         }
         pause(10 * STEP);
     }

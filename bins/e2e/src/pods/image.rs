@@ -223,7 +223,7 @@ fn is_library(file: &Path) -> bool {
     file.extension().is_some_and(|end| end == "so")
 }
 
-/// What the loader would load; empty for static programs, about which ldd complains.
+/// The libraries that the loader would load; empty for static programs, about which ldd complains.
 fn libraries(program: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let output = Command::new("ldd").arg(program).output().context("cannot run ldd")?;
     let text = String::from_utf8_lossy(&output.stdout);

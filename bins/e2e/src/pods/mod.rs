@@ -8,7 +8,7 @@
 //! ```
 //! *What it is*: the programs that a cluster node runs, in their own network namespace: none of their
 //! traffic, routes or rules touches the machine's network. There is one at a time; it keeps running until
-//! [`Node::down`], so that people can work with it.
+//! [`Node::down`], so that you can work with it.
 //!
 //! *What it is not*: reachable from the outside, or durable: a new one starts empty.
 
@@ -136,7 +136,7 @@ impl Node {
     /// Output of kubectl.
     ///
     /// # Errors
-    /// It fails; the error contains its output.
+    /// kubectl fails; the error contains its output.
     pub fn kubectl(&self, arguments: &[&str]) -> anyhow::Result<String> {
         output(self.command(self.program("kubectl")).args(arguments))
     }

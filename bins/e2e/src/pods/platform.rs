@@ -55,7 +55,7 @@ impl Platform {
     /// Also loads the image of the load generator.
     ///
     /// # Errors
-    /// It is not built, or containerd does not accept it.
+    /// The load generator is not built, or containerd does not accept the image.
     pub fn load_load(&self) -> anyhow::Result<()> {
         self.node.load(&services::load()?)
     }
@@ -100,7 +100,7 @@ impl Platform {
     /// Runs kubectl, in the namespace given in its arguments.
     ///
     /// # Errors
-    /// It fails; the error contains its output.
+    /// kubectl fails; the error contains its output.
     pub fn kubectl(&self, arguments: &[&str]) -> anyhow::Result<String> {
         self.node.kubectl(arguments)
     }
@@ -140,7 +140,7 @@ impl Platform {
     /// The authorities, as published by the controller.
     ///
     /// # Errors
-    /// They are not published.
+    /// The authorities are not published.
     pub fn authorities(&self) -> anyhow::Result<String> {
         let template = "--output=jsonpath={.data.ca\\.crt}";
         self.kubectl(&["--namespace", PLATFORM, "get", "configmap", AUTHORITIES, template])
@@ -154,7 +154,7 @@ impl Platform {
     /// Copies the authorities to the components, as an administrator would.
     ///
     /// # Errors
-    /// They are not published, or the API server refuses.
+    /// The authorities are not published, or the API server refuses.
     pub fn share_authorities(&self) -> anyhow::Result<()> {
         let (name, ca) = (AUTHORITIES, self.authorities()?);
         let ca = format!("--from-literal=ca.crt={ca}");

@@ -75,7 +75,7 @@ impl Registry {
     /// Starts a registry in its own namespace, with TLS.
     ///
     /// # Errors
-    /// Its pod does not become ready.
+    /// The pod does not become ready.
     pub fn start(charts: &Charts) -> anyhow::Result<Self> {
         charts.load(&Image::of(TAG, cache()?.join("bin/docker-registry")))?;
         charts.everywhere(&["create", "namespace", "registry"])?;

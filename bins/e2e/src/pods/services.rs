@@ -36,7 +36,7 @@ pub(super) fn load() -> anyhow::Result<Image> {
 /// A NATS server.
 ///
 /// # Errors
-/// It is missing; `cargo xtask tools` sets it up.
+/// The server is missing; `cargo xtask tools` sets it up.
 pub fn nats() -> anyhow::Result<Image> {
     Ok(image("tec-nats", tool("bin/nats-server")?))
 }
@@ -44,7 +44,7 @@ pub fn nats() -> anyhow::Result<Image> {
 /// The OpenTelemetry Collector.
 ///
 /// # Errors
-/// It is missing; `cargo xtask tools` sets it up.
+/// The collector is missing; `cargo xtask tools` sets it up.
 pub fn collector() -> anyhow::Result<Image> {
     Ok(image("tec-collector", tool("bin/otelcol")?))
 }

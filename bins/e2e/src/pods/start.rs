@@ -107,7 +107,7 @@ impl Node {
     /// Starts the API server, and waits until it is ready.
     ///
     /// # Errors
-    /// It does not become ready.
+    /// The API server does not become ready.
     pub fn start_api_server(&self) -> anyhow::Result<()> {
         self.begin_api_server()?;
         self.api_server_is_ready()

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// The second serial port, until a point in time.
+/// The second serial port, with a deadline.
 #[derive(Debug)]
 pub struct Line<'r> {
     stream: &'r UnixStream,

@@ -15,15 +15,15 @@ use super::line::Line;
 use super::tpm::VirtualTpm;
 use crate::process::wait_for;
 
-/// Enough for firmware, kernel and an unpacked initial file system.
+/// Memory: enough for firmware, kernel and an unpacked initial file system.
 const MEMORY_MIB: &str = "768";
-/// Same, for a system with a larger initial file system that formats a LUKS2 volume.
+/// Memory: enough for a larger initial file system, and for formatting a LUKS2 volume.
 const NODE_MEMORY_MIB: &str = "1024";
 /// Name under which Ignition looks for its config (Ignition, "Supported platforms", QEMU).
 const IGNITION: &str = "opt/com.coreos/config";
 /// QEMU itself starts within a second; then the machine waits for the host.
 const START_LIMIT: Duration = Duration::from_mins(1);
-/// Time a person reads before typing.
+/// Time that a person reads before typing.
 const PAUSE: Duration = Duration::from_secs(2);
 /// Time after which a person types a line again.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -203,10 +203,10 @@ impl Running {
         Line::new(&self.line, limit)
     }
 
-    /// Waits until the console shows a text.
+    /// Waits until the console shows a string.
     ///
     /// # Errors
-    /// It did not appear in time, or the machine switched itself off first.
+    /// The string did not appear in time, or the machine switched itself off first.
     pub fn wait_for_console(&mut self, text: &str, limit: Duration) -> anyhow::Result<()> {
         let (qemu, console) = (&mut self.qemu, &self.console);
         let shown = || fs::read(console).is_ok_and(|log| contains(&log, text));
@@ -244,7 +244,7 @@ impl Running {
     /// Waits until the machine has switched itself off.
     ///
     /// # Errors
-    /// It did not do so in time.
+    /// The machine did not switch itself off in time.
     pub fn wait_for_power_off(mut self, limit: Duration) -> anyhow::Result<()> {
         let qemu = &mut self.qemu;
         let waited =

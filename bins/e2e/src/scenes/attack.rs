@@ -1,4 +1,4 @@
-//! What must not work.
+//! Attacks, which must all fail.
 
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ impl Stage {
                 .iter()
                 .find_map(|event| event["expected"]["file"].as_str().map(str::to_owned));
             let named = named.context("no component is named")?;
-            ensure!(named.contains("vmlinuz"), "it names {named}");
+            ensure!(named.contains("vmlinuz"), "the explanation names {named}, not the kernel");
             Ok(())
         })?;
         let text = self.anchor.tec_text(&["explain", &id])?;

@@ -42,8 +42,11 @@ impl Stage {
             "the volume's token is Clevis' own, its pin is trustee, its path the id",
             || {
                 let header = machine.clevis_header()?;
-                ensure!(header["pin"] == "trustee", "the header is {header}");
-                ensure!(header["path"] == format!("default/{id}/root"), "the header is {header}");
+                ensure!(header["pin"] == "trustee", "unexpected header: {header}");
+                ensure!(
+                    header["path"] == format!("default/{id}/root"),
+                    "unexpected header: {header}"
+                );
                 Ok(())
             },
         )?;

@@ -11,7 +11,7 @@ use crate::firmware::{BootChain, GRUB, SHIM};
 use crate::machine::Refusal;
 use crate::story::Story;
 
-/// What machine one boots in this scene.
+/// The chains that machine one boots in this scene.
 struct Chains {
     /// The next image's boot loader with the previous kernel.
     half: BootChain,

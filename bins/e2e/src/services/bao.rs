@@ -14,7 +14,7 @@ use tec_k8s::service::{Http, Target, Vault};
 
 use tec_support::testing::free_address;
 
-/// Longer than the ten seconds that a vault gives the API server.
+/// Deadline: longer than the ten seconds that a vault gives the API server.
 const DEADLINE: Duration = Duration::from_secs(15);
 
 /// A running vault. Stopped on drop, or with the process.
@@ -29,14 +29,14 @@ pub struct Bao {
     process: Option<Guarded>,
 }
 
-/// What protects its root key.
+/// What protects the root key of a vault.
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_enums, reason = "there are these two")]
 pub enum Seal {
     /// A key that is given at each start.
     Shamir,
-    /// Keys that it reads itself: the current one and, while it is being replaced, the previous one. Each has
-    /// a name and a file of 32 bytes.
+    /// Keys that the vault reads itself: the current one and, while it is being replaced, the previous one.
+    /// Each has a name and a file of 32 bytes.
     Static {
         /// Name and file.
         current: (String, PathBuf),
@@ -72,7 +72,7 @@ impl Bao {
         Self::node(dir, "bao", &[], seal)
     }
 
-    /// One of several vaults that share their storage; those that it joins must exist already.
+    /// One of several vaults that share their storage; those that it joins must already exist.
     ///
     /// # Errors
     /// Files cannot be written.
@@ -91,7 +91,7 @@ impl Bao {
         Ok(bao)
     }
 
-    /// Makes it join these, from its next configuration on.
+    /// Makes the vault join these, from its next configuration on.
     pub fn join(&mut self, others: &[&Self]) {
         self.joins = others.iter().map(|other| other.api).collect();
     }
@@ -99,7 +99,7 @@ impl Bao {
     /// Writes the configuration again, for the next start.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The configuration cannot be written.
     pub fn configure(&self, seal: &Seal) -> anyhow::Result<()> {
         // Raft elects itself only if it reaches its own address, even alone, and listens for itself
         // only beside a TCP listener.
@@ -125,7 +125,7 @@ impl Bao {
             .context("cannot write the vault's configuration")
     }
 
-    /// Its program and arguments.
+    /// The program of the vault, and its arguments.
     ///
     /// # Errors
     /// The program is missing.
@@ -135,7 +135,7 @@ impl Bao {
         Ok(vec![program, "server".into(), "-config".into(), config.into()])
     }
 
-    /// The same, with its output in a separate log.
+    /// Like [`command`](Self::command), with the output in a separate log.
     ///
     /// # Errors
     /// The program is missing, or the log cannot be created.
@@ -151,12 +151,12 @@ impl Bao {
     /// Starts it, and waits until it answers.
     ///
     /// # Errors
-    /// It does not answer; the error contains its log.
+    /// The vault does not answer; the error contains its log.
     pub async fn start(&mut self, logs: &Transcript) -> anyhow::Result<()> {
         // A socket that a killed vault left would be taken for a running one.
         let _ = fs::remove_file(self.socket());
         let command = self.command()?;
-        let (program, arguments) = command.split_first().context("a command has a program")?;
+        let (program, arguments) = command.split_first().context("the command names no program")?;
         let process = Guarded::start("bao", Path::new(program), arguments, &[], logs)?;
         let up = self.wait().await;
         let log = process.log()?;
@@ -167,7 +167,7 @@ impl Bao {
     /// Waits until its socket accepts connections.
     ///
     /// # Errors
-    /// It accepts none in time.
+    /// The socket accepts no connection in time.
     pub async fn wait(&self) -> anyhow::Result<()> {
         eventually("a vault that answers", async || {
             Ok(tokio::net::UnixStream::connect(self.socket()).await.is_ok())
@@ -180,7 +180,7 @@ impl Bao {
         self.process = None;
     }
 
-    /// Empties its storage, as if the volume were lost. Call it while the vault is not running.
+    /// Empties the vault's storage, as if the volume were lost. The vault must not be running.
     ///
     /// # Errors
     /// The storage cannot be emptied.

@@ -1,4 +1,4 @@
-//! The Kubernetes side: service accounts, their tokens, and how the vault has them reviewed.
+//! The Kubernetes side: service accounts, their tokens, and how the vault verifies them.
 
 use std::sync::{Arc, Weak};
 
@@ -38,16 +38,16 @@ pub struct Cluster {
     pub controller_token: String,
 }
 
-/// What the controller may do in a namespace of components: look at the pods of its callers.
+/// The permissions of the controller in a namespace of components: reading the pods of its callers.
 ///
-/// The manifests grant it the same.
+/// The manifests grant the same permissions.
 pub fn callers_rules() -> Vec<PolicyRule> {
     vec![rules("", &["pods"], &["get"])]
 }
 
-/// What the controller may do in its own namespace, and nothing else.
+/// The permissions of the controller in its own namespace.
 ///
-/// The manifests grant it the same.
+/// The manifests grant the same permissions.
 pub fn controller_rules() -> Vec<PolicyRule> {
     vec![
         rules("", &["pods"], &["get"]),
@@ -87,7 +87,7 @@ impl Cluster {
         Self::on(plane).await
     }
 
-    /// The same on a separate control plane, which the test may freeze.
+    /// Like [`shared`](Self::shared), on a separate control plane, which the test may freeze.
     ///
     /// # Errors
     /// The control plane does not start, or refuses.
@@ -138,7 +138,7 @@ impl Cluster {
         self.token_for(account, AUDIENCE).await
     }
 
-    /// The same for another caller.
+    /// Like [`token`](Self::token), for another audience.
     ///
     /// # Errors
     /// The API server refuses.
@@ -188,7 +188,7 @@ impl Cluster {
             "podIP": addresses.first().map(|first| &first["ip"]), "podIPs": addresses,
         }});
         let pod = pods.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await?;
-        pod.metadata.uid.context("a pod has an identity")
+        pod.metadata.uid.context("the pod has no UID")
     }
 
     async fn bound_token(
@@ -215,7 +215,7 @@ impl Cluster {
     }
 }
 
-/// Lets the controller look at pods of a namespace of components.
+/// Lets the controller read the pods of a namespace of components.
 async fn may_look_at_pods(plane: &ControlPlane, apps: &str, platform: &str) -> anyhow::Result<()> {
     let roles: Api<Role> = Api::namespaced(plane.admin()?, apps);
     let role = Role { metadata: named("controller"), rules: Some(callers_rules()) };

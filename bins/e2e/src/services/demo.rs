@@ -1,5 +1,5 @@
-//! From an empty cluster to a component that publishes and a line that the viewer finds: the chart and the
-//! example on a node with real pods, as an administrator installs them.
+//! From an empty cluster to a component that publishes and a log line that the viewer finds: the chart and
+//! the example on a node with real pods, installed as an administrator would.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -22,11 +22,11 @@ pub const UP: Duration = Duration::from_secs(90);
 const SOON: Duration = Duration::from_mins(2);
 /// Deadline for an answer of OpenSearch.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// What a broker logs once it is up.
+/// The line that a broker logs once it is connected.
 const LINE: &str = "connected to NATS";
 /// Where a collector writes logs (OpenTelemetry collector, exporter opensearch, its default).
 const INDEX: &str = "/ss4o_logs-default-namespace";
-/// All that the chart with telemetry consists of.
+/// All parts of the chart with telemetry.
 const SETS: [&str; 4] =
     ["statefulset/vault", "statefulset/nats", "deployment/collector", "statefulset/opensearch"];
 const VALUES: [&str; 2] = ["telemetry.enabled=true", "telemetry.heap=512"];

@@ -23,7 +23,7 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// A vault that runs, is empty, and joins these as soon as it can be opened.
+    /// A vault that runs, is empty, and joins these as soon as it can be unsealed.
     ///
     /// # Errors
     /// A program is missing, or does not start.

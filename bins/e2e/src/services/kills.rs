@@ -14,7 +14,7 @@ use super::victim::{VICTIMS, Victim};
 use crate::pods::{APPS, PLATFORM, Platform, watch};
 
 const SOON: Duration = Duration::from_mins(4);
-/// What was acknowledged has arrived by then, or never will.
+/// Time after which an acknowledged event has arrived, or never will.
 const LATEST: Duration = Duration::from_mins(1);
 /// The chart with three replicas of everything that can have three.
 const VALUES: [&str; 2] = ["vault.replicas=3", "nats.replicas=3"];
@@ -129,7 +129,7 @@ fn load(files: &Path, name: &str, words: &str) -> anyhow::Result<PathBuf> {
             ),
         ),
     ] {
-        anyhow::ensure!(text.contains(found), "the example has no {found:?}");
+        anyhow::ensure!(text.contains(found), "the example does not contain {found:?}");
         text = text.replace(found, &with);
     }
     let file = files.join(format!("{name}.yaml"));

@@ -104,7 +104,7 @@ impl Load {
     }
 }
 
-/// This many calls, shared by the callers.
+/// Makes this many calls, distributed over the callers.
 async fn storm(
     times: u64,
     each: &Durations,

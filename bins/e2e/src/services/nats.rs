@@ -32,7 +32,7 @@ impl Nats {
         Self::start_at(platform, program, free_address()?).await
     }
 
-    /// The same at an address that was chosen before.
+    /// Like [`start`](Self::start), at an address that was chosen before.
     ///
     /// # Errors
     /// One of them fails; the error contains its log.
@@ -44,7 +44,7 @@ impl Nats {
         Self::start_with(platform, program, listen, &[]).await
     }
 
-    /// The same, and it stores events.
+    /// Like [`start_at`](Self::start_at), with a server that stores events.
     ///
     /// # Errors
     /// One of them fails; the error contains its log.
@@ -88,7 +88,7 @@ impl Nats {
         let up = up.await;
         let log = process.log()?;
         up.with_context(|| format!("no NATS server: {log}"))?;
-        let port = listen.rsplit_once(':').context("an address has a port")?.1;
+        let port = listen.rsplit_once(':').context("the address has no port")?.1;
         Ok(Self { url: format!("tls://localhost:{port}"), init, process })
     }
 

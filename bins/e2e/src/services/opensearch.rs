@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use crate::services::stage::Stage;
 use tec_support::testing::free_address;
 
-/// The user that runs it if the test runs as root, which OpenSearch refuses: nobody.
+/// The user that runs OpenSearch if the test runs as root, which OpenSearch refuses: nobody.
 const NOBODY: u32 = 65_534;
 /// A start takes half a minute on two cores, and longer if other tests run.
 const START: Duration = Duration::from_mins(4);
@@ -103,7 +103,7 @@ impl OpenSearch {
     /// Starts it with the files that its initializer left, and waits until its security is set up.
     ///
     /// # Errors
-    /// It is missing, or does not come up; the error contains its log.
+    /// OpenSearch is missing, or does not come up; the error contains its log.
     pub async fn start(stage: &Stage, place: Place, authorities: &str) -> anyhow::Result<Self> {
         let program = tool("opensearch/bin/opensearch")?;
         let home = program.ancestors().nth(2).context("its home")?;

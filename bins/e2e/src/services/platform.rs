@@ -50,7 +50,7 @@ impl Platform {
         Self::on(Stage::new().await?, flags).await
     }
 
-    /// The same on this stage.
+    /// Like [`new`](Self::new), on this stage.
     ///
     /// # Errors
     /// Something does not come up.

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::services::nats::Nats;
 use crate::services::platform::Platform;
 
-/// Messages in transit when the last one was sent have arrived by then.
+/// Time after which messages in transit when the last one was sent have arrived.
 const LAST: Duration = Duration::from_secs(10);
 
 /// How much is published.

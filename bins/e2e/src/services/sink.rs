@@ -37,7 +37,7 @@ impl Sink {
     /// Serves with the certificate of a collector.
     ///
     /// # Errors
-    /// It cannot be used, or there is no port.
+    /// The certificate cannot be used, or no port is available.
     pub fn start(tls: &TlsMaterial) -> anyhow::Result<Self> {
         let verifier = WebPkiClientVerifier::builder(Arc::new(roots(&tls.authorities)?)).build()?;
         let chain = CertificateDer::pem_slice_iter(tls.certificate_chain.as_bytes());

@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use crate::services::bao::{Bao, Seal};
 use crate::services::cluster::{AUDIENCE, Cluster};
 
-/// Everything of a vault's pod, and what outlives it.
+/// Everything in a vault's pod, and what outlives the pod.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Stage {
@@ -43,7 +43,7 @@ impl Stage {
         Self::on(Cluster::shared().await?).await
     }
 
-    /// The same on this cluster.
+    /// Like [`new`](Self::new), on this cluster.
     ///
     /// # Errors
     /// A program is missing, or does not start.
@@ -53,7 +53,7 @@ impl Stage {
         Ok(stage)
     }
 
-    /// The same, with a vault that is not running yet.
+    /// Like [`on`](Self::on), with a vault that is not running yet.
     ///
     /// # Errors
     /// Files cannot be written.
@@ -149,7 +149,7 @@ impl Stage {
     /// The authorities, as callers find them: in the published Secret.
     ///
     /// # Errors
-    /// They are not published.
+    /// The authorities are not published.
     pub async fn authorities(&self) -> anyhow::Result<String> {
         self.published("ca.crt").await
     }

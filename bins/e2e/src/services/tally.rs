@@ -1,5 +1,5 @@
 //! What speakers and a listener leave on a volume, so that it outlives their pods: the number of the last
-//! event that each speaker knows to be stored, and which numbers the listener heard.
+//! event that each speaker knows to be stored, and which numbers the listener received.
 //!
 //! ```text
 //!   acknowledged/<subject>   a number                     written by a speaker, after each answer
@@ -47,21 +47,21 @@ impl Heard {
     }
 }
 
-/// Events since the load began: how many are known to be stored, how many of these were never heard, and how
-/// many were heard more than once.
+/// Events since the load began: how many are known to be stored, how many of these never arrived, and how
+/// many arrived more than once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Count {
     /// Acknowledged to their speakers.
     pub sent: u64,
-    /// Acknowledged, and never heard.
+    /// Acknowledged, but never arrived.
     pub lost: u64,
-    /// Heard again.
+    /// Arrived more than once.
     pub doubled: u64,
 }
 
 impl Count {
-    /// Compares what was acknowledged with what was heard.
+    /// Compares what was acknowledged with what arrived.
     fn of(acknowledged: &BTreeMap<String, u64>, heard: &BTreeMap<String, Heard>) -> Self {
         let nothing = Heard::default();
         let lost = |(subject, number): (&String, &u64)| {
@@ -95,7 +95,7 @@ impl Note {
     /// Records that the event with this number is stored.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn acknowledge(&self, number: u64) -> anyhow::Result<()> {
         // One write of constant length: a reader, or a kill, never sees half a number.
         Ok(self.0.write_all_at(format!("{number:020}").as_bytes(), 0)?)
@@ -105,7 +105,7 @@ impl Note {
 /// Replaces the listener's file atomically.
 ///
 /// # Errors
-/// It cannot be written.
+/// The file cannot be written.
 pub fn write_heard(
     volume: &Path,
     start: &str,
@@ -136,7 +136,7 @@ pub fn acknowledged(volume: &Path) -> anyhow::Result<BTreeMap<String, u64>> {
     Ok(all)
 }
 
-/// What the listener heard of these.
+/// Which of these the listener received.
 ///
 /// # Errors
 /// It is not listening yet, or it was restarted, so that it is unknown what it missed in the meantime.

@@ -10,7 +10,7 @@ use crate::pods::{APPS, PLATFORM, Platform, watch};
 
 const SOON: Duration = Duration::from_mins(4);
 
-/// What is killed: the pods of a name or a label, or one container.
+/// What is killed: the pods with a name or a label, or one container.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Victim {
     pub(super) name: &'static str,
@@ -22,7 +22,7 @@ pub(super) struct Victim {
     container: Option<&'static str>,
 }
 
-/// In the order of the table.
+/// All victims, in the order of the table.
 pub(super) const VICTIMS: [Victim; 10] = [
     Victim::pod("vault", "vault-0"),
     Victim::pod("vault", "vault-1"),
@@ -42,7 +42,7 @@ struct Pod {
     name: String,
     uid: String,
     is_ready: bool,
-    /// Name and id of each running container.
+    /// Name and ID of each running container.
     running: Vec<(String, String)>,
 }
 
@@ -101,7 +101,7 @@ impl Victim {
         let label = format!("--selector=app={}", self.app);
         let get = ["--namespace", self.namespace, "get", "pods", &label, "--output=json"];
         let list: Value = serde_json::from_str(&platform.kubectl(&get)?)?;
-        let items = list["items"].as_array().context("a list of pods")?;
+        let items = list["items"].as_array().context("the answer is not a list of pods")?;
         // A pod that is told to end still has its containers.
         let lives = |pod: &&Value| pod["metadata"]["deletionTimestamp"].is_null();
         Ok(items.iter().filter(lives).map(Pod::of).collect())

@@ -11,14 +11,14 @@ use tec_guest::node::marks::{Answer, Mark};
 
 use crate::qemu::Running;
 
-/// From power-on to the first of our programs. Half a minute on an idle host, several minutes if compilers
-/// share the processors.
+/// Deadline from power-on to the first of our programs. It takes half a minute on an idle host, and several
+/// minutes if compilers share the processors.
 const START_LIMIT: Duration = Duration::from_mins(10);
-/// From then on, between two steps: the first boot creates a volume with a slow hash on an emulated
+/// Deadline from then on, between two steps: the first boot creates a volume with a slow hash on an emulated
 /// processor.
 const RUN_LIMIT: Duration = Duration::from_mins(10);
 
-/// From a refusal to the prompt for a typed key.
+/// Deadline from a refusal to the prompt for a typed key.
 pub(super) const TYPING_LIMIT: Duration = Duration::from_mins(5);
 
 /// Number of lines in a report of the pin (docs/reference/clevis-pin.md).
@@ -59,10 +59,10 @@ pub enum Ended {
 }
 
 impl Boot {
-    /// Listens after [`greet`] until the machine is off; `hands` may act after each step.
+    /// Reads steps after [`greet`] until the machine is off; `hands` may act after each step.
     ///
     /// # Errors
-    /// It does not end in time.
+    /// The boot does not end in time.
     pub(super) fn watch(
         mut running: Running,
         console: &Path,
@@ -93,7 +93,7 @@ impl Boot {
         Ok(match last.mark {
             Mark::Root => Ended::Root(boots(&last.text)?),
             Mark::Recovery => {
-                let root = self.step(Mark::Root).context("there was no root")?;
+                let root = self.step(Mark::Root).context("the root did not start")?;
                 Ended::Root(boots(&root.text)?)
             }
             Mark::Refused => Ended::Refused(last_code(&last.text)),
@@ -105,7 +105,7 @@ impl Boot {
     /// Expects that the root was opened; returns how often it has run.
     ///
     /// # Errors
-    /// It was not; the error contains the node's messages.
+    /// The root was not opened; the error contains the node's messages.
     pub fn opened(&self) -> anyhow::Result<u32> {
         match self.ended()? {
             Ended::Root(boots) => Ok(boots),

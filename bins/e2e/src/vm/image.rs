@@ -61,7 +61,7 @@ impl Image {
         let commands = format!(
             "set timeout=0\nlinux /{KERNEL} {COMMAND_LINE}{more}\ninitrd /{INITIAL}\nboot\n"
         );
-        fs::write(place(directory, COMMANDS)?, commands).context("write GRUB's commands")?;
+        fs::write(place(directory, COMMANDS)?, commands).context("cannot write GRUB's commands")?;
         Ok(Self { directory: directory.to_owned() })
     }
 

@@ -214,7 +214,7 @@ fn library(name: &str) -> anyhow::Result<std::path::PathBuf> {
     Ok(path)
 }
 
-/// All files below a directory.
+/// Adds all files below a directory.
 fn tree(mut files: Initramfs, from: &Path, to: &str) -> anyhow::Result<Initramfs> {
     let list = || format!("list {}; `cargo xtask vm` fetches it", from.display());
     for entry in fs::read_dir(from).with_context(list)? {

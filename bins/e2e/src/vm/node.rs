@@ -22,7 +22,7 @@ pub(super) const SUITE: &str = "trixie";
 /// A virtual node.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// Name in the story.
+    /// Name of the node in the story.
     pub name: String,
     directory: PathBuf,
     firmware: PathBuf,
@@ -35,7 +35,7 @@ impl Node {
     /// A node with an empty root and a new TPM that boots `image`; `ignition` is its config.
     ///
     /// # Errors
-    /// Its parts cannot be created.
+    /// The parts of the node cannot be created.
     pub fn new(
         settings: &Settings,
         name: &str,
@@ -92,12 +92,12 @@ impl Node {
     /// Switches the machine on and watches until it is off.
     ///
     /// # Errors
-    /// It does not boot, or does not switch off.
+    /// The machine does not boot, or does not switch off.
     pub fn boot(&mut self) -> anyhow::Result<Boot> {
         self.boot_attended(&mut boot::nobody)
     }
 
-    /// Same, with actions after each step.
+    /// Like [`boot`](Self::boot), with actions after each step.
     ///
     /// # Errors
     /// As in [`boot`](Self::boot), or an action fails.
@@ -145,7 +145,7 @@ impl Node {
     /// Deletes its parts to free space; the logs stay.
     ///
     /// # Errors
-    /// They cannot be removed.
+    /// The files cannot be removed.
     pub fn discard(self) -> anyhow::Result<()> {
         fs::remove_file(self.disk()).context("cannot remove the disk")?;
         fs::remove_file(self.variables()).context("cannot remove the variables")

@@ -14,7 +14,7 @@ const PLACES: [&str; 4] = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 /// The file of a program of this host.
 ///
 /// # Errors
-/// It is not installed.
+/// The program is not installed.
 pub(super) fn find(name: &str) -> anyhow::Result<PathBuf> {
     let mut places = PLACES.iter().map(|place| Path::new(place).join(name));
     let found = places.find(|path| path.is_file());
@@ -24,7 +24,7 @@ pub(super) fn find(name: &str) -> anyhow::Result<PathBuf> {
 /// Adds a file, possibly a program, at `place`, with the libraries that it names.
 ///
 /// # Errors
-/// It cannot be read.
+/// The file cannot be read.
 pub(super) fn add(system: Initramfs, file: &Path, place: &str) -> anyhow::Result<Initramfs> {
     let content = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
     let is_elf = content.starts_with(b"\x7fELF");
@@ -42,8 +42,8 @@ pub(super) fn add(system: Initramfs, file: &Path, place: &str) -> anyhow::Result
     Ok(system)
 }
 
-/// What the dynamic linker would load: absolute paths in the output of ldd(1). ldd fails for statically
-/// linked programs, which have none.
+/// The libraries that the dynamic linker would load: absolute paths in the output of ldd(1). ldd fails for
+/// statically linked programs, which have none.
 fn libraries(program: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let output = Command::new("ldd").arg(program).output();
     let output = output.context("cannot run ldd")?;

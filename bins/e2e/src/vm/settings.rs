@@ -47,7 +47,7 @@ pub enum Scene {
     Fleet,
     /// Power failures during the first boot
     Cuts,
-    /// What an adversary may boot, and who is refused with which code
+    /// What an attacker may boot, and the code of each refusal
     Adversary,
     /// Same as short, with the operator and its servers on a Kubernetes API server
     Operator,

@@ -213,13 +213,13 @@ impl Stage {
         Ok(machine.parse()?)
     }
 
-    /// What an admin reads about the last attempt of a machine.
+    /// The explanation that an admin reads of a machine's last attempt.
     pub(super) fn explained(&self, machine: MachineId) -> anyhow::Result<(Value, String)> {
         let id = machine.to_string();
         Ok((self.anchor.tec(&["explain", &id])?, self.anchor.tec_text(&["explain", &id])?))
     }
 
-    /// What `tec explain` reports for the check that ended the last attempt, of one machine or of all.
+    /// The detail in `tec explain` of the check that ended the last attempt, of one machine or of all.
     pub(super) fn reason(&self, machine: Option<MachineId>) -> anyhow::Result<String> {
         let id = machine.map(|id| id.to_string());
         let words: Vec<&str> = ["explain"].into_iter().chain(id.as_deref()).collect();

@@ -1,4 +1,4 @@
-//! How long boots take, and what they spend the time on.
+//! How long boots take, and how they spend the time.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ const STEPS: [Mark; 8] = [
 const SHARES: [&str; 6] =
     ["kernel and devices", "network", "TPM", "server", "Clevis and LUKS", "all"];
 
-/// When each boot reached which step.
+/// When each boot reached each step.
 pub(super) fn reached(boots: &[(String, Boot)]) -> String {
     let heading: Vec<String> = STEPS.iter().map(ToString::to_string).collect();
     let heading = ["boot"].into_iter().chain(heading.iter().map(String::as_str));
@@ -37,7 +37,7 @@ pub(super) fn reached(boots: &[(String, Boot)]) -> String {
     table::render(&heading.collect::<Vec<_>>(), &rows)
 }
 
-/// What each boot that Clevis unlocked spent its time on.
+/// How each boot that Clevis unlocked spent its time.
 pub(super) fn shares(boots: &[(String, Boot)]) -> String {
     let heading: Vec<&str> = ["boot"].into_iter().chain(SHARES).collect();
     let row = |(what, boot): &(String, Boot)| {

@@ -103,7 +103,7 @@ async fn trouble(bench: &Bench) {
     bench.create(&ApprovedImage::new("one", spec)).await.unwrap();
 }
 
-/// What a Job reports when its pod fails.
+/// Reports the failure of a Job, as when its pod fails.
 async fn break_job(bench: &Bench) {
     let jobs = bench.objects::<Job>().unwrap();
     let of_images = ListParams::default().labels("kind=compute-pcrs");

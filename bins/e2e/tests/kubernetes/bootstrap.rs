@@ -73,7 +73,7 @@ impl Place<'_> {
         (u8::try_from(ran.status.code().unwrap()).unwrap(), printed)
     }
 
-    /// With the addresses of this place.
+    /// Runs `tec bootstrap init` with the addresses of this place.
     fn try_init(&self, words: &[&str]) -> (u8, Value) {
         let [register, ak, kbs] = self.ports.map(|port| format!("127.0.0.1:{port}"));
         let own = ["--public-host=localhost", "--register-addr", &register];
@@ -113,7 +113,7 @@ impl Place<'_> {
         Guarded::start(name, &program(name).unwrap(), flags, &environment, logs).unwrap()
     }
 
-    /// Everything that the operator would deploy, as processes.
+    /// Starts everything that the operator would deploy, as processes.
     async fn deploy(&self, broker: &Broker) -> Vec<Guarded> {
         let plane = &self.world.plane;
         let kubeconfig = plane.account_kubeconfig(self.namespace, ACCOUNT).await.unwrap();

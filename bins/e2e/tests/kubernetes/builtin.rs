@@ -40,7 +40,7 @@ use crate::guard::bind;
 const SHIM: &[u8] = b"shim";
 pub(crate) const KERNEL: &[u8] = b"kernel";
 const KERNEL_FILE: &str = "usr/lib/modules/6.1/vmlinuz";
-/// More than a request contains.
+/// Largest accepted body: more than a request contains.
 const MAX_BODY: usize = 4 << 20;
 
 /// Boots a machine, including its log.
@@ -141,7 +141,7 @@ impl World {
         Self::of(&builtin(), tpm, replicas).await
     }
 
-    /// Same, with this cluster object.
+    /// Like `new`, with this cluster object.
     pub(crate) async fn of(
         cluster: &TrustedExecutionCluster,
         tpm: &SoftTpm,
@@ -150,7 +150,7 @@ impl World {
         Self::on(Bench::new().await.unwrap(), cluster, tpm, replicas).await
     }
 
-    /// Same, on this bench.
+    /// Like `of`, on this bench.
     pub(crate) async fn on(
         mut bench: Bench,
         cluster: &TrustedExecutionCluster,
@@ -185,12 +185,12 @@ impl World {
         Self { bench, registry, balancer, address, _mounted: mounted, _server: server }
     }
 
-    /// What a node does at boot.
+    /// Attests and fetches the disk key, like a node at boot.
     pub(crate) async fn fetch(&self, attester: &dyn Attester) -> Result<SecretBytes, Code> {
         self.fetch_key_of(1, attester).await
     }
 
-    /// Same, for the disk key of a machine that may be a different one.
+    /// Like `fetch`, for the disk key of a machine that may be a different one.
     pub(crate) async fn fetch_key_of(
         &self,
         number: u64,
@@ -199,7 +199,7 @@ impl World {
         self.try_fetch(number, attester).await.map_err(|error| error.code())
     }
 
-    /// Same, returning everything the broker sent.
+    /// Like `fetch_key_of`, returning everything that the broker sent.
     pub(crate) async fn try_fetch(
         &self,
         number: u64,

@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep};
 const MACHINES: u64 = 500;
 /// Seconds of chaos, unless TEC_CHAOS_SECONDS is set.
 const SECONDS: u64 = 45;
-/// Deadline for the remaining work.
+/// Deadline for the work that remains after the chaos.
 const CALM: Duration = Duration::from_mins(4);
 
 fn variable(name: &str, default: u64) -> u64 {

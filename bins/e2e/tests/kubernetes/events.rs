@@ -1,4 +1,5 @@
-//! Each Event reason occurs on a real API server. Those of the key brokers are in guard.rs and alerts.rs.
+//! Each Event reason occurs on a real API server. The reasons of the key brokers are tested in guard.rs and
+//! alerts.rs.
 
 use std::collections::BTreeSet;
 

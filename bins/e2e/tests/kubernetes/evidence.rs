@@ -64,7 +64,7 @@ fn policy(arguments: &[String]) -> Policy {
     guests(&flags.snp_id_keys, &flags.snp_measurements, flags.snp_minimum_tcb).unwrap()
 }
 
-/// Appraises evidence that an Azure virtual machine once produced, for a nonce that no running broker would
+/// Appraises evidence recorded from an Azure virtual machine, for a nonce that no running broker would
 /// choose.
 fn judge(policy: Policy, recorded: &Value) -> Result<VerifiedEvidence, VerifyError> {
     // 2026-01-01, when the certificates of the recording are valid.

@@ -1,4 +1,4 @@
-//! What a node does at boot: it attests to a key broker and gets its disk key.
+//! Acts like a node at boot: attests to a key broker and gets its disk key.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -31,7 +31,7 @@ fn garbage() -> Vec<String> {
     all
 }
 
-/// A valid object, except for one text.
+/// A valid object, except for one string.
 fn good(kind: &str) -> Value {
     match kind {
         "Machine" => json!({"id": sample::machine_id(1).to_string()}),
@@ -43,7 +43,7 @@ fn good(kind: &str) -> Value {
     }
 }
 
-/// Specs in which each text of the schema in turn is replaced with this one.
+/// Specs in which each string of the schema in turn is replaced with this one.
 fn spoiled(schema: &Value, base: &Value, text: &str) -> Vec<Value> {
     let mut all = Vec::new();
     for (name, field) in schema["properties"].as_object().into_iter().flatten() {
@@ -56,7 +56,7 @@ fn spoiled(schema: &Value, base: &Value, text: &str) -> Vec<Value> {
     all
 }
 
-/// Values of a field with the text in each possible place.
+/// Values of a field with the string in each possible place.
 fn values(field: &Value, text: &str) -> Vec<Value> {
     match field["type"].as_str() {
         // The API server refuses anything but the few allowed values.
@@ -102,7 +102,7 @@ fn schema(kind: &str) -> Value {
     whole["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"].clone()
 }
 
-/// Creates objects with each kind of garbage in each text; returns the names of those accepted by the API
+/// Creates objects with each kind of garbage in each string; returns the names of those accepted by the API
 /// server.
 async fn litter(bench: &Bench, kind: &str) -> Vec<String> {
     let (api, schema) = (api(bench, kind), schema(kind));

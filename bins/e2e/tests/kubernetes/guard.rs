@@ -51,7 +51,7 @@ use super::standing;
 use crate::fetch::fetch;
 
 const DISK_KEY: &[u8] = br#"{"key_type":"oct","key":"0123456789abcdef0123456789abcdef"}"#;
-/// More than anyone would record individually.
+/// Number of attempts: more than anyone would record individually.
 const FLOOD: usize = 20;
 
 fn clock() -> Arc<dyn Clock> {
@@ -63,7 +63,7 @@ pub(crate) async fn broker(tpm: &SoftTpm) -> SocketAddr {
     broker_of(&tpm.public_key(), tpm.pcrs().value(PcrIndex::BOOT_MANAGER)).await
 }
 
-/// Same, for a key and a value of PCR 4.
+/// Like `broker`, for a key and a value of PCR 4.
 pub(crate) async fn broker_of(key: &PublicKey, booted: &Sha256Digest) -> SocketAddr {
     let backend = Arc::new(MemoryBackend::new());
     let intent = PolicyIntent::new(PinnedPcrs::boot_manager(), [Tee::Tpm]).unwrap();
@@ -151,7 +151,7 @@ impl World {
         self.guard = address(&self.pod.program).await;
     }
 
-    /// The guard's last reason for a refusal, from what outlives the pod.
+    /// The guard's last reason for a refusal, as stored outside the pod.
     async fn last_words(mut self) -> String {
         self.pod.program.kill();
         let records = AttemptRecords::new(self.registry.clone());
@@ -160,12 +160,12 @@ impl World {
         last.ladder.first_failure().unwrap().detail.clone()
     }
 
-    /// What a node does at boot.
+    /// Attests and fetches the disk key, like a node at boot.
     async fn fetch(&self, attester: &dyn Attester) -> Result<SecretBytes, Code> {
         self.fetch_key_of(1, attester).await
     }
 
-    /// Same, for the disk key of a machine that may be a different one.
+    /// Like `fetch`, for the disk key of a machine that may be a different one.
     pub(crate) async fn fetch_key_of(
         &self,
         number: u64,

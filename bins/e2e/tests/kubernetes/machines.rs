@@ -112,7 +112,7 @@ async fn a_second_key_is_rejected_and_waits_for_an_admin_once_the_first_is_revok
     bench.stop().await.unwrap();
 }
 
-/// Writes what `kubectl tec ak approve` does.
+/// Writes what `kubectl tec ak approve` writes.
 async fn approve(bench: &Bench, name: &str) {
     let keys = bench.objects::<AttestationKey>().unwrap();
     let generation = keys.get(name).await.unwrap().metadata.generation;
@@ -230,7 +230,7 @@ async fn a_machine_whose_disk_key_an_older_operator_made_is_no_first_use() {
     bench.stop().await.unwrap();
 }
 
-/// In the existing operator's format.
+/// A disk key in the existing operator's format.
 fn disk_key() -> Vec<u8> {
     json!({"key_type": "oct", "key": "QUJDREVGR0hJSktMTU5PUFFSU1RVVldY"}).to_string().into_bytes()
 }

@@ -1,4 +1,4 @@
-//! Certificates from cert-manager, which this test plays: its kind Certificate, and an issuer.
+//! Certificates from cert-manager; the test plays its part, with the kind Certificate and an issuer.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write as _;

@@ -122,7 +122,7 @@ impl Side {
         Some(PinConfig::parse(pin.as_str()?).unwrap())
     }
 
-    /// A node that knows only what the registration server sent it.
+    /// A node that knows only what the registration server sent.
     async fn first_boot_of(&self, number: u64) -> SoftNode {
         let pin = self.pin().await.unwrap();
         let (tpm, machine) = (SoftTpm::p256(number), pin.path.machine().unwrap());

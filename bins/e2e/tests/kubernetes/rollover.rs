@@ -178,7 +178,7 @@ impl Node {
         ["changed", "reported"].map(|member| refreshed[member].clone())
     }
 
-    /// What the initramfs does.
+    /// Unlocks the disk like the initramfs; returns whether that worked.
     fn unlocks(&self) -> bool {
         DISKS.iter().all(|disk| self.unlocks_one(&self.path(disk)))
     }

@@ -194,7 +194,7 @@ async fn a_name_finds_one_machine_and_none_where_two_have_it() {
     bench.stop().await.unwrap();
 }
 
-/// Writes what a guard does about an attempt.
+/// Writes what a guard writes about an attempt.
 async fn tell(bench: &Bench, number: u64, second: u32, outcome: Value) {
     let machines = bench.objects::<Machine>().unwrap();
     let machine = machines.get(&Machine::name_of(&id(number))).await.unwrap();

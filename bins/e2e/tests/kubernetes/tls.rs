@@ -19,7 +19,7 @@ const DAY: i64 = 86_400;
 const CONFIG: &str = "ignition-clevis-pin-trustee";
 /// Port of probes and metrics, which are not secret.
 const STATUS_PORT: i64 = 9090;
-/// What the operator creates if the object names none.
+/// Name of the CA that the operator creates if the object names none.
 const CA: &str = "trust-anchor-ca";
 const LEAVES: [&str; 3] =
     ["tec-kbs-tls", "tec-register-server-tls", "tec-attestation-key-register-tls"];
@@ -112,7 +112,8 @@ pub(crate) async fn mounted(bench: &Bench, pod: &PodSpec, directory: &Path) -> V
     flags.into_iter().map(OsString::from).collect()
 }
 
-/// What a node gets on first boot from the deployed registration server, by its name in the cluster.
+/// The config that a node gets on first boot from the deployed registration server, by the server's name in
+/// the cluster.
 async fn registered(bench: &Bench) -> Value {
     let pods = deployments(bench).await;
     let (name, pod) = pods.iter().find(|(name, _)| name == "register-server").unwrap();

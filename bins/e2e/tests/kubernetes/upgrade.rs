@@ -13,7 +13,7 @@ use crate::builtin::builtin;
 use crate::swap::roll_out;
 use crate::tls::until;
 
-/// In rollout order.
+/// All components, in rollout order.
 const ALL: [&str; 3] = ["key-broker", "attestation-key-register", "register-server"];
 const OLD: &str = "registry.example/tec:1";
 const NEW: &str = "registry.example/tec:2";
@@ -57,7 +57,7 @@ async fn all_roll_out(bench: &Bench, image: &str) {
     assert_eq!(images(bench).await, ALL.map(|name| (name.to_owned(), image.to_owned())).into());
 }
 
-/// What the Deployment controller reports when new pods did not start in time.
+/// Reports, like the Deployment controller, that new pods did not start in time.
 async fn does_not_start(bench: &Bench, name: &str) {
     let deployments = bench.objects::<Deployment>().unwrap();
     let generation = deployments.get(name).await.unwrap().metadata.generation;

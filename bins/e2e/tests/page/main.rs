@@ -82,7 +82,7 @@ fn chromium(dark: bool) -> Command {
     command
 }
 
-/// What is wrong with a page, as measured by a browser at both widths.
+/// The problems of a page, as measured by a browser at both widths.
 fn measure(html: &str, dark: bool, directory: &Path) -> Vec<String> {
     // A script must not end inside of the text that it holds.
     let text = serde_json::to_string(html).unwrap().replace('<', "\\u003c");

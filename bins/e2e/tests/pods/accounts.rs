@@ -1,10 +1,10 @@
-//! What the tokens of our service accounts must not be able to do, tried with real tokens.
+//! Tries with real tokens what the tokens of our service accounts must not be able to do.
 
 use std::process::Command;
 
 use tec_e2e::pods::{ADDRESS, Charts, NAMESPACE, OPERATOR};
 
-/// What no account of a program that nodes or images can reach may do.
+/// Requests that must be forbidden to every account of a program that nodes or images can reach.
 const FORBIDDEN: [&[&str]; 9] = [
     &["get", "secrets"],
     &["get", "secret", "trust-anchor-ca"],
@@ -16,9 +16,9 @@ const FORBIDDEN: [&[&str]; 9] = [
     &["create", "token", "trusted-cluster-operator"],
     &["run", "mine", "--image=registry.k8s.io/pause:3.10"],
 ];
-/// It releases disk keys, so it reads Secrets by name.
+/// The key broker releases disk keys, so it reads Secrets by name.
 const KEY_BROKER: &str = "key-broker";
-/// What not even the operator may do: it has a Role only in its namespace.
+/// Requests that must be forbidden even to the operator, which has a Role only in its namespace.
 const FORBIDDEN_TO_ALL: [&[&str]; 4] = [
     &["get", "nodes"],
     &["get", "secrets", "--namespace=kube-system"],

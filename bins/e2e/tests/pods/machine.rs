@@ -18,7 +18,7 @@ use crate::image_root;
 /// How many times a machine asks before it gives up, the default of node-agent.
 const ROUNDS: u32 = 3;
 
-/// What every machine here boots.
+/// The boot files of every machine here.
 pub(crate) struct Fleet {
     settings: Settings,
     logs: Arc<Transcript>,
@@ -89,7 +89,7 @@ impl One {
     }
 }
 
-/// What Ignition does with the installer's config.
+/// Fetches the config of a new machine, like Ignition with the installer's config.
 fn config_of_a_new_machine(charts: &Charts) -> Value {
     let merge = charts.merge().unwrap();
     let text = |place: &str| merge.pointer(place).and_then(Value::as_str).unwrap();

@@ -17,7 +17,7 @@ async fn public_authorities(stage: &Stage) -> String {
     map.data.unwrap().remove("ca.crt").unwrap()
 }
 
-/// Someone else writes there; the controller's next round fixes it.
+/// Overwrites the published authorities; the controller's next round restores them.
 async fn spoil_public_authorities(stage: &Stage) {
     let admin = stage.cluster.plane.admin().unwrap();
     let maps: Api<ConfigMap> = Api::namespaced(admin, &stage.cluster.platform);

@@ -23,7 +23,7 @@ use tokio::task::JoinSet;
 
 use crate::vault::{assert_nowhere_in_plain, root_tokens, seal_status, stored_key};
 
-/// Vaults at a time; each mostly waits to become the leader.
+/// Number of concurrent vaults; each mostly waits to become the leader.
 const AT_ONCE: usize = 8;
 
 /// A process that dies after this many steps: the last one is done, but its result is lost.
@@ -234,7 +234,7 @@ async fn deaths(earlier: Vec<String>) -> Vec<Death> {
     steps.iter().enumerate().filter_map(death).collect()
 }
 
-/// Dies, and returns how it came up again.
+/// Kills the controller, and returns how it came up again.
 async fn die(death: Death) -> ((usize, usize), String) {
     let Death { mut earlier, steps, step } = death;
     println!("a process dies after {step}");

@@ -1,5 +1,5 @@
 //! The controller's behavior beyond setting up a vault: it leaves a vault sealed that an admin sealed, and
-//! reports, where admins look, that it needs one.
+//! reports where admins look that it needs an admin.
 
 use k8s_openapi::api::core::v1::Event;
 use kube::Api;

@@ -32,7 +32,8 @@ pub(crate) async fn stored_key(stage: &Stage, controller: &Controller) -> String
     String::from_utf8(opened.expose("test").to_vec()).unwrap()
 }
 
-/// What must not be in plain text on disk or in logs: neither next to the vault nor in its storage.
+/// Checks that secrets are not in plain text on disk or in logs: neither next to the vault nor in its
+/// storage.
 pub(crate) fn assert_nowhere_in_plain(stage: &Stage, key: &str) {
     let needles = Needle::key("the key", &STANDARD.decode(key).unwrap());
     assert_eq!(astray(stage.dir.path(), &needles), Vec::<String>::new());

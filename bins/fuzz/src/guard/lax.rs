@@ -13,7 +13,7 @@ use http::header::{AUTHORIZATION, COOKIE, SET_COOKIE};
 use http::{HeaderMap, Request, Response};
 use serde_json::json;
 
-/// What it gives out.
+/// What the broker releases.
 pub(super) const KEY: &[u8] = b"the resource, whichever";
 
 /// A request as the broker read it.

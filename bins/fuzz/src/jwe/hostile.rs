@@ -34,7 +34,7 @@ fn under(header: &str) -> Jwe {
     jwe
 }
 
-/// With a changed or additional value in the header.
+/// A response with a changed or additional value in the header.
 fn saying(pointer: &str, name: &str, value: Value) -> Jwe {
     let mut header = header(&good(0));
     let object = header.pointer_mut(pointer).and_then(Value::as_object_mut);

@@ -1,5 +1,5 @@
-//! The distribution's part of a virtual node, in one program: in the initial file system it opens the root,
-//! in the root it reports that the root is running. See the module `node` of the library.
+//! The distribution's part of a virtual node, in one program: in the initial file system, it opens the root;
+//! in the root, it reports that the root is running. See the module `node` of the library.
 
 use std::path::Path;
 use std::process::ExitCode;

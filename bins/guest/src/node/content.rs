@@ -89,7 +89,7 @@ fn write(file: &Path, text: &str) -> anyhow::Result<()> {
     fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// The link may be left over from a try that ended with a power failure.
+/// The link may be left over from an attempt that ended with a power failure.
 fn relink(target: impl AsRef<Path>, link: &Path) -> anyhow::Result<()> {
     let _ = fs::remove_file(link);
     symlink(target, link).with_context(|| format!("link {}", link.display()))

@@ -1,4 +1,4 @@
-//! The part in the initial file system, started by systemd.
+//! The part that runs in the initial file system, started by systemd.
 
 use std::fs;
 use std::fs::OpenOptions;
@@ -23,7 +23,7 @@ const MODULES: [&str; 7] =
 /// Address and router that QEMU's user network assigns to its first guest.
 const ADDRESS: &str = "10.0.2.15/24";
 const ROUTER: &str = "10.0.2.2";
-/// What the pin logs in addition to failures: how long it waited, and for what.
+/// The log filter of the pin: in addition to failures, how long it waited, and for what.
 const LOG: &str = "warn,tec_trustee=error,node_agent=info";
 const CONSOLE: &str = "/dev/console";
 
@@ -50,7 +50,7 @@ fn failed(marks: &mut Marks, error: &anyhow::Error) -> anyhow::Result<()> {
     marks.tell(Mark::Failed, &format!("{error:#}"))
 }
 
-/// The console is for people.
+/// Prints an error on the console, which is for people.
 fn say(error: &anyhow::Error) {
     let _ = writeln!(std::io::stderr(), "node: {error:#}");
 }

@@ -1,4 +1,4 @@
-//! Reports to the host what happens, and when.
+//! Reports the steps of a boot to the host, with their times.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -33,11 +33,11 @@ pub enum Mark {
     Unlocking,
     /// Clevis has opened it.
     Unlocked,
-    /// Clevis has not opened it; the text is its output. The host decides what happens now.
+    /// Clevis has not opened it; the text is its output. The host decides what happens next.
     Refused,
     /// A key typed on the console has opened it.
     Typed,
-    /// Something else went wrong; the text says what.
+    /// Something else failed; the text describes it.
     Failed,
     /// The opened root runs; the text is the number of times it has run.
     Root,
@@ -66,7 +66,7 @@ const NAMES: [(Mark, &str); 13] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "both ends are built together")]
 pub enum Answer {
-    /// No one is there: the machine switches off.
+    /// No one is at the console: the machine switches off.
     GoOff,
     /// Someone is at the console.
     Ask,

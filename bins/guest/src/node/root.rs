@@ -1,4 +1,4 @@
-//! The part in the opened root: runs as process 1, or as a unit of the full system.
+//! The part that runs in the opened root: as process 1, or as a unit of the full system.
 
 use std::fs;
 use std::io::Write as _;
@@ -17,7 +17,7 @@ const COUNTER: &str = "/var/boots";
 const RESULT: &str = "/etc/.ignition-result.json";
 /// The unit that maintains the recovery key.
 const UNIT: &str = "tec-recovery.service";
-/// The unit waits for servers, which come back when the host decides so.
+/// The unit waits for servers; the host decides when they come back.
 const RECOVERY_LIMIT: Duration = Duration::from_mins(10);
 const STEP: Duration = Duration::from_millis(500);
 

@@ -12,8 +12,8 @@ use tec_support::evidence::EvidenceArgs;
 use tec_support::pins::PinsArgs;
 use tec_support::program::LogArgs;
 
-/// A strict check in front of an unmodified Trustee: only evidence from registered keys, over all registers,
-/// gets through, and only once
+/// Guards an unmodified Trustee: passes on only evidence that is signed by a registered key, covers
+/// all registers, and was not used before
 #[derive(Clone, Debug, Parser)]
 #[command(name = "kbs-guard", version)]
 #[expect(clippy::exhaustive_structs, reason = "a command line, built field by field")]

@@ -1,4 +1,4 @@
-//! What the guard and the key broker use of an API server.
+//! The parts of an API server that the guard and the key broker use.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,19 +21,19 @@ const ASK: Duration = Duration::from_secs(3);
 /// An API server that takes longer counts as unreachable.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// The objects of one namespace, with attempts kept as records and reported as Events about machines.
+/// The objects of one namespace, with attempts stored as objects and reported as Events about machines.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ApiServer {
-    /// Machines, keys, clocks, disk keys.
+    /// Machines, keys, clocks and disk keys.
     pub registry: Arc<KubeRegistry>,
     /// Approved images, cached while they are watched.
     pub images: Arc<WatchedImages>,
-    /// Attempts; those of unknown machines are written while it runs.
+    /// Attempts; those of unknown machines are written by a task of [`spawn`](Self::spawn).
     pub records: AttemptRecords,
-    /// The same attempts, also reported as Events while it runs.
+    /// The same attempts, also reported as Events by a task of [`spawn`](Self::spawn).
     pub attempts: Arc<AttemptEvents>,
-    /// Its clock, compared with this host's.
+    /// The API server's clock, compared with this host's.
     pub clock: ServerClock,
 }
 
@@ -43,7 +43,10 @@ impl ApiServer {
     /// # Errors
     /// There is neither a service account nor a kubeconfig.
     pub async fn of_this_pod(namespace: Option<String>) -> anyhow::Result<Self> {
-        let client = tec_k8s::client::connect().await.context("cannot find the API server")?;
+        let client = tec_k8s::client::connect().await.context(
+            "cannot create a Kubernetes client: found neither a service account nor a usable \
+             kubeconfig",
+        )?;
         let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let server_clock = ServerClock::new(client.clone(), Arc::clone(&clock));
@@ -67,7 +70,7 @@ impl ApiServer {
         tasks.spawn(async move { stop.until(records.run()).await });
     }
 
-    /// Whether it can be reached, checked repeatedly.
+    /// Whether the API server can be reached, checked repeatedly.
     pub fn reachable(&self) -> Reachable {
         Reachable { objects: self.registry.objects(), answers: Arc::default() }
     }
@@ -81,13 +84,13 @@ pub struct Reachable {
 }
 
 impl Reachable {
-    /// Whether it answered the last time.
+    /// Whether the API server answered the last time.
     pub fn answer(&self) -> Ready {
         let answers = Arc::clone(&self.answers);
         Arc::new(move || answers.load(Ordering::Relaxed))
     }
 
-    /// Checks forever, on behalf of the record of authority, without which no key is released.
+    /// Checks forever, by reading the record of authority, without which no key is released.
     pub async fn follow(self) {
         loop {
             let asked = self.objects.get_metadata_opt(AUTHORITY);

@@ -15,7 +15,7 @@ use tec_trustee::kbs::Authorities;
 
 use super::ApiServer;
 
-/// A bundle that is read for each request, so that a new one takes effect without a restart.
+/// A CA bundle that is read for each request, so that a new one takes effect without a restart.
 #[derive(Debug)]
 struct Mounted {
     file: PathBuf,

@@ -1,4 +1,4 @@
-//! The guard, its limits, its state; the key broker over an API server.
+//! Composes the guard with its limits and its state, and the key broker over an API server.
 
 mod api;
 mod authority;
@@ -44,7 +44,7 @@ pub fn open(dir: &Path) -> anyhow::Result<Arc<Store>> {
     Ok(Arc::new(store))
 }
 
-/// Knows which key belongs to which machine and which boots are approved, and receives the attempts.
+/// Knows which key belongs to which machine and which boots are approved, and records attempts.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Known {
@@ -69,7 +69,7 @@ impl Known {
 
     /// The objects of an API server. Each attempt looks up the machine and its key, so revoking a key takes
     /// effect immediately; revoking an image takes effect as soon as the watch delivers it. Clocks and
-    /// attempts outlive the pod, whose directory may be a new one.
+    /// attempts outlive the pod; its directory may not.
     ///
     /// `ca` is the file with the CAs that nodes should trust for this server.
     pub fn cluster(api: &ApiServer, pins: Pins, ca: Option<&Path>) -> Self {
@@ -88,7 +88,7 @@ impl Known {
 }
 
 /// A guard over these keys, with the audit log in a store. It accepts the types of evidence that `verifier`
-/// does. If no approved boots are known, it leaves the registers to the policies of the Trustee.
+/// does. If it knows no approved boots, it leaves the registers to the policies of the Trustee.
 pub fn guard(
     upstream: Authority,
     verifier: ByTee,

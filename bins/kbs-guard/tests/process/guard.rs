@@ -93,7 +93,7 @@ impl Running {
         Self { child, address, metrics }
     }
 
-    /// Asks it to stop, and returns its exit status.
+    /// Asks the guard to stop, and returns its exit status.
     pub(crate) fn terminate(&mut self) -> ExitStatus {
         let pid = i32::try_from(self.child.id()).unwrap();
         let pid = rustix::process::Pid::from_raw(pid).unwrap();

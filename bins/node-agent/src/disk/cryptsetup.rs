@@ -19,7 +19,7 @@ pub struct Cryptsetup {
 }
 
 impl Cryptsetup {
-    /// Accesses this device.
+    /// Uses the header of this device.
     pub fn new(device: impl Into<PathBuf>) -> Self {
         Self { device: device.into() }
     }
@@ -44,7 +44,7 @@ impl Cryptsetup {
         if output.status.success() { Ok(output.stdout) } else { Err(failed(operation, &output)) }
     }
 
-    /// Runs it on the device. Secrets go only through its standard input.
+    /// Runs `cryptsetup` on the device. Secrets go only through its standard input.
     fn run(
         &self,
         operation: &'static str,

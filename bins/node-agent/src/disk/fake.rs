@@ -59,7 +59,7 @@ impl Life {
         *self.0.lock().unwrap() = calls;
     }
 
-    /// Counts a call; returns whether no life is left for it.
+    /// Counts a call; returns whether it dies at this call.
     fn is_over(&self) -> bool {
         let mut left = self.0.lock().unwrap();
         let is_over = *left == Some(0);
@@ -88,12 +88,12 @@ impl FakeHeader {
         header
     }
 
-    /// A different program creates a slot, with a stretched password.
+    /// Another program creates a slot, with a stretched password.
     pub(crate) fn fill(&self, slot: u32, passphrase: &[u8]) {
         self.now().slots.insert(slot, passphrase.to_vec());
     }
 
-    /// What is on the disk, dead or alive.
+    /// The recovery slots and tokens on the disk, even after it died.
     pub(crate) fn recovery_now(&self) -> RecoveryView {
         let state = self.now();
         RecoveryView {

@@ -10,7 +10,7 @@ use super::{Cryptsetup, DiskError, Header as _};
 
 /// Columns of lsblk(8).
 const COLUMNS: &str = "PATH,FSTYPE,FSVER";
-/// Its name for a LUKS header.
+/// The name that `lsblk` has for a LUKS header.
 const LUKS: &str = "crypto_LUKS";
 
 #[derive(Deserialize)]
@@ -57,7 +57,7 @@ fn listed() -> Result<Vec<PathBuf>, DiskError> {
     parse(&output.stdout).map_err(|error| failed(error.to_string()))
 }
 
-/// The pin supports LUKS2 only. An unreported version may be 2.
+/// The pin supports only LUKS2. If `lsblk` reports no version, it may be 2.
 fn parse(listing: &[u8]) -> Result<Vec<PathBuf>, serde_json::Error> {
     let listing: Listing = serde_json::from_slice(listing)?;
     let mut devices = listing.blockdevices;

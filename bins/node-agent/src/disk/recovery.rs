@@ -1,8 +1,8 @@
 //! The token that identifies the recovery key's slot.
 //!
-//! It references no key slot of LUKS as long as the slot is yet to be created: that is an intent. A slot left
-//! by a crash belongs to no one; a slot that someone else has created there since is theirs. A mark
-//! distinguishes the two: the number of iterations of the slot's PBKDF2, which the intent records beforehand.
+//! Until the slot is created, the token references no key slot of LUKS: it is an intent. A slot left by a
+//! crash may be removed; a slot that another program has created there since must stay. A mark distinguishes
+//! the two: the number of iterations of the slot's PBKDF2, which the intent records beforehand.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ pub struct SlotMark(u32);
 const LEAST_ITERATIONS: u32 = 1000;
 
 impl SlotMark {
-    /// A mark that no other slot has by chance: others stretch a password, with many more iterations.
+    /// A mark that no other slot has by chance: other slots stretch a password, with many more iterations.
     pub fn random(entropy: &dyn Entropy) -> Self {
         let mut bytes = [0; 2];
         entropy.fill(&mut bytes);

@@ -51,7 +51,7 @@ struct Flattened {
 }
 
 impl Token {
-    /// Parses a token; `None` if it belongs to something else.
+    /// Parses a token; `None` if it is not one of the pin.
     pub(super) fn read(id: u32, value: &Value) -> Option<Self> {
         let wire = Wire::deserialize(value).ok()?;
         let jwe = &wire.jwe;

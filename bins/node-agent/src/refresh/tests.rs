@@ -88,7 +88,7 @@ async fn run_all(headers: &[&FakeHeader], server: &Server) -> Result<Refreshed, 
     follow(&disks, server, &SeededEntropy::new(3)).await
 }
 
-/// What each token that opens the disk trusts.
+/// The CAs that each token that opens the disk trusts.
 fn opening(header: &FakeHeader) -> Vec<BTreeSet<Sha256Digest>> {
     header.life.set(None);
     let key = SecretArray::new(KEY);

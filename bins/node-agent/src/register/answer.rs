@@ -9,7 +9,7 @@ use tec_core::id::MachineId;
 
 use super::Reply;
 
-/// Message with which the existing operator's server answers for a key it knows.
+/// The message that the existing operator's server returns for a key that it knows.
 const KNOWN_KEY: &str = "Public key already registered";
 /// Longest challenge ID to send back: for a 4096-bit RSA key it is about 830 characters.
 const MAX_CHALLENGE_ID: usize = 4096;
@@ -17,11 +17,11 @@ const MAX_CHALLENGE_ID: usize = 4096;
 /// A parsed reply.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// The key is registered, now or since before.
+    /// The key is registered, just now or earlier.
     Registered,
     /// An admin must decide.
     Pending,
-    /// The TPM must prove the key: the ID of the challenge, and the challenge.
+    /// The TPM must prove the key. Has the ID of the challenge, and the challenge.
     Challenge(String, Credential),
     /// The server does not accept this form of body.
     NotUnderstood(Code),
@@ -87,7 +87,7 @@ impl Wire {
 }
 
 impl Answer {
-    /// Parses a reply. Bodies that are not JSON count only by their status.
+    /// Parses a reply. If the body is not JSON, only the status counts.
     pub(super) fn read(reply: &Reply) -> Self {
         let wire: Wire = serde_json::from_slice(&reply.body).unwrap_or_default();
         let code = |otherwise| wire.code().unwrap_or(otherwise);

@@ -11,7 +11,7 @@ use tec_tpm::testing::Swtpm;
 
 use crate::world::{Node, PASSPHRASE, Wire, good, pipe, refused};
 
-/// It fails with this code in three lines; the second line contains this.
+/// The node fails with this code in three lines; the second line contains this string.
 #[track_caller]
 fn told(output: &Output, code: Code, cause: &str) {
     let lines = refused(output);

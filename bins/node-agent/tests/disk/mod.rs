@@ -140,7 +140,7 @@ fn opens(disk: &Path, slot: &str, passphrase: &[u8]) -> bool {
     pipe(open.arg(disk), passphrase).status.success()
 }
 
-/// What the admin reads at the server, latest first.
+/// The escrowed keys that the admin reads at the server, latest first.
 fn recovery_keys(world: &World, machine: &MachineId, admin: &EcPrivateKey) -> Vec<Vec<u8>> {
     let escrowed = flow::escrowed(&*world.registry, machine);
     let escrowed = world.runtime.block_on(escrowed).unwrap();
@@ -207,7 +207,7 @@ fn a_key_of_the_admin_that_is_none_is_named_before_anything_is_touched() {
     assert!(lines[0].starts_with("TEC-N400 "), "{lines:?}");
 }
 
-/// What the timer runs, with the file as the disk.
+/// Runs the timer's command, with the file as the disk.
 fn watch(world: &World, tpm: &Swtpm, disk: &Path) -> std::process::Output {
     world.agent(tpm, &["attest", disk.to_str().unwrap()])
 }

@@ -42,7 +42,7 @@ pub(crate) const NOBODY: &str = "http://127.0.0.1:1";
 
 const YEAR: i64 = 365 * 24 * 3600;
 
-/// How the services are reached.
+/// How nodes reach the services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wire {
     Plain,

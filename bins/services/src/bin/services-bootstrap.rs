@@ -73,7 +73,7 @@ async fn run(action: Action) -> anyhow::Result<u8> {
     }
 }
 
-/// Runs rounds; a state that needs manual intervention ends the program with that state's exit code.
+/// Runs rounds. In a state that needs manual intervention, the program exits with that state's code.
 async fn keep(controller: &Controller, shutdown: Shutdown) -> anyhow::Result<u8> {
     match controller.keep(shutdown).await {
         Ok(()) => Ok(exit::OK),

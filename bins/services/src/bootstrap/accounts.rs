@@ -19,7 +19,7 @@ const UPDATE: &str = "$SYS.REQ.CLAIMS.UPDATE";
 /// Lifetime of a connection, which serves a single push.
 const LIFE: Duration = Duration::from_mins(1);
 
-/// Keeps the accounts of a NATS server.
+/// Keeps the accounts of a NATS server up to date.
 #[derive(Debug)]
 #[expect(clippy::exhaustive_structs, reason = "composed by main and by tests")]
 pub struct Accounts {
@@ -33,11 +33,11 @@ pub struct Accounts {
     pub keys: Keys,
     /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// Presented to the server, which requires one.
+    /// The client certificate, which the server requires.
     pub certificate: Arc<Certificate>,
     /// The server, if accounts are pushed.
     pub url: Option<String>,
-    /// Replicas of the events that the servers store, if they do.
+    /// Replicas of the events that the servers store, if they store events.
     pub event_replicas: Option<u32>,
     /// What the server knows.
     pub pushed: Mutex<Option<Revocations>>,
@@ -82,13 +82,13 @@ impl Accounts {
                 .await
                 .with_context(|| format!("cannot push the account {account}"))?;
         }
-        client.drain().await.context("leave NATS")?;
+        client.drain().await.context("cannot drain the connection to NATS")?;
         tracing::info!(revoked = revocations.len(), "accounts pushed to NATS");
         *pushed = Some(revocations);
         Ok(true)
     }
 
-    /// Has the servers store events as configured; an existing stream is updated.
+    /// Makes the servers store events as configured; an existing stream is updated.
     ///
     /// # Errors
     /// The vault or NATS cannot be reached or refuses, for example while too few servers of a cluster are up.
@@ -109,9 +109,9 @@ impl Accounts {
         if ask(&client, nats::stream_call("CREATE"), stream.clone()).await.is_err() {
             ask(&client, nats::stream_call("UPDATE"), stream)
                 .await
-                .context("cannot store events")?;
+                .context("cannot create the stream of events")?;
         }
-        client.drain().await.context("leave NATS")
+        client.drain().await.context("cannot drain the connection to NATS")
     }
 
     async fn connect(
@@ -140,7 +140,7 @@ impl Accounts {
 }
 
 fn key_of(user: &KeyPair) -> anyhow::Result<PublicKey> {
-    user.public_key().parse().context("the key of our user")
+    user.public_key().parse().context("invalid key of the NATS user")
 }
 
 async fn push(client: &Client, jwt: String) -> anyhow::Result<()> {
@@ -152,6 +152,6 @@ async fn ask(client: &Client, subject: String, body: String) -> anyhow::Result<(
     let reply: Reply = serde_json::from_slice(&answer.payload).context("cannot read the answer")?;
     match reply.error {
         None => Ok(()),
-        Some(error) => anyhow::bail!("NATS refused: {}", error.description),
+        Some(error) => anyhow::bail!("NATS refused the request: {}", error.description),
     }
 }

@@ -141,7 +141,7 @@ pub struct Serve {
     /// Maximum number of concurrent calls
     #[arg(long, env = "TEC_CONCURRENCY", default_value = "32")]
     pub concurrency: usize,
-    /// Maximum calls per minute of one service account, which may all come at once
+    /// Maximum calls per minute of one service account; they may all come at the same time
     #[arg(long, env = "TEC_CALLS_PER_MINUTE", default_value = "120")]
     pub calls_per_minute: NonZeroU32,
     /// Name of the Secret with the wrapping key
@@ -166,8 +166,8 @@ pub struct Serve {
     /// Name of the ConfigMap with the locked-out NATS users
     #[arg(long, env = "TEC_NATS_REVOCATIONS", default_value = "nats-revocations")]
     pub nats_revocations: String,
-    /// URL of NATS (tls://), to push accounts to when users are locked out (default: a server learns of them
-    /// when it starts)
+    /// URL of NATS (tls://), to push accounts to when users are locked out (default: servers read
+    /// the list only when they start)
     #[arg(long, env = "TEC_NATS_URL")]
     pub nats_url: Option<String>,
     /// Replicas of the events that NATS stores, 1 to 5 (default: store no events)
@@ -205,7 +205,7 @@ pub struct Serve {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 #[expect(clippy::exhaustive_enums, reason = "a command line")]
 pub enum Unseal {
-    /// Once after each start of this program or of the vault; a vault sealed later was sealed on purpose
+    /// Once after each start of this program or of the vault; a vault that is sealed later stays sealed
     Start,
     /// Whenever it is sealed
     Always,

@@ -1,4 +1,4 @@
-//! From flags to a controller.
+//! Builds a controller from flags.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -26,8 +26,8 @@ use crate::bootstrap::passwords::Passwords;
 use crate::bootstrap::peers::Others;
 use crate::bootstrap::sealing::Sealing;
 
-/// Longer than the ten seconds that the vault gives the API server, and short enough to answer a caller that
-/// waits fifteen.
+/// Deadline: longer than the ten seconds that the vault gives the API server, and short enough to answer a
+/// caller that waits for fifteen.
 pub(crate) const VAULT_DEADLINE: Duration = Duration::from_secs(12);
 const KUBERNETES_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -36,8 +36,9 @@ const KUBERNETES_DEADLINE: Duration = Duration::from_secs(10);
 /// # Errors
 /// The pod does not belong to a StatefulSet, or the API server's CA cannot be read.
 pub fn controller(args: &Serve) -> anyhow::Result<Controller> {
-    let ordinal = Ordinal::of_pod(&args.pod)
-        .with_context(|| format!("{:?} is not a pod of a StatefulSet", args.pod))?;
+    let ordinal = Ordinal::of_pod(&args.pod).with_context(|| {
+        format!("invalid pod name {:?}: not that of a pod of a StatefulSet", args.pod)
+    })?;
     let vault = Http::new(Target::Unix(args.vault_socket.clone()), VAULT_DEADLINE);
     let names = SecretNames {
         namespace: args.namespace.clone(),
@@ -104,7 +105,7 @@ pub fn controller(args: &Serve) -> anyhow::Result<Controller> {
     })
 }
 
-/// Excludes this pod, so every pod can have the same list: asking itself would tell a pod nothing.
+/// Excludes this pod, so every pod can have the same list: a pod gains nothing from asking itself.
 fn others(args: &Serve) -> Vec<String> {
     let own = |peer: &&String| peer.split(['.', ':']).next() == Some(args.pod.as_str());
     let peers = args.peers.iter();
@@ -151,5 +152,5 @@ fn target(args: &Serve) -> anyhow::Result<Target> {
     }
     let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
     Target::tls(&args.kubernetes, Arc::new(config))
-        .with_context(|| format!("{:?} is not the address of an API server", args.kubernetes))
+        .with_context(|| format!("invalid address of the API server {:?}", args.kubernetes))
 }

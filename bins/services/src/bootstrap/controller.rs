@@ -31,8 +31,8 @@ use crate::bootstrap::sealing::{Instance, Sealing};
 const LOOK: Duration = Duration::from_mins(5);
 /// Interval between checks for locked-out users.
 const REVOCATIONS: Duration = Duration::from_secs(2);
-/// Interval between checks for what only others can do: the first pod writes what only root may write, or an
-/// admin unseals the vault that an admin had sealed.
+/// Interval between checks for what others must do: the first pod writes what only root may write, or an
+/// admin unseals a vault that was sealed on purpose.
 const MENDED: Duration = Duration::from_secs(5);
 /// Interval between warnings that an authority expires soon.
 const NOTICES: i64 = 24 * 60 * 60;
@@ -55,7 +55,7 @@ pub struct Controller {
     pub sealing: Sealing,
     /// This pod's ordinal.
     pub ordinal: Ordinal,
-    /// The vault beside it.
+    /// The vault beside the controller.
     pub vault: Vault,
     /// The API server.
     pub cluster: Arc<dyn Cluster>,
@@ -71,7 +71,7 @@ pub struct Controller {
     pub clock: Arc<dyn Clock>,
     /// Randomness.
     pub entropy: Arc<dyn Entropy>,
-    /// Presented by the gRPC server.
+    /// The certificate that the gRPC server presents.
     pub certificate: Arc<Certificate>,
     /// The token used to serve requests.
     pub standing: Arc<Standing>,
@@ -100,7 +100,7 @@ pub enum RoundError {
     /// Manual intervention is needed.
     #[error("{0}: {1}")]
     Fatal(Fatal, String),
-    /// The vault was sealed on purpose; nothing can be done until an admin unseals it.
+    /// The vault was sealed on purpose; an admin must unseal it first.
     #[error("the vault was sealed on purpose")]
     Sealed,
     /// The certificate of the vault cannot be used.
@@ -275,7 +275,7 @@ impl Controller {
         }
     }
 
-    /// Warns of an authority that expires soon, once a day; `told` is the time of the last warning.
+    /// Warns about an authority that expires soon, once a day; `told` is the time of the last warning.
     async fn tell_of_authorities(&self, round: &Round, told: &mut Option<Timestamp>) {
         let now = self.clock.now();
         let age = |told: Timestamp| now.unix_seconds().saturating_sub(told.unix_seconds());
@@ -307,7 +307,7 @@ impl Controller {
     }
 
     /// Waits for the next round. In the meantime NATS gets the locked-out users, and OpenSearch new
-    /// passwords. Neither waits for the other, and the next round waits for neither.
+    /// passwords. Neither update waits for the other, and the next round waits for neither.
     async fn rest(&self, round: &Round) {
         let told = Box::pin(async {
             tokio::join!(self.tell_nats(round), self.tell_opensearch(round));

@@ -10,7 +10,7 @@ use tec_support::files::write_private;
 const KEY: &str = "unseal.v1.json";
 /// Asks the process that runs the vault to empty its storage.
 const RESET: &str = "reset-requested";
-/// Marks that the vault is about to be initialized, and is still empty.
+/// Marks a vault that is about to be initialized, and still empty.
 const INTENT: &str = "init-intent";
 
 /// A directory.
@@ -18,7 +18,7 @@ const INTENT: &str = "init-intent";
 pub struct Volume(PathBuf);
 
 impl Volume {
-    /// This directory, which must exist.
+    /// Uses this directory, which must exist.
     pub fn new(directory: PathBuf) -> Self {
         Self(directory)
     }

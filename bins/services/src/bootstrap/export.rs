@@ -12,13 +12,13 @@ use crate::bootstrap::controller::Controller;
 
 /// Name of the program, for collectors.
 const SERVICE: &str = "services-bootstrap";
-/// Time in which a collector must accept lines.
+/// Deadline for a collector to accept lines.
 const DEADLINE: Duration = Duration::from_secs(10);
 /// Interval between checks for usable authorities.
 const LOOK: Duration = Duration::from_secs(10);
 
 /// Sends lines until there are no more. They wait until the vault is up, since there is no certificate before
-/// that. Failing to send a log never ends the program.
+/// that. A failure to send the log never ends the program.
 ///
 /// # Cancel safety
 /// Can be dropped at any await; waiting lines are not sent, but are still on stderr.
@@ -40,7 +40,7 @@ async fn target(controller: &Controller, collector: &str) -> anyhow::Result<Targ
     let authorities = authorities(controller).await;
     let config = controller.certificate.client_config(authorities.as_bytes())?;
     Target::tls(collector, Arc::new(config))
-        .with_context(|| format!("{collector:?} is not the address of a collector"))
+        .with_context(|| format!("invalid address of the collector {collector:?}"))
 }
 
 async fn authorities(controller: &Controller) -> String {

@@ -2,7 +2,7 @@
 //!
 //! The vault's container runs this program around the vault, since nothing else can stop it. A reset is
 //! requested only while the vault holds nothing; see [`tec_core::service::vault`]. A request next to a
-//! wrapped key is stale: it is removed and not obeyed.
+//! wrapped key is stale: it is removed without a reset.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -43,7 +43,7 @@ pub async fn run(
         if is_due(volume)? {
             tracing::warn!(storage = %storage.display(), "the vault's empty storage is reset");
             empty(storage).with_context(|| format!("cannot empty {}", storage.display()))?;
-            volume.withdraw_reset().context("cannot remove the request")?;
+            volume.withdraw_reset().context("cannot remove the reset request")?;
         }
     }
 }
@@ -67,13 +67,13 @@ async fn requested(volume: &Volume) -> anyhow::Result<()> {
 
 /// Whether there is a request to reset a vault that holds nothing.
 fn is_due(volume: &Volume) -> anyhow::Result<bool> {
-    if !volume.is_reset_pending().context("cannot look for a request")? {
+    if !volume.is_reset_pending().context("cannot check for a reset request")? {
         return Ok(false);
     }
-    let is_due = volume.may_be_reset().context("cannot look for the wrapped key")?;
+    let is_due = volume.may_be_reset().context("cannot check for the wrapped key")?;
     if !is_due {
         tracing::error!("a request to empty a vault whose key is stored is not obeyed");
-        volume.withdraw_reset().context("cannot remove the request")?;
+        volume.withdraw_reset().context("cannot remove the reset request")?;
     }
     Ok(is_due)
 }

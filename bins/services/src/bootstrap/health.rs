@@ -14,7 +14,7 @@ use tonic_health::ServingStatus;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
-/// Longest time in which a healthy vault completes a round. If a round takes longer, calls would fail.
+/// Longest time in which a healthy vault completes a round. While a round takes longer, calls would fail.
 const LONG: Duration = Duration::from_secs(30);
 
 /// Outcome of the latest rounds.
@@ -83,7 +83,7 @@ mod tests {
 
     use super::*;
 
-    /// What clients get, which must equal what the kubelet gets.
+    /// The status that clients get, which must equal that of the kubelet.
     async fn is_ready(health: &Health) -> bool {
         let service = HealthService::from_health_reporter(health.reporter.clone());
         let told = health.is_ready.load(Ordering::Relaxed);

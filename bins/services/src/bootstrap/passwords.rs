@@ -17,7 +17,7 @@ use tec_core::service::vault::{OPENSEARCH_USERS, Request, Response, call, passwo
 use tec_k8s::service::{Http, Standing, Target, Vault};
 use tec_support::certificate::Certificate;
 
-/// Deadline that even a busy node meets.
+/// Deadline for a request, which even a busy node meets.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Keeps the passwords of a running OpenSearch.
@@ -36,7 +36,7 @@ pub struct Passwords {
     pub opensearch: Option<String>,
     /// Lifetime of a password.
     pub life: Duration,
-    /// Whether the roles of this release count: once for each start of the controller.
+    /// Whether the roles of this release were written, which is done once for each start of the controller.
     pub roles_told: AtomicBool,
 }
 
@@ -88,7 +88,7 @@ impl Passwords {
         Ok(Stored::from_answer(&self.call(password::read(user)).await?)?)
     }
 
-    /// The current password and its version; a new one if the previous one is old enough.
+    /// The current password and its version; a new one if the previous one is due.
     async fn newest(&self, user: &str) -> anyhow::Result<(SecretBytes, u64)> {
         let stored = self.stored(user).await?;
         if !stored.is_due(self.life, self.clock.now()) {
@@ -155,7 +155,7 @@ async fn knows(api: &Http, user: &str, password: &SecretBytes) -> anyhow::Result
 fn api(address: &str, authorities: &str, own: &Arc<Certificate>) -> anyhow::Result<Http> {
     let config = own.client_config(authorities.as_bytes())?;
     let target = Target::tls(address, Arc::new(config));
-    let target = target.with_context(|| format!("{address:?} is not the address of OpenSearch"))?;
+    let target = target.with_context(|| format!("invalid address of OpenSearch {address:?}"))?;
     Ok(Http::new(target, DEADLINE))
 }
 

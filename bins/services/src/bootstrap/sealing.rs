@@ -25,7 +25,7 @@ pub struct Instance {
 }
 
 impl Sealing {
-    /// For the vault behind this socket.
+    /// Decides for the vault behind this socket.
     pub fn new(when: Unseal, socket: PathBuf) -> Self {
         Self { when, socket, opened: Mutex::default() }
     }
@@ -40,7 +40,7 @@ impl Sealing {
         })
     }
 
-    /// What to do if it is sealed: unseal it, unless it was unsealed before.
+    /// What to do if the vault is sealed: unseal it, unless this process was unsealed before.
     pub fn of(&self, instance: Option<Instance>) -> Sealed {
         let opened = *self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         match self.when {
@@ -49,8 +49,8 @@ impl Sealing {
         }
     }
 
-    /// Records that it is unsealed. `instance` was read before unsealing, so a process that started since
-    /// differs.
+    /// Records that the process is unsealed. `instance` was read before unsealing, so a process that started
+    /// since then differs.
     pub fn opened(&self, instance: Option<Instance>) {
         *self.opened.lock().unwrap_or_else(PoisonError::into_inner) = instance;
     }

@@ -27,8 +27,9 @@ async fn read(args: &Password) -> anyhow::Result<Stored> {
     let token = SecretBytes::new(token.trim_ascii().to_vec());
     let answer = vault.call(&call::log_in(Role::Controller, &token)).await?;
     let login = call::logged_in(&answer);
-    let login = login.with_context(|| format!("the vault refused the login: {}", answer.status))?;
+    let login =
+        login.with_context(|| format!("the vault refused the login (status {})", answer.status))?;
     let answer = vault.call(&password::read(&args.user).by(&login.token)).await?;
-    anyhow::ensure!(answer.status == 200, "the vault answered {}", answer.status);
+    anyhow::ensure!(answer.status == 200, "the vault answered with status {}", answer.status);
     Ok(Stored::from_answer(&answer)?)
 }

@@ -1,4 +1,4 @@
-//! NATS, as one connection that never ends, built from many that do.
+//! A single lasting connection to NATS, built from many that end.
 //!
 //! A server closes a connection as soon as its JWT expires, and whatever was in transit is lost. So a new
 //! connection is opened before that:
@@ -48,7 +48,7 @@ pub struct Bus {
 struct Standing {
     next: u64,
     subscriptions: BTreeMap<u64, Subscription>,
-    /// Carry messages from a connection to the readers; each ends with its connection.
+    /// The tasks that carry messages from a connection to the readers; each ends with its connection.
     carriers: JoinSet<()>,
 }
 
@@ -160,7 +160,7 @@ impl Bus {
         Arc::clone(&*self.client.read().await)
     }
 
-    /// Reports each new connection.
+    /// Is notified of each new connection.
     pub(super) fn changes(&self) -> watch::Receiver<u64> {
         self.renewals.subscribe()
     }

@@ -26,11 +26,11 @@ use crate::broker::bus::Bus;
 const SUBJECTS: &str = "evt.";
 /// Header with a message's ID (JetStream, "Message Deduplication").
 const ID: &str = "Nats-Msg-Id";
-/// Deadline by which a reachable server has stored a message.
+/// Time in which a reachable server has stored a message.
 const STORED: Duration = Duration::from_secs(5);
 /// Longest time a caller waits for servers that are unreachable.
 const DEADLINE: Duration = Duration::from_mins(1);
-/// A stream is available this soon after its servers.
+/// Time until a stream is available, once its servers are.
 const FIRST: Duration = Duration::from_secs(10);
 const AGAIN: Duration = Duration::from_millis(100);
 /// Maximum number of events of a subscription that wait for their reader.
@@ -43,7 +43,7 @@ const HEARTBEAT: (u64, Duration) = (2_000_000_000, Duration::from_secs(5));
 pub struct Events {
     bus: Arc<Bus>,
     name: String,
-    /// Each ends with its receiver, or with the bus.
+    /// The tasks of subscriptions; each ends with its receiver, or with the bus.
     readers: Arc<Mutex<JoinSet<()>>>,
 }
 
@@ -59,7 +59,7 @@ pub enum EventError {
     NotStored(String, String),
 }
 
-/// JetStream's reply; without an error, it did what was asked.
+/// JetStream's reply; without an error, the request succeeded.
 #[derive(Debug, Deserialize)]
 struct Answer {
     error: Option<Refused>,
@@ -175,7 +175,7 @@ fn answered(message: &Message) -> anyhow::Result<Answer> {
     let answer: Answer =
         serde_json::from_slice(&message.payload).context("cannot read the answer")?;
     match answer.error {
-        Some(error) => anyhow::bail!("NATS refused: {}", error.description),
+        Some(error) => anyhow::bail!("NATS refused the request: {}", error.description),
         None => Ok(answer),
     }
 }

@@ -17,7 +17,7 @@ use tonic_health::server::HealthReporter;
 use crate::broker::bus::Bus;
 use crate::broker::events::{EventError, Events};
 
-/// How often the connection is looked at.
+/// Interval between checks of the connection.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The service, backed by the bus.

@@ -20,7 +20,7 @@ use tokio::sync::{Mutex, watch};
 /// Deadline of the answer; NATS servers and clients wait five seconds.
 const ANSWER: Duration = Duration::from_secs(3);
 
-/// What the controller issued.
+/// A grant: what the controller issued.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Grant {
@@ -49,7 +49,7 @@ impl Grant {
 
 #[cfg(test)]
 impl Grant {
-    /// A grant recognizable by its certificate and its authorities.
+    /// A grant that tests recognize by its certificate and its authorities.
     pub(crate) fn sample(pem: &str) -> Self {
         Self {
             name: "apps.comp-a".to_owned(),

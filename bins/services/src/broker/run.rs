@@ -23,7 +23,7 @@ use crate::broker::identity::{Grant, Identity};
 const SERVICE: &str = "services-broker";
 /// Wait before writing again to a volume that failed.
 const AGAIN: Duration = Duration::from_secs(5);
-/// Time in which a collector must accept lines.
+/// Deadline for a collector to accept lines.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Connects, writes what the runtime needs to the shared volume, and serves until shutdown.
@@ -87,7 +87,7 @@ fn export(
         let config = identity.certificate().client_config(grant.authorities.as_bytes())?;
         let target = Target::tls(address, Arc::new(config));
         let target =
-            target.with_context(|| format!("{address:?} is not the address of a collector"))?;
+            target.with_context(|| format!("invalid address of the collector {address:?}"))?;
         sending = Some((Export::new(Http::new(target, DEADLINE), SERVICE), lines));
     }
     Ok(async move {
@@ -98,7 +98,7 @@ fn export(
     })
 }
 
-/// What the runtime trusts; the key stays here.
+/// Files with what the runtime trusts; the key stays here.
 fn shared(grant: &Grant) -> Output {
     let mut output = Output::default();
     output.certificate("", grant.chain.clone(), grant.authorities.clone());

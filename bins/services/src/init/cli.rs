@@ -17,7 +17,8 @@ pub struct Args {
     /// Directory that the service reads
     #[arg(long, env = "TEC_OUT", global = true, default_value = "/shared")]
     pub out: PathBuf,
-    /// Keep running, and renew what ends: the certificate and the password; as a sidecar, after the init container
+    /// Keep running, and renew the certificate and the password before they expire; for a sidecar,
+    /// after the init container
     #[arg(long, env = "TEC_KEEP", global = true)]
     pub keep: bool,
     /// File with the process ID of the service, which gets SIGHUP after each renewal

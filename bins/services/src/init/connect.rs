@@ -23,7 +23,7 @@ use crate::init::cli::Way;
 const TRY: Duration = Duration::from_secs(15);
 /// Maximum number of tries with a token that is refused: the kubelet may have replaced it in the meantime.
 const TOKEN_TRIES: u32 = 3;
-/// Maximum number of tries at a vault whose answers make no sense.
+/// Maximum number of tries at a vault whose answers are invalid.
 const DEFECT_TRIES: u32 = 5;
 
 type Client = BootstrapClient<Channel>;
@@ -74,14 +74,14 @@ fn certificates(file: &Path) -> Result<(String, Vec<Timestamp>), Fatal> {
 pub enum Mounted {
     /// The Secret that the controller publishes, with its certificate: `tls.crt` beside the authorities.
     Secret,
-    /// Only the authorities, as when someone copies them into a different namespace.
+    /// Only the authorities, as when an admin copies them into a different namespace.
     Authorities,
 }
 
 /// Checks the mounted files. If they are unusable, logs why and returns the exit code of the program.
 ///
 /// # Errors
-/// As [`authorities`].
+/// As for [`authorities`].
 pub fn look(way: &Way, mounted: Mounted) -> Result<(), u8> {
     let now = SystemClock.now();
     let own = way.ca.with_file_name("tls.crt");
@@ -115,11 +115,13 @@ pub fn client(way: &Way, authorities: &str) -> anyhow::Result<Client> {
         .ca_certificate(tonic::transport::Certificate::from_pem(authorities))
         .domain_name(host);
     let endpoint = Endpoint::from_shared(format!("https://{controller}"))
-        .with_context(|| format!("{controller:?} is not host and port"))?
+        .with_context(|| {
+            format!("invalid address of the controller {controller:?} (expected HOST:PORT)")
+        })?
         .timeout(TRY)
         .connect_timeout(TRY)
         .tls_config(tls)
-        .context("configure TLS")?;
+        .context("cannot configure TLS")?;
     Ok(BootstrapClient::new(endpoint.connect_lazy()))
 }
 
@@ -238,7 +240,7 @@ mod tests {
         assert_eq!(look(), Ok(()));
     }
 
-    /// The number of calls that fail with this code before it gives up.
+    /// The number of calls that fail with this code before the client gives up.
     async fn calls(code: Code) -> u32 {
         let dir = tempfile::tempdir().unwrap();
         let way = way(dir.path());

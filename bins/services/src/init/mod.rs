@@ -3,8 +3,8 @@
 //!
 //! *What it is*: a caller with retries, and files that are either whole or absent; the last of them,
 //! `.complete`, holds the digest of the others, so that a half-written volume is never mistaken for a
-//! complete one. With `--keep` it stays beside the service and renews only the certificate. *What it is not*:
-//! a reader of what it wrote.
+//! complete one. With `--keep`, it stays beside the service and renews only the certificate. *What it is
+//! not*: a reader of what it wrote.
 
 pub mod cli;
 pub mod connect;

@@ -14,13 +14,13 @@ use tec_core::time::Timestamp;
 use tec_k8s::service::client::TlsMaterial;
 use tec_support::files::{write_private, write_public};
 
-/// Marks that everything was written; holds the digest of it.
+/// Marks that all files were written; holds their digest.
 const COMPLETE: &str = ".complete";
 /// The password of an OpenSearch user.
 const PASSWORD: &str = "password";
 /// The same password as a collector sends it.
 pub const LOGIN: &str = "login";
-/// Polling interval of passwords: replacement is not announced.
+/// Polling interval for passwords: their replacement is not announced.
 const LOOK: Duration = Duration::from_mins(5);
 
 /// Files by their path below the directory: certificates with mode 0644, all others with 0600.

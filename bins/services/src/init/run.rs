@@ -1,4 +1,4 @@
-//! What each service needs.
+//! Requests and writes what each service needs.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -59,7 +59,7 @@ fn hang_up(file: &Path) -> anyhow::Result<()> {
         read => read.with_context(|| format!("cannot read {}", file.display()))?,
     };
     let pid = text.trim().parse().ok().and_then(Pid::from_raw);
-    let pid = pid.with_context(|| format!("{} has no process id", file.display()))?;
+    let pid = pid.with_context(|| format!("{} contains no process ID", file.display()))?;
     match kill_process(pid, Signal::HUP) {
         Err(Errno::SRCH) => Ok(()),
         told => told.with_context(|| format!("cannot signal process {text}")),
@@ -132,7 +132,7 @@ async fn nats(args: &Args) -> anyhow::Result<Output> {
     let Service::Nats { listen, monitor, accounts: dir, storage, name, cluster_listen, routes } =
         &args.service
     else {
-        anyhow::bail!("this answer is for NATS");
+        anyhow::bail!("internal error: the service is not NATS");
     };
     let own = OwnKey::generate()?;
     let answer = connect::persist(&args.way, |mut client, token| {
@@ -150,10 +150,13 @@ async fn nats(args: &Args) -> anyhow::Result<Output> {
         listen: *listen,
         monitor: *monitor,
         operator: answer.operator_jwt.clone(),
-        system_account: answer.system_account.parse().context("the system account")?,
+        system_account: answer
+            .system_account
+            .parse()
+            .context("invalid key of the system account")?,
         accounts: accounts
             .collect::<Result<_, nats::PublicKeyError>>()
-            .context("the key of an account")?,
+            .context("invalid key of an account")?,
         resolver: match dir.clone() {
             Some(dir) => nats::Resolver::Full { dir },
             None => nats::Resolver::Memory,
@@ -179,7 +182,7 @@ async fn opensearch(args: &Args) -> anyhow::Result<Output> {
     let Service::Opensearch { cluster, listen, transport, heap, data, logs, node_name } =
         &args.service
     else {
-        anyhow::bail!("this answer is for OpenSearch");
+        anyhow::bail!("internal error: the service is not OpenSearch");
     };
     let answer = connect::persist(&args.way, |mut client, token| {
         let request = OpenSearchBootstrapRequest {
@@ -191,7 +194,7 @@ async fn opensearch(args: &Args) -> anyhow::Result<Output> {
     let mut answer = answer.await?.into_inner();
     let mut hash = |user: &str| {
         let hash = answer.password_hashes.remove(user);
-        hash.with_context(|| format!("the controller sent no hash of {user}"))
+        hash.with_context(|| format!("the controller sent no password hash for {user}"))
     };
     let hashes = opensearch::Hashes {
         admin: hash("admin")?,

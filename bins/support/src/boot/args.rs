@@ -49,7 +49,7 @@ pub struct ChainArgs {
 #[command(next_help_heading = "The machine")]
 #[non_exhaustive]
 pub struct MachineArgs {
-    /// Whether Secure Boot is on (default: as in the variables, otherwise on)
+    /// Whether Secure Boot is on (default: as in the variables; on if none are given)
     #[arg(long, value_enum)]
     pub secure_boot: Option<SecureBootState>,
     /// Directory with the machine's variables, as in /sys/firmware/efi/efivars

@@ -1,5 +1,5 @@
-//! What `tec image approve`, `tec pcr compute` and `tec node nextboot` derive from their flags: an image, a
-//! machine, and from these a prediction.
+//! Derives an image, a machine, and a prediction from the flags of `tec image approve`, `tec pcr compute` and
+//! `tec node nextboot`.
 
 mod args;
 mod progress;
@@ -86,7 +86,7 @@ fn chosen(mut predictor: BootPredictor, chain: &ChainArgs) -> BootPredictor {
     predictor
 }
 
-/// The machine that the flags describe; without variables, little is known about it.
+/// The machine that the flags describe; without variables, little is known about the machine.
 pub fn machine(args: &MachineArgs) -> anyhow::Result<PlatformState> {
     let given = args.secure_boot.map(SecureBoot::from);
     let mut machine = match (&args.efivars, &args.variable_store) {

@@ -1,4 +1,4 @@
-//! What a connection is doing, and how long it may.
+//! What a connection is doing, and how long it may take.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -25,14 +25,14 @@ enum Phase {
     Idle,
 }
 
-/// Order in which connections make room for others; the first variant goes first.
+/// Order in which connections make room for others; those of the first variant are closed first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Worth {
-    /// It waits for its client, which has not sent a request.
+    /// The connection waits for its client, which has not sent a request.
     Waiting,
-    /// It waits for the rest of a request.
+    /// The connection waits for the rest of a request.
     Receiving,
-    /// It is being served.
+    /// A request on the connection is being served.
     Serving,
 }
 

@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub enum Reason {
     /// Its network already has the most connections allowed, all of them in use.
     PeerLimit,
-    /// The listener already has the most connections allowed, and none that can be closed for this one.
+    /// The listener already has the most connections allowed, and none can be closed for this one.
     TotalLimit,
-    /// It made room for a different connection.
+    /// It made room for another connection.
     Displaced,
     /// The handshake did not complete in time.
     HandshakeTimeout,

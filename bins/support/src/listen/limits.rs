@@ -1,4 +1,4 @@
-//! What a listener lets its clients hold, in time and in number.
+//! Limits on what the clients of a listener may hold, in time and in number.
 
 use std::time::Duration;
 

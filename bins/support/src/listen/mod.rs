@@ -45,7 +45,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 ///
 /// `connection` gets a stream that sends without delay: a gRPC response consists of several small frames, and
 /// a kernel that gathers them waits for the client's acknowledgement, which the client holds back for 40 ms.
-/// Its future is dropped when the connection has to make room for a different one.
+/// Its future is dropped when the connection has to make room for another one.
 ///
 /// # Cancel safety
 /// Dropping the future closes all connections.
@@ -92,7 +92,7 @@ pub async fn accept<F>(
     }
 }
 
-/// Whether only this client is gone, which says nothing about the next one.
+/// Whether only this client is gone, which does not affect the next one.
 fn is_of_a_connection(error: &io::Error) -> bool {
     matches!(
         error.kind(),

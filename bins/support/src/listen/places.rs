@@ -47,7 +47,7 @@ impl Places {
         Self::shared_by(SharedSources::default(), total, per_peer, counts)
     }
 
-    /// Same, but a single address in these networks may take all places.
+    /// Like `new`, but a single address in these networks may take all places.
     pub fn shared_by(
         shared: SharedSources,
         total: usize,
@@ -84,8 +84,8 @@ impl Places {
         Ok(table.insert(self, peer))
     }
 
-    /// Gives up the connection that is worth least and is not being served: the process is out of file
-    /// descriptors.
+    /// Gives up the connection that is worth least and is not being served, because the process is out of
+    /// file descriptors.
     pub fn shed(&self) {
         let mut table = self.table();
         let least = table.least_of(table.most(), None);
@@ -97,7 +97,7 @@ impl Places {
 }
 
 impl Table {
-    /// Which connection makes room for one of this peer, if any has to.
+    /// The connection that must make room for one of this peer, if any.
     fn make_room(
         &mut self,
         peer: IpAddr,

@@ -50,7 +50,7 @@ struct Served {
     counts: Arc<Counts>,
     /// Lets `GET /wait` return.
     go_on: Arc<Notify>,
-    /// Number of requests for it.
+    /// Number of requests for `/wait`.
     asked: Arc<AtomicUsize>,
     stop: watch::Sender<bool>,
     task: JoinSet<anyhow::Result<()>>,

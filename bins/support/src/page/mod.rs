@@ -1,6 +1,6 @@
 //! The page of machines, images and refusals: one HTML file without scripts or external resources.
 //!
-//! It shows `tec status` and the report of the demo. Every text is escaped, since event logs come from
+//! It shows `tec status` and the report of the demo. Every string is escaped, since event logs come from
 //! machines that may be hostile.
 
 mod standing;
@@ -24,14 +24,14 @@ const REFUSALS: usize = 20;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[expect(clippy::exhaustive_enums, reason = "each has a color and a symbol")]
 pub enum Mark {
-    /// It was refused.
+    /// The machine was refused.
     No,
-    /// An admin set it aside or took it out of service: whatever it booted, it gets no key.
+    /// An admin quarantined, revoked or retired the machine: whatever it booted, it gets no key.
     Out,
     /// Nothing is known yet.
     #[default]
     Waiting,
-    /// It got its key.
+    /// The machine got its key.
     Ok,
 }
 
@@ -59,7 +59,7 @@ impl Mark {
 #[derive(Clone, Debug, Default)]
 #[expect(clippy::exhaustive_structs, reason = "whoever has the data fills it in")]
 pub struct Row {
-    /// Name or id.
+    /// Name or ID.
     pub machine: String,
     /// For example `active`.
     pub state: String,
@@ -122,7 +122,7 @@ pub struct Refusal {
     pub next: String,
 }
 
-/// Something on the timeline, in thousandths of its length.
+/// A bar on the timeline; positions are in thousandths of the timeline's length.
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "whoever has the data fills it in")]
 pub struct Span {
@@ -130,9 +130,9 @@ pub struct Span {
     pub from: u32,
     /// How long it is.
     pub length: u32,
-    /// How it ended.
+    /// How the event ended.
     pub mark: Mark,
-    /// What it was.
+    /// Description of the event.
     pub title: String,
 }
 
@@ -160,7 +160,7 @@ pub struct Page {
     pub refresh: Option<u32>,
     /// What an admin should do.
     pub needs_you: Vec<String>,
-    /// The trust flow: name, and what is there, in lines.
+    /// The trust flow: name and lines of each station.
     pub flow: Vec<[String; 2]>,
     /// Columns of the matrix.
     pub images: Vec<String>,
@@ -172,7 +172,7 @@ pub struct Page {
     pub tracks: Vec<Track>,
     /// Labels of its axis, at equal distances.
     pub axis: Vec<String>,
-    /// Further parts. Not escaped: only for what the caller escaped itself.
+    /// Further parts. Not escaped: the caller must escape their content.
     pub dangerous_html: String,
 }
 
@@ -324,7 +324,7 @@ impl Page {
     }
 }
 
-/// A bar below its symbol: color alone says nothing to many readers.
+/// A bar below its symbol, because many readers cannot rely on color.
 fn bar(span: &Span) -> Markup {
     let percent = |thousandths: u32| format!("{}.{}%", thousandths / 10, thousandths % 10);
     let from = span.from.min(992);

@@ -1,4 +1,4 @@
-//! The page from what a store holds.
+//! Builds the page from what a store holds.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,7 +15,7 @@ const TRACKS: usize = 20;
 /// A machine with its name for people.
 pub type Seen = (Machine, Option<String>);
 
-/// The page of a trust anchor: machines, live images, and attempts with the newest first.
+/// The page of a trust anchor: machines, live images, and attempts, the newest first.
 pub fn standing(machines: &[Seen], images: &[ImageName], attempts: &[Attempt]) -> Page {
     let mut of: HashMap<_, Vec<&Attempt>> = HashMap::new();
     // Evidence without a signature says nothing of the machine whose name it bears.
@@ -75,7 +75,7 @@ fn verdict(attempt: &Attempt) -> (Mark, String) {
     }
 }
 
-/// What was refused, and which components differ from the closest approved state.
+/// The refused attempts, and which components differ from the closest approved state.
 pub fn refusal(attempt: &Attempt, machines: &[Seen]) -> Refusal {
     let known = machines.iter().find(|(machine, _)| Some(machine.id) == attempt.machine);
     let mut who = known.map_or_else(|| "unknown machine".to_owned(), name);

@@ -1,8 +1,8 @@
 //! `tec attest`: a manual attestation, to see what a key broker finds and releases.
 //!
 //! Only `node-agent` talks to this machine's TPM, because it links the TPM software stack; this program runs
-//! on admins' machines, without it. So TPM evidence is left to `node-agent attest`, and this program produces
-//! only evidence that needs no TPM.
+//! on admins' machines, without it. So `node-agent attest` produces TPM evidence, and this program only
+//! evidence that needs no TPM.
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -46,7 +46,7 @@ pub(crate) struct AttestArgs {
     /// Source of the evidence.
     #[arg(long, value_enum, default_value_t = AttesterName::Tpm)]
     attester: AttesterName,
-    /// Rounds over the brokers; a denial is final.
+    /// Maximum number of rounds over the brokers; a denial is final.
     #[arg(long, default_value = "1")]
     rounds: NonZeroU32,
     /// Seconds after which no further round begins.
@@ -74,7 +74,7 @@ fn known_endpoint(text: &str) -> anyhow::Result<(String, Endpoint)> {
 enum AttesterName {
     /// The TPM of this machine, through `node-agent`.
     Tpm,
-    /// None: evidence that anyone can produce, to try the protocol with a broker.
+    /// Sample evidence, which anyone can produce; for trying the protocol with a broker.
     Sample,
     /// A software TPM with keys that anyone can produce.
     #[cfg(feature = "soft")]
@@ -127,7 +127,7 @@ fn coded(error: RcarError) -> CodedError {
     CodedError::caused(error.code(), "no key broker released anything", error)
 }
 
-/// Delegates to the program with the TPM; `None` if it failed, having printed why on stderr.
+/// Delegates to the program with the TPM; `None` if that program failed and printed the reason on stderr.
 fn node_agent(args: &AttestArgs) -> anyhow::Result<Option<Outcome>> {
     let mut command = Command::new(&args.node_agent);
     command.arg("attest");
@@ -150,7 +150,7 @@ fn node_agent(args: &AttestArgs) -> anyhow::Result<Option<Outcome>> {
     let shown = args.node_agent.display();
     let result =
         command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().with_context(|| {
-            format!("cannot run {shown}: --node-agent names the program with the TPM")
+            format!("cannot run {shown} (select the program with --node-agent)")
         })?;
     // A refused node gets a token, too; what it says is worth a look.
     let is_answer = matches!(result.status.code(), Some(0 | 3)) && !result.stdout.is_empty();
@@ -158,5 +158,10 @@ fn node_agent(args: &AttestArgs) -> anyhow::Result<Option<Outcome>> {
         return Ok(None);
     }
     let outcome = serde_json::from_slice(&result.stdout);
-    Ok(Some(outcome.with_context(|| format!("{shown} answered, but has a different version"))?))
+    Ok(Some(outcome.with_context(|| {
+        format!(
+            "cannot parse the output of {shown}: it may be a \
+             different version"
+        )
+    })?))
 }

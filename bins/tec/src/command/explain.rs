@@ -20,7 +20,7 @@ use crate::state::open_existing;
 
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
-    /// Id or name of a machine, id of an attempt, or an error code (default: the latest attempt).
+    /// ID or name of a machine, ID of an attempt, or an error code (default: the latest attempt).
     pub(crate) subject: Option<String>,
 }
 
@@ -72,8 +72,8 @@ async fn find(store: &Store, subject: Option<&str>) -> anyhow::Result<Attempt> {
 async fn named(store: &Store, text: &str) -> anyhow::Result<MachineId> {
     id_of(store, &MachineRef { machine: text.to_owned() }).await.map_err(|_| {
         anyhow::anyhow!(
-            "cannot explain {text:?}: it is not the id or name of a machine, the id of an attempt, or an \
-             error code (list machines with `tec machine list`)"
+            "cannot explain {text:?}: it is not the ID or name of a machine, the ID of an attempt, \
+             or an error code (list machines with `tec machine list`)"
         )
     })
 }

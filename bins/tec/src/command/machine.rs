@@ -84,7 +84,7 @@ pub(crate) async fn machine(
     Ok(OK)
 }
 
-/// All machines, in order of their ids.
+/// All machines, in order of their IDs.
 async fn find(store: &Store, id: MachineId) -> anyhow::Result<Machine> {
     MachineRegistry::find(store, &id)
         .await

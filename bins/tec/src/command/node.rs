@@ -19,7 +19,7 @@ use crate::state::open_existing;
 pub(crate) enum NodeCommand {
     /// Initialize the first node of a cluster, after verifying it.
     Init(Box<InitArgs>),
-    /// Join this node to the cluster whose join services its platform names.
+    /// Join this node to a cluster, through the join services that its platform names.
     Join(JoinArgs),
     /// Open the disks of nodes that rebooted and cannot reach their cluster.
     Recover(Box<RecoverArgs>),

@@ -40,7 +40,7 @@ pub(crate) async fn platform(
     Ok(OK)
 }
 
-/// Digits of an id that a table shows.
+/// Number of digits of an ID that a table shows.
 const DIGITS: usize = 12;
 
 /// A machine in the list.
@@ -102,7 +102,7 @@ fn table(listed: &[Listed]) -> Table {
     Table::new(&head, listed.iter().map(row)).narrow(4)
 }
 
-/// What is recorded for the bound key of a machine.
+/// The platform recorded for the bound key of a machine.
 async fn recorded(
     store: &Store,
     asked: &MachineRef,

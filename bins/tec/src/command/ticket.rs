@@ -29,8 +29,8 @@ pub(crate) enum TicketCommand {
         /// File to create, PEM, mode 0600.
         file: PathBuf,
     },
-    /// Let one node be a control plane of one cluster, and print the ticket for the file that
-    /// control_plane_ticket in its bootstrapper.toml names.
+    /// Issue a ticket that lets one node be a control plane of one cluster. Save the output on the
+    /// node, in the file set by control_plane_ticket in bootstrapper.toml.
     ControlPlane {
         /// File with the admin's key, PEM.
         #[arg(long, value_name = "FILE")]
@@ -38,7 +38,7 @@ pub(crate) enum TicketCommand {
         /// Fingerprint of the attestation key or the endorsement key of the node.
         #[arg(long, value_name = "FINGERPRINT")]
         node: Fingerprint,
-        /// Id of the cluster, as `tec node init` prints it.
+        /// ID of the cluster, as printed by `tec node init`.
         #[arg(long, value_name = "ID", value_parser = cluster_id)]
         cluster: ClusterId,
         /// Time at which the ticket expires, RFC 3339.

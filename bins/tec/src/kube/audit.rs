@@ -1,4 +1,4 @@
-//! `tec audit` on a cluster: audit lines and the latest attempts of a namespace.
+//! `tec audit` on a cluster: the audit lines and latest attempts of a namespace.
 
 use tec_core::port::AttemptLog as _;
 use tec_k8s::client::AttemptRecords;

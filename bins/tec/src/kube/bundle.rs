@@ -1,7 +1,7 @@
 //! `kubectl tec support-bundle`: an archive of diagnostics for support.
 //!
-//! Objects, Events and logs, and a list of what was redacted. It never reads Secrets, even though the caller
-//! may have an admin's permissions.
+//! Contains objects, Events and logs, and a list of what was redacted. It never reads Secrets, even though
+//! the caller may have an admin's permissions.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -100,7 +100,7 @@ async fn collect(cluster: &Cluster) -> anyhow::Result<Manifest> {
     Ok(manifest)
 }
 
-/// Adds all objects of a kind; what cannot be read is noted, since the rest may still help.
+/// Adds all objects of a kind. What cannot be read is recorded, since the rest may still help.
 async fn objects<K: Object + Serialize>(
     cluster: &Cluster,
     manifest: &mut Manifest,

@@ -1,4 +1,4 @@
-//! `kubectl tec check`: what must be present, by category, each check with a page that helps.
+//! `kubectl tec check`: checks what must be present, by category; each check has a page with help.
 
 mod facts;
 mod pods;
@@ -29,7 +29,7 @@ enum Outcome {
     Ok,
     Warning,
     Failed,
-    /// This user may not see it.
+    /// This user may not read the object.
     Unknown,
 }
 
@@ -89,7 +89,7 @@ fn warned_unless(is_so: bool) -> Outcome {
     if is_so { Outcome::Ok } else { Outcome::Warning }
 }
 
-/// Whether it exists, if this could be determined.
+/// Whether the object exists, if this could be determined.
 fn presence<T>(seen: &Seen<T>) -> Outcome {
     match seen {
         Seen::There(_) => Outcome::Ok,

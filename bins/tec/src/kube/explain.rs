@@ -91,7 +91,7 @@ async fn of_id(cluster: &Cluster, subject: &str) -> anyhow::Result<Attempt> {
     Ok(found.map_err(failed("look up the attempt"))?.ok_or_else(missing)?)
 }
 
-/// The last attempt that the machine signed; anyone could have made the others in its name. Without
+/// The last attempt that the machine signed; anyone could have made unsigned attempts in its name. Without
 /// permission to read records, the machine's status is used.
 pub(super) async fn recorded(cluster: &Cluster, id: MachineId) -> anyhow::Result<Option<Attempt>> {
     let records = AttemptRecords::new(of(cluster));
@@ -104,7 +104,7 @@ pub(super) async fn recorded(cluster: &Cluster, id: MachineId) -> anyhow::Result
     }
 }
 
-/// What the status says about an attempt.
+/// The attempt, as the status records it.
 fn last_of(attempt: &Attempt) -> LastAttestation {
     let mut last = LastAttestation::default();
     last.at = attempt.at.to_string();

@@ -94,7 +94,7 @@ pub(crate) async fn registration_token(
     let token =
         data.get("token").with_context(|| format!("the Secret {name} has no entry token"))?;
     let token = String::from_utf8(token.0.clone())
-        .with_context(|| format!("the token in the Secret {name} is not text"))?;
+        .with_context(|| format!("the token in the Secret {name} is not UTF-8 text"))?;
     Ok(Some(token.trim().to_owned()))
 }
 

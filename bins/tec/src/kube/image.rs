@@ -34,7 +34,7 @@ pub(crate) async fn image(
         ImageCommand::Approve(args) => {
             let mut spec = ApprovedImageSpec::default();
             spec.expires_at = args.expires_at().map(|end| end.to_string());
-            let image = args.origin.image.context("an image reference is needed")?;
+            let image = args.origin.image.context("an image reference is required")?;
             spec.image = image.to_string_lossy().into_owned();
             spec.pull_secret = args.pull_secret;
             approve(cluster, &args.name, spec, args.dry_run).await?;

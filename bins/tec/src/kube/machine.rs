@@ -146,7 +146,8 @@ async fn name(
 async fn free_name(cluster: &Cluster, name: &str, id: &str) -> Result<(), CodedError> {
     let taken = named(cluster.list::<Machine>().await?, name);
     if name.parse::<MachineId>().is_ok() || taken.iter().any(|other| other.spec.id != id) {
-        let context = format!("cannot name machine {id} {name}: another machine is found by that");
+        let context =
+            format!("cannot name machine {id} {name}: another machine has that name or ID");
         return Err(CodedError::new(Code::ClusterConflict, context));
     }
     Ok(())

@@ -48,7 +48,7 @@ pub(crate) fn of(cluster: &Cluster) -> KubeRegistry {
     KubeRegistry::new(cluster.client.clone(), &cluster.namespace, clock)
 }
 
-/// Adds a code to a port's error.
+/// Adds a code to the error of a port.
 fn failed(context: impl Into<String>) -> impl FnOnce(PortError) -> CodedError {
     let context = context.into();
     move |error| {
@@ -86,7 +86,7 @@ fn cells(conditions: &[Condition], kind: &str) -> [String; 2] {
     )
 }
 
-/// An optional text, for a table.
+/// An optional string, for a table.
 fn cell(text: Option<&String>) -> String {
     text.map_or_else(|| "-".to_owned(), Clone::clone)
 }

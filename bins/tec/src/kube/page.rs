@@ -6,7 +6,7 @@ use tec_k8s::api::Machine;
 use tec_support::SystemClock;
 use tec_support::page::{Mark, Page, Refusal, Row};
 
-/// Machines and images. What differs in a refused boot is in the log of attempts, not in the objects.
+/// Machines and images. The differences of a refused boot are in the log of attempts, not in the objects.
 pub(super) fn page(needs_you: &[String], machines: &[Machine], images: Vec<String>) -> Page {
     let rows: Vec<_> = machines.iter().map(row).collect();
     let refused = machines.iter().filter_map(refusal);

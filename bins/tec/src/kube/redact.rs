@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 /// Replaces a redacted value.
 const MARK: &str = "[redacted]";
-/// Words before a secret value, in lower case.
+/// Words that precede a secret value, in lower case.
 const WORDS: [&str; 6] = [BEARER, "authorization", "password", "private_key", "secret", "token"];
 /// The only word whose value needs no separator (RFC 6750, section 2.1).
 const BEARER: &str = "bearer";
@@ -59,7 +59,7 @@ fn redact_line(line: &str) -> (Cow<'_, str>, usize) {
     if count == 0 { (Cow::Borrowed(line), 0) } else { (Cow::Owned(out), count) }
 }
 
-/// Which of the words a word ends with: `admin_token`, `Secret`.
+/// Which of these words a word ends with: `admin_token`, `Secret`.
 fn secret_word(piece: &str) -> Option<&'static str> {
     let lower = piece.to_lowercase();
     WORDS.into_iter().find(|word| lower.ends_with(word))

@@ -26,17 +26,18 @@ pub(crate) struct ServeArgs {
     /// --public-host is set, else on 127.0.0.1)
     #[arg(long, env = "TEC_REGISTER_ADDR", value_name = "ADDRESS:PORT")]
     pub(crate) register_addr: Option<SocketAddr>,
-    /// Listening address of the attestation-key registration server (default port 8001, as above)
+    /// Listening address of the attestation-key registration server (default port 8001; default
+    /// address as for --register-addr)
     #[arg(long, env = "TEC_AK_ADDR", value_name = "ADDRESS:PORT")]
     pub(crate) ak_addr: Option<SocketAddr>,
-    /// Listening address of the key broker (default port 8080, as above)
+    /// Listening address of the key broker (default port 8080; default address as for --register-addr)
     #[arg(long, env = "TEC_KBS_ADDR", value_name = "ADDRESS:PORT")]
     pub(crate) kbs_addr: Option<SocketAddr>,
     /// Loopback address of a read-only page of machines and refusals (default off)
     #[arg(long, env = "TEC_UI_ADDR", value_name = "ADDRESS:PORT")]
     pub(crate) ui_addr: Option<Loopback>,
     /// DNS name or IP address at which nodes reach this host, also put into the certificate
-    /// (default localhost, which serves this machine only)
+    /// (default localhost, for this machine only)
     #[arg(long, env = "TEC_PUBLIC_HOST", value_name = "HOST")]
     pub(crate) public_host: Option<String>,
     /// Additional KBS servers that nodes try after this one, `URL` or `URL=CA-FILE`.
@@ -60,7 +61,8 @@ pub(crate) struct ServeArgs {
     /// When an attestation key is approved.
     #[arg(long, env = "TEC_AK_APPROVAL", value_enum, default_value_t = Approval::Tofu)]
     pub(crate) ak_approval: Approval,
-    /// Fingerprints of endorsement keys that may vouch; with `--ak-approval ek`.
+    /// Fingerprint of an endorsement key that may vouch for attestation keys; with `--ak-approval
+    /// ek`; repeatable.
     #[arg(long, value_name = "FINGERPRINT")]
     pub(crate) allow_ek: Vec<Fingerprint>,
     /// CA certificates, PEM, that endorsement key certificates must chain to; with `--ak-approval ek`
@@ -70,11 +72,12 @@ pub(crate) struct ServeArgs {
     /// File with the token that nodes must present to register.
     #[arg(long, env = "TEC_REGISTRATION_TOKEN_FILE")]
     pub(crate) registration_token_file: Option<PathBuf>,
-    /// Registrations per second in total; each address gets a tenth, with bursts.
+    /// Registrations per second in total; each client address gets a tenth of that, with bursts of
+    /// up to 10 seconds' worth of the total.
     #[arg(long, env = "TEC_REGISTER_RATE", default_value = "50")]
     pub(crate) register_rate: NonZeroU32,
-    /// Requests to the key broker per second in total; an unlock takes three. Each address gets a tenth, with
-    /// bursts.
+    /// Requests to the key broker per second in total; an unlock takes three. Each client address
+    /// gets a tenth of that, with bursts of up to 10 seconds' worth of the total.
     #[arg(long, env = "TEC_KBS_RATE", default_value = "600")]
     pub(crate) kbs_rate: NonZeroU32,
     /// Maximum number of machines that may wait without an attestation key.
@@ -83,8 +86,8 @@ pub(crate) struct ServeArgs {
     /// Maximum number of machines that trust on first use admits; further keys wait for an admin.
     #[arg(long, env = "TEC_MAX_CLAIMED", default_value_t = 10_000)]
     pub(crate) max_claimed: u64,
-    /// Maximum number of machines that trust on first use admits from one network: one IPv4 address, or 64
-    /// bits of an IPv6 address.
+    /// Maximum number of machines that trust on first use admits from one network: an IPv4 address
+    /// or an IPv6 /64.
     #[arg(long, env = "TEC_MAX_CLAIMED_PER_SOURCE", default_value_t = 1_000)]
     pub(crate) max_claimed_per_source: u64,
     /// Free space at the state directory, in MiB, below which registration is paused; the rest is reserved

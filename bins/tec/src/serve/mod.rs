@@ -93,7 +93,7 @@ pub(crate) async fn run(state_dir: &Path, args: ServeArgs) -> anyhow::Result<u8>
     Ok(OK)
 }
 
-/// Creates what a server needs before it first runs, and returns where it will be.
+/// Creates what a server needs before its first start, and returns its future addresses.
 pub(crate) fn found(
     state_dir: &Path,
     args: &ServeArgs,
@@ -112,7 +112,7 @@ pub(crate) fn found(
     Ok(endpoints)
 }
 
-/// What a server with these flags demands of nodes.
+/// What a server with these flags requires of nodes.
 fn said(args: &ServeArgs, pins: Pins) -> anyhow::Result<Said> {
     let roots = args.ek_roots.as_ref().map(|path| {
         let text =

@@ -1,5 +1,5 @@
-//! Space that registrations leave free. An audit line is on disk before a disk key is released, so if
-//! strangers could fill the disk, every node would be locked out.
+//! Disk space that registrations leave free. An audit line must be on disk before a disk key is released, so
+//! if strangers could fill the disk, every node would be locked out.
 
 use std::io;
 use std::path::{Path, PathBuf};

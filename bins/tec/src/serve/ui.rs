@@ -22,20 +22,20 @@ use tec_support::page::STYLE;
 
 use crate::page;
 
-/// Seconds between two loads of the page.
+/// Seconds between reloads of the page.
 const REFRESH: u32 = 10;
 
 /// An address that only this machine can reach.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Loopback(pub(super) SocketAddr);
 
-/// Not an address for the page.
+/// The address cannot be used for the page.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ParseLoopbackError {
-    /// No address and port.
-    #[error("invalid address (for example 127.0.0.1:8090)")]
+    /// The string is not an address and a port.
+    #[error("invalid address (expected, for example, 127.0.0.1:8090)")]
     Address(#[source] std::net::AddrParseError),
-    /// Others could connect.
+    /// Other machines could connect.
     #[error("{0} is not a loopback address: the page has no login (use 127.0.0.1 or [::1])")]
     Reachable(IpAddr),
 }
@@ -73,7 +73,7 @@ async fn show(State((state_dir, store)): State<(Arc<Path>, Arc<Store>)>) -> Resp
 }
 
 /// Answers only requests whose `Host` names this machine: a foreign site whose name suddenly resolves to it
-/// (DNS rebinding) is refused. The headers keep anything that slips into the page from running or loading.
+/// (DNS rebinding) is refused. The headers prevent anything injected into the page from running or loading.
 async fn guard(request: Request, next: Next) -> Response {
     let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
     let mut response = if host.is_some_and(is_local) {

@@ -167,7 +167,7 @@ fn lists_come_in_every_form_and_audit_lines_newest_first() {
     assert!(yaml.contains(&format!("id: {id}")), "{yaml}");
     assert!(text(&words(&["machine", "list"])).starts_with("MACHINE "));
     assert_eq!(text(&words(&["-o", "name", "image", "list"])), "", "nothing has no name");
-    refused(&words(&["-o", "name", "status"]), 1, "-o name is for lists");
+    refused(&words(&["-o", "name", "status"]), 1, "-o name works only for lists");
 
     let prefix = &id[..id.len() - 2];
     for verb in ["quarantine", "release"] {
@@ -234,7 +234,7 @@ fn a_node_that_attests_often_keeps_its_boots_and_a_refusal_after_boot_is_shown()
     assert_eq!(list()["result"], "refused TEC-A412");
 }
 
-/// The server does not run, so the exit code is that of a state that is not ready.
+/// The server does not run, so the exit code is that for "not ready".
 fn shown_status(state: &str) -> serde_json::Value {
     let mut tec = std::process::Command::new(env!("CARGO_BIN_EXE_tec"));
     let output = tec.args(["--state-dir", state, "-o", "json", "status"]).output().unwrap();

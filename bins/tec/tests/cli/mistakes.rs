@@ -119,7 +119,7 @@ fn another_user_is_not_told_to_take_the_directory_over() {
 fn what_cannot_be_explained_is_said_to_be_that() {
     let (_directory, state) = founded(&[]);
     let explain = |subject| ["--state-dir", &state, "explain", subject];
-    refused(&explain("worker-7"), 1, "is not the id or name of a machine");
+    refused(&explain("worker-7"), 1, "is not the ID or name of a machine");
     refused(&explain(MACHINE), 1, "TEC-A403");
     let add = ["--state-dir", &state, "machine", "add", "--id", MACHINE];
     text(&add);

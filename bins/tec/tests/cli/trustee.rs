@@ -127,7 +127,7 @@ fn files_of_a_signer_that_were_cut_off_are_made_anew_and_a_lost_ca_key_is_told()
         (&json!("kept"), &json!("issued"))
     );
     std::fs::remove_file(dir.path().join("ca.key")).unwrap();
-    refused(&signer, 1, "without its key");
+    refused(&signer, 1, "is missing: restore it");
 }
 
 #[test]
@@ -274,5 +274,5 @@ fn policies_and_values_come_from_files_too_and_errors_deny() {
     let broken = write(recorded.dir.path(), "broken.rego", "package policy\nallow {");
     let good = recorded.file("good.json");
     let test = ["trustee", "test-policy", "--claims", &good, "--path", &recorded.path];
-    refused(&with(&test, &["--attestation-policy", str(&broken)]), 1, "does not parse");
+    refused(&with(&test, &["--attestation-policy", str(&broken)]), 1, "cannot parse the policy");
 }

@@ -20,7 +20,7 @@ pub(crate) fn tec(arguments: &[&str]) -> Output {
     tec_reading(arguments, Stdio::null())
 }
 
-/// Same, with standard input.
+/// Like `tec`, with standard input.
 pub(crate) fn tec_reading(arguments: &[&str], input: impl Into<Stdio>) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tec"));
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TEC_")) {
@@ -29,25 +29,25 @@ pub(crate) fn tec_reading(arguments: &[&str], input: impl Into<Stdio>) -> Output
     command.args(arguments).stdin(input).output().unwrap()
 }
 
-/// Its output; it must succeed.
+/// The output of `tec`; it must succeed.
 pub(crate) fn text(arguments: &[&str]) -> String {
     let output = tec(arguments);
     assert!(output.status.success(), "{arguments:?}: {}", said(&output));
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Same, as JSON.
+/// The output of `tec` as JSON; it must succeed.
 pub(crate) fn json(arguments: &[&str]) -> Value {
     let with_form = [arguments, &["--output", "json"]].concat();
     serde_json::from_str(&text(&with_form)).unwrap()
 }
 
-/// Its output on stderr.
+/// The output of `tec` on stderr.
 pub(crate) fn said(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// It fails with this exit code, prints nothing on stdout, and says this on stderr.
+/// The program fails with this exit code, prints nothing on stdout, and this on stderr.
 pub(crate) fn refused(arguments: &[&str], code: i32, says: &str) {
     let output = tec(arguments);
     let said = said(&output);

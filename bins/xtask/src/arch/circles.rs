@@ -1,4 +1,5 @@
-//! No module imports one that imports it, directly or indirectly: among sibling modules, at every depth.
+//! No module imports a module that imports it, directly or indirectly: checked among sibling modules, at
+//! every depth.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -112,7 +113,7 @@ fn violations(edges: &Edges<'_>) -> Vec<Violation> {
     found
 }
 
-/// What a module imports, directly or not.
+/// The modules that a module imports, directly or not.
 fn reached<'e>(from: &str, edges: &'e Edges<'_>) -> BTreeSet<&'e str> {
     let mut found = BTreeSet::new();
     let mut open = vec![from.to_owned()];

@@ -26,8 +26,8 @@ const PURE: [(&str, &str, &str); 2] = [
     ),
 ];
 
-/// What they never depend on: async runtimes, clusters, TLS, TPM libraries, databases. A name stands for
-/// itself and for everything that starts with it and a hyphen.
+/// What these libraries never depend on: async runtimes, clusters, TLS, TPM libraries, databases. A name
+/// stands for itself and for every name that starts with it and a hyphen.
 const IMPURE: [&str; 18] = [
     "async-std",
     "aws-lc-rs",
@@ -49,8 +49,8 @@ const IMPURE: [&str; 18] = [
     "tss-esapi",
 ];
 
-/// Reviewed cryptography. Everything else that calls itself cryptography is refused until someone reviews it
-/// and adds it here.
+/// Reviewed cryptography. Every other crate in the category "cryptography" is refused until it is reviewed
+/// and added here.
 const CRYPTOGRAPHY: [&str; 76] = [
     // RustCrypto, one generation (digest 0.11, rand_core 0.10).
     "aead",

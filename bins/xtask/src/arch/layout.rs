@@ -68,7 +68,7 @@ pub(super) fn check(root: &Path) -> Result<Vec<Violation>> {
     Ok(found)
 }
 
-/// The page that describes where everything is.
+/// The page that describes the layout of the repository.
 const MAP: &str = "docs/architecture.md";
 
 /// Paths that the page mentions but that do not exist.

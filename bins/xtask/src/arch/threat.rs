@@ -1,4 +1,4 @@
-//! The pages that make security promises: each row names tests, and the tests exist and run.
+//! Checks the pages that make security promises: each row names tests, and these tests exist and run.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -202,7 +202,7 @@ fn messages(root: &Path, protos: &str, descriptors: Option<&str>) -> Result<File
     })
 }
 
-/// What a program writes to a new directory under the target directory.
+/// The files that a program writes to a new directory under the target directory.
 fn written_by(
     root: &Path,
     name: &str,

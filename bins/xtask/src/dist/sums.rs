@@ -1,4 +1,4 @@
-//! Describes a release: digests, a signature, and lists of what is linked into programs.
+//! Files that describe a release: digests, a signature, and lists of what is linked into programs.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -101,7 +101,7 @@ fn module() -> String {
     text
 }
 
-/// Version information for the programs; without it they claim to be v0.0.0, and clients believe it.
+/// Version information for the programs; without it, they report v0.0.0, and clients rely on that.
 fn version_flags() -> String {
     let package = "k8s.io/component-base/version";
     let minor = VERSION.split('.').next().unwrap_or_default();

@@ -8,7 +8,7 @@ use super::apt::Apt;
 use super::archive::{Archive, move_into, unpack};
 use super::{Tools, is_stamped, remove_dir, scratch, stamp};
 
-/// The Debian suite they come from.
+/// The Debian suite that the headers come from.
 const SUITE: &str = "trixie";
 const PACKAGE: &str = "musl-dev";
 const PLACE: &str = "musl-arm64";

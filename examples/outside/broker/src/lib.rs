@@ -24,7 +24,7 @@ use tec_trustee::token::TokenSigner;
 /// Any error; your own program has its own type here.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// The broker and what it knows.
+/// The broker and its store.
 #[derive(Debug)]
 pub struct Broker(Arc<Store>);
 
@@ -32,12 +32,12 @@ impl Broker {
     /// Opens its store, or creates it.
     ///
     /// # Errors
-    /// The directory is readable by others, or contains something else.
+    /// Other users can read the directory, or it contains something other than a store.
     pub fn open(directory: &Path) -> Result<Self, Failure> {
         Ok(Self(Arc::new(Store::open(directory, &SystemEntropy)?)))
     }
 
-    /// Allows machines that boot this to obtain their keys.
+    /// Allows machines that boot this image to obtain their keys.
     ///
     /// # Errors
     /// The store fails.
@@ -47,7 +47,7 @@ impl Broker {
         Ok(())
     }
 
-    /// Admits a machine: it gets an id, its key is bound, and it gets a disk key. Returns what its Clevis pin
+    /// Admits a machine: it gets an ID, its key is bound, and it gets a disk key. Returns what its Clevis pin
     /// needs.
     ///
     /// # Errors

@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 
 const PCR: PcrIndex = PcrIndex::BOOT_MANAGER;
 
-/// What an image that boots one program leaves in PCR 4.
+/// The value that an image that boots one program leaves in PCR 4.
 fn expected(program: &str) -> ExpectedPcrs {
     let (kind, digest) = ("EV_EFI_BOOT_SERVICES_APPLICATION", Sha256Digest::of(program));
     let event = ImageEvent::new(kind, PCR, digest, program);

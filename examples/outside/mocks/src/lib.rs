@@ -31,7 +31,7 @@ pub async fn would_bind(
 }
 
 /// Revokes the machine, then removes its disk key, in this order: a revoked machine gets no key, even while
-/// its key still exists. Repeating it is fine.
+/// its key still exists. Repeating the call is harmless.
 ///
 /// # Errors
 /// The key still exists.

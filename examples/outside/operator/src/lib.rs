@@ -16,11 +16,11 @@ use tec_core::system::{SystemClock, SystemEntropy};
 use tec_k8s::api::Machine;
 use tec_k8s::client::KubeRegistry;
 
-/// How soon a failure is retried.
+/// Time after which a failure is retried.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// Keys to which two sources contribute, such as the kernel and a smart card, so that one bad source alone
-/// does not produce a bad key.
+/// Generates keys from two sources, such as the kernel and a smart card, so that one bad source alone does
+/// not produce a bad key.
 #[derive(Debug)]
 pub struct TwoSources(pub Arc<dyn Entropy>);
 
@@ -42,7 +42,7 @@ pub struct DiskKeys {
 }
 
 impl DiskKeys {
-    /// For the machines of a namespace.
+    /// Creates a controller for the machines of a namespace.
     pub fn new(client: Client, namespace: &str, other_source: Arc<dyn Entropy>) -> Self {
         let registry = KubeRegistry::new(client, namespace, Arc::new(SystemClock));
         Self { registry, generator: TwoSources(other_source) }

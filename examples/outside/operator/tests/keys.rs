@@ -16,7 +16,7 @@ use tec_k8s::api::Machine;
 
 const ID: &str = "7c9e6679-7425-40de-944b-e07fc1f90ae7";
 
-/// Objects by the path of their collection and their name.
+/// Objects by the path of their collection and by their name.
 type Objects = Arc<Mutex<BTreeMap<String, Value>>>;
 
 async fn answer(objects: Objects, request: Request<Body>) -> Result<Response<Body>, Infallible> {

@@ -1,7 +1,7 @@
 //! Machines and attestation keys in one JSON file: a store of your own behind the ports of tec-core.
 //!
-//! A change writes a whole new file beside the old one and then replaces it, so that a change and its audit
-//! line are both there or neither is. The conformance suites of tec-core check the rules.
+//! A change writes a complete new file beside the old one and then replaces the old one, so that a change and
+//! its audit line are either both present or both absent. The conformance suites of tec-core check the rules.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,7 +21,7 @@ use tec_core::port::{
 };
 use tec_core::time::Timestamp;
 
-/// Part of the contract of [`AkRegistry::submit`].
+/// Maximum number of waiting keys, part of the contract of [`AkRegistry::submit`].
 const MAX_WAITING: usize = 4;
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -83,7 +83,7 @@ impl FileStore {
         look(&self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Changes a copy; a change that failed, or could not be written, did not happen.
+    /// Changes a copy; a change that failed, or could not be written, has no effect.
     fn update<T>(
         &self,
         operation: &str,

@@ -1,5 +1,5 @@
 //! Verifies what a machine booted from a quote of any registers, as created by `tpm2_quote`. Reference values
-//! and the machine's key come from elsewhere; this covers only the proof.
+//! and the machine's key come from elsewhere; this crate covers only the proof.
 
 use tec_core::ak::PublicKey;
 use tec_core::digest::Sha256Digest;

@@ -30,7 +30,7 @@ pub struct Request {
     pub reference: serde_json::Value,
 }
 
-/// The result. The caller must know the key: no quote can tell whose it is.
+/// The result. The caller must know the key: a quote does not reveal whose key it is.
 #[derive(Debug, Serialize)]
 #[non_exhaustive]
 pub struct Verdict {
@@ -75,7 +75,7 @@ pub enum Refusal {
 }
 
 impl Verdict {
-    /// Whether there are registers and all have their expected values.
+    /// Whether there is at least one register, and all registers have their expected values.
     pub fn is_good(&self) -> bool {
         let mut registers = self.registers.iter();
         !self.registers.is_empty() && registers.all(|register| register.expected)

@@ -17,7 +17,7 @@ impl Authority {
     /// Becomes the target of a migration from `source`.
     ///
     /// # Errors
-    /// It is already part of another migration.
+    /// The anchor is already part of another migration.
     pub fn stand_by(&self, source: &Self) -> Result<Transition, Refused> {
         if !self.is_alone() {
             return self.refuse_role();
@@ -84,7 +84,7 @@ impl Authority {
         }))
     }
 
-    /// Counts one more transfer to a file, so that an older one is recognized by its number.
+    /// Counts one more transfer to a file, so that an older one can be recognized by its number.
     pub fn count_transfer(&self) -> Transition {
         self.become_(|to| to.transfers = self.transfers.saturating_add(1))
     }
@@ -160,10 +160,10 @@ impl Authority {
         Ok(self.become_(|to| to.role = Role::Forward))
     }
 
-    /// Notes that the keys are shredded.
+    /// Records that the keys are shredded.
     ///
     /// # Errors
-    /// It still serves.
+    /// The anchor still serves nodes.
     pub fn retire(&self) -> Result<Transition, Refused> {
         if self.role != Role::Forward {
             return self.refuse_role();

@@ -42,7 +42,7 @@ pub enum Refused {
     #[error("a later transfer was already restored")]
     Replayed,
     /// The page belongs to a pass that has been superseded.
-    #[error("another copy began after this one")]
+    #[error("a later copy has superseded this one")]
     Late,
 }
 
@@ -58,7 +58,7 @@ impl Refused {
 }
 
 impl Refused {
-    /// The error of a port that was asked to do it.
+    /// The error that a port returns for the refusal.
     pub fn during(self, operation: impl Into<String>) -> PortError {
         PortError::new(PortErrorKind::Conflict, operation).with_code(self.code()).because(self)
     }

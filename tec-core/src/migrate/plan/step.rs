@@ -8,7 +8,7 @@ use crate::migrate::{Authority, Intake, Refused, Transition};
 pub enum Goal {
     /// The other anchor gets everything that the authority has.
     Copy,
-    /// Both hold the same as they are.
+    /// Both anchors are compared, and left unchanged.
     Verify,
     /// The target becomes the authority.
     Cutover,
@@ -52,9 +52,9 @@ pub enum MigrateEvent {
         /// Record of the target.
         target: Box<Authority>,
     },
-    /// A change of a record was carried out, or someone else was first.
+    /// A change of a record was carried out, or lost to another change.
     Answered {
-        /// Whether it was carried out.
+        /// Whether the change was carried out.
         won: bool,
     },
     /// A pass finished.
@@ -103,7 +103,7 @@ pub enum MigrateOutcome {
     Reached,
     /// Units conflict; the authority stayed, or was handed back.
     Conflicts,
-    /// The anchors do not hold the same; the authority stayed, or was handed back.
+    /// The contents of the anchors differ; the authority stayed, or was handed back.
     NotTheSame,
     /// The records do not allow it.
     Refused(Refused),

@@ -25,19 +25,19 @@ pub enum TransferError {
     /// The file ends too early.
     #[error("the transfer is truncated in {within}")]
     Truncated {
-        /// Where.
+        /// What is incomplete.
         within: String,
     },
     /// A signature or seal is invalid.
     #[error("{part} of the transfer was altered")]
     Altered {
-        /// Which part.
+        /// The altered part.
         part: String,
     },
-    /// It comes from, or is for, someone else.
+    /// The transfer comes from another signer, or is for another recipient.
     #[error("the transfer is {what}")]
     Foreign {
-        /// What is foreign.
+        /// What is wrong.
         what: &'static str,
     },
     /// The file cannot be read or written.
@@ -45,7 +45,7 @@ pub enum TransferError {
     Io {
         /// The operation that failed.
         operation: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },

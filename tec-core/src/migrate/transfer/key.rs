@@ -22,9 +22,9 @@ const SIGNER: &str = "tec-signer-";
 const IDENTITY: &[u8] = b"TEC-IDENTITY-";
 const SIGNING: &[u8] = b"TEC-SIGNING-";
 
-/// The text is not a transfer key.
+/// The string is not a transfer key.
 #[derive(Debug, thiserror::Error)]
-#[error("a {kind} is {prefix} followed by 64 hexadecimal digits")]
+#[error("a {kind} must be {prefix} followed by 64 hexadecimal digits")]
 #[non_exhaustive]
 pub struct ParseKeyError {
     /// What was expected.
@@ -76,7 +76,7 @@ impl Recipient {
 }
 
 impl SignerKey {
-    /// Whether the key signed the text.
+    /// Whether this key made the signature over the text.
     pub(super) fn verifies(&self, text: &[u8], signature: &[u8; 64]) -> bool {
         let Ok(key) = VerifyingKey::from_bytes(&self.0) else {
             return false;
@@ -111,7 +111,7 @@ fn draw(entropy: &dyn Entropy) -> SecretArray<32> {
 pub struct Identity(SecretArray<32>);
 
 impl Identity {
-    /// Generates one.
+    /// Generates a key.
     pub fn generate(entropy: &dyn Entropy) -> Self {
         Self(draw(entropy))
     }
@@ -124,7 +124,7 @@ impl Identity {
     /// Parses the text.
     ///
     /// # Errors
-    /// It is something else.
+    /// The string is not such a key.
     pub fn from_text(text: &SecretBytes) -> Result<Self, ParseKeyError> {
         seed_of(IDENTITY, text)
             .map(Self)
@@ -135,7 +135,7 @@ impl Identity {
         Kem::derive_keypair(self.0.expose("derive the key that opens transfers")).0
     }
 
-    /// The public key that transfers for it are sealed to.
+    /// The public key to which transfers for this identity are sealed.
     pub fn recipient(&self) -> Recipient {
         let public = Kem::sk_to_pk(&self.key()).to_bytes();
         Recipient(public.into())
@@ -147,7 +147,7 @@ impl Identity {
 pub struct Signer(SecretArray<32>);
 
 impl Signer {
-    /// Generates one.
+    /// Generates a key.
     pub fn generate(entropy: &dyn Entropy) -> Self {
         Self(draw(entropy))
     }
@@ -160,7 +160,7 @@ impl Signer {
     /// Parses the text.
     ///
     /// # Errors
-    /// It is something else.
+    /// The string is not such a key.
     pub fn from_text(text: &SecretBytes) -> Result<Self, ParseKeyError> {
         seed_of(SIGNING, text)
             .map(Self)

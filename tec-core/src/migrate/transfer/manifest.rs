@@ -29,7 +29,7 @@ pub struct Manifest {
     pub(super) key: String,
 }
 
-/// What is read first, whatever else a newer program writes.
+/// The members that are read first; newer programs keep them, whatever else they write.
 #[derive(Deserialize)]
 struct Head {
     kind: String,

@@ -26,7 +26,7 @@ pub struct Document {
     pub content: SecretBytes,
 }
 
-/// What one part holds.
+/// The content of one part.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Part {

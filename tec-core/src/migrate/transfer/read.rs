@@ -39,7 +39,7 @@ impl<R: Read> TransferReader<R> {
     /// Checks the manifest of a transfer that `signer` created for `identity`.
     ///
     /// # Errors
-    /// It is something else, or comes from or is for someone else.
+    /// The file is not a transfer, comes from another signer, or is for another recipient.
     pub fn open(
         mut from: R,
         identity: &Identity,
@@ -52,14 +52,14 @@ impl<R: Read> TransferReader<R> {
         hex::decode_to_slice(&signature, &mut bytes)
             .map_err(|_| TransferError::altered("the signature"))?;
         if manifest.signer != signer {
-            let what = "signed by another anchor than the one that was named";
+            let what = "signed by an anchor other than the given one";
             return Err(TransferError::Foreign { what });
         }
         if !signer.verifies(&line, &bytes) {
             return Err(TransferError::altered("the manifest"));
         }
         if manifest.recipient != identity.recipient() {
-            let what = "sealed for another identity";
+            let what = "sealed for a different identity";
             return Err(TransferError::Foreign { what });
         }
         let open = setup(identity, &manifest)?;

@@ -279,7 +279,7 @@ fn request() -> InitRequest {
 }
 
 impl Procedure {
-    /// What a node of its cluster has: the cluster id, and the key of the node's disk.
+    /// What a node of its cluster has: the cluster ID, and the key of the node's disk.
     fn secrets(self) -> (ClusterId, OfferedKeys) {
         match self {
             Self::Init => {
@@ -424,7 +424,7 @@ impl Procedure {
 enum End {
     /// Unchanged; anyone may request anything.
     Untouched,
-    /// Beyond the lock: the next process continues by itself, or with the same request.
+    /// After the lock: the next process continues by itself, or with the same request.
     Begun,
     Bootstrapped,
 }

@@ -52,9 +52,9 @@ pub async fn drive_init(
     drive(ports, keys, request, Extent::Whole).await
 }
 
-/// Checks whether an init could begin. Nothing on the node changes except downloads. A key service
-/// that stores keys keeps the two that are generated here, and the init itself then uses them. The
-/// request must be authenticated.
+/// Checks whether an init could begin. Changes nothing on the node except for downloads. A key
+/// service that stores keys keeps the two that are generated here, and the init itself then uses
+/// them. The request must be authenticated.
 ///
 /// # Cancel safety
 /// May be dropped at any await.
@@ -154,7 +154,7 @@ impl InitShell<'_> {
         Ok(InitEvent::Done(step))
     }
 
-    /// Everything that can be wrong is found here, before anything has changed.
+    /// Finds everything that can be wrong before anything is changed.
     async fn prepare(&mut self) -> Result<ClusterId, PortError> {
         let secret = measurement_secret(self.keys).await?;
         let disk = self.ports.disk.id().await?;

@@ -21,7 +21,7 @@ pub struct RecoverPorts<'p> {
     pub lock: &'p NodeLock,
     /// The state disk.
     pub disk: &'p dyn StateDisk,
-    /// Maps it.
+    /// Maps the disk.
     pub mapped: &'p dyn MappedDisk,
     /// Journal, which is on that disk.
     pub store: &'p dyn NodeStore,
@@ -29,13 +29,13 @@ pub struct RecoverPorts<'p> {
     pub pause: &'p dyn Pause,
 }
 
-/// Keys offered by someone.
+/// Keys offered by a caller.
 #[derive(Debug)]
 #[expect(clippy::exhaustive_structs, reason = "whoever offers has both")]
 pub struct OfferedKeys {
     /// Key of the state disk.
     pub state_disk_key: SecretBytes,
-    /// Secret of the cluster id.
+    /// Secret of the cluster ID.
     pub measurement_secret: MeasurementSecret,
 }
 

@@ -2,7 +2,7 @@ use super::*;
 use crate::digest::Sha256Digest;
 use crate::testing::{World, crash_everywhere};
 
-/// A node whose disk opens with the keys of the join service, but not with those an operator offers
+/// A node whose disk opens with the keys of the join service, but not with those that an operator offers
 /// first.
 #[derive(Default)]
 struct Node {

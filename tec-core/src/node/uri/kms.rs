@@ -21,13 +21,13 @@ const SCHEME: &str = "kms";
 pub struct AwsKey {
     /// Region.
     pub region: String,
-    /// Access key id.
+    /// Access key ID.
     pub access_key_id: String,
     /// Its secret.
     pub access_key: SecretBytes,
     /// Alias of the wrapping key, without `alias/`.
     pub key_name: String,
-    /// URL of the server, if it is not the region's.
+    /// URL of the server; default: the one of the region.
     pub endpoint: Option<BaseUrl>,
 }
 
@@ -37,7 +37,7 @@ pub struct AwsKey {
 pub struct AzureKey {
     /// Tenant.
     pub tenant_id: String,
-    /// Client id.
+    /// Client ID.
     pub client_id: String,
     /// Its secret.
     pub client_secret: SecretBytes,
@@ -105,7 +105,7 @@ pub enum KmsUri {
     Azure(AzureKey),
     /// `kms://gcp?projectID=&location=&keyRing=&credentialsPath=&keyName=`
     Gcp(GcpKey),
-    /// A cloud key, without credentials for it: forms of the older implementation.
+    /// A cloud key without credentials, in a form of the older implementation.
     Platform(PlatformKey),
     /// Derived from a master secret that a Trustee releases to this node:
     /// `kms://trustee?url=&path=[&ca=]`
@@ -173,7 +173,7 @@ impl KmsUri {
         self.text(Extent::Whole, why)
     }
 
-    /// SHA-256 over everything that identifies these keys: another key gives another digest, other
+    /// SHA-256 over everything that identifies these keys: a different key changes the digest, different
     /// credentials for the same key do not.
     pub fn identity(&self) -> Sha256Digest {
         const WHY: &str = "another master secret is another key";

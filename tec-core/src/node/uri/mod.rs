@@ -1,4 +1,4 @@
-//! Where keys and storage are, as the texts `kms://…` and `storage://…` in requests.
+//! Where keys and storage are, as `kms://…` and `storage://…` URIs in requests.
 //!
 //! Parsed once, percent-decoded once, always encoded when written. Both contain secrets, so neither
 //! prints its values: `Debug` and errors only name parameters, and [`KmsUri::to_secret_text`]
@@ -15,7 +15,7 @@ pub use self::older::{AzureConnection, PlatformBucket, PlatformKey};
 pub use self::place::{ListedPlaces, ServicePlace, UnlistedPlace};
 pub use self::storage::{AzureBlobs, FileStore, GcpBucket, S3Bucket, StorageUri};
 
-/// A URI was refused. The message never contains a value.
+/// A URI is refused. The message never contains a value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UriError {
@@ -25,7 +25,7 @@ pub enum UriError {
         /// The expected scheme.
         scheme: &'static str,
     },
-    /// It has another scheme.
+    /// It has a different scheme.
     #[error("the scheme is not {scheme}")]
     Scheme {
         /// The expected scheme.
@@ -46,13 +46,13 @@ pub enum UriError {
     /// A parameter occurs twice.
     #[error("the parameter {parameter} is repeated")]
     Duplicate {
-        /// The parameter, if it is a known one.
+        /// The parameter, if it is known.
         parameter: &'static str,
     },
-    /// A parameter does not exist for this type.
-    #[error("{count} parameters are unknown to this type")]
+    /// A parameter is not known for this type.
+    #[error("{count} parameters are not supported by this type")]
     Unknown {
-        /// The number of them. Their names may be unescaped parts of secrets.
+        /// Number of such parameters. Their names are left out: they may be unescaped parts of secrets.
         count: usize,
     },
     /// A value is not encoded as required.

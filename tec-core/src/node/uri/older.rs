@@ -67,7 +67,7 @@ impl PlatformKey {
         }
     }
 
-    /// `None` for a URI of another form.
+    /// `None` for a URI in any other form.
     pub(super) fn parse(from: &mut Parsed<'_>) -> Result<Option<Self>, UriError> {
         let by_name = matches!(from.kind, "azure-kms" | "azure-hsm");
         if !by_name && !from.has(KEK) {
@@ -159,7 +159,7 @@ impl PlatformBucket {
         }
     }
 
-    /// `None` for a URI of another form.
+    /// `None` for a URI in any other form.
     pub(super) fn parse(from: &mut Parsed<'_>) -> Result<Option<Self>, UriError> {
         let is_newer =
             ["region", "accessKeyID", "accessKey", "endpoint"].iter().any(|one| from.has(one));
@@ -200,16 +200,16 @@ pub struct AzureConnection {
     pub account: String,
     /// Its key, in base64.
     pub key: SecretBytes,
-    /// URL of its blobs; with a path if one server has many accounts.
+    /// URL of its blobs, with a path if one server has many accounts.
     pub endpoint: String,
     text: SecretBytes,
 }
 
-/// Domain of accounts whose connection string names none.
+/// Default domain, if the connection string names none.
 const SUFFIX: &str = "core.windows.net";
 
 impl AzureConnection {
-    /// Distinguishes these URIs from others of Azure.
+    /// Distinguishes these URIs from other Azure URIs.
     pub(super) const PARAMETER: &'static str = "connectionString";
 
     pub(super) fn take(from: &mut Parsed<'_>) -> Result<Self, UriError> {
@@ -229,7 +229,7 @@ impl AzureConnection {
         })
     }
 
-    /// The key is part of the string, which can name its account in several ways.
+    /// The key is part of the connection string, which can name its account in several ways.
     pub(super) fn write(&self, to: Writer, extent: Extent, why: &'static str) -> Writer {
         let to = to.with("container", self.container.as_bytes());
         match extent {

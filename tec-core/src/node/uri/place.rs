@@ -11,7 +11,7 @@ use crate::secret::SecretBytes;
 const KMS: &str = "kms";
 const STORAGE: &str = "storage";
 const WHY: &str = "where it is, without credentials";
-/// Parameters that are credentials, or keys themselves.
+/// Parameters that contain credentials or keys.
 const SECRETS: [&str; 9] = [
     "accessKey",
     "accessKeyID",
@@ -49,7 +49,7 @@ impl ServicePlace {
         Ok(Self { scheme, kind, parameters })
     }
 
-    /// The CA is part of the place: whoever names the CA determines which server is trusted.
+    /// The CA is part of the place: it determines which server is trusted.
     fn of(scheme: &'static str, named: &SecretBytes, ca: Option<&str>) -> Option<Self> {
         let text = std::str::from_utf8(named.expose(WHY)).ok()?;
         let mut place = Self::new(scheme, text).ok()?;

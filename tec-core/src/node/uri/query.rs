@@ -117,7 +117,7 @@ impl<'t> Parsed<'t> {
         Ok(self.optional(parameter)?.map(|text| String::clone(&text)))
     }
 
-    /// All parameters, each at most once.
+    /// Returns all parameters; each may occur only once.
     pub(super) fn into_pairs(
         self,
         scheme: &'static str,
@@ -128,7 +128,7 @@ impl<'t> Parsed<'t> {
         if pairs.len() == count { Ok(pairs) } else { Err(UriError::Malformed { scheme }) }
     }
 
-    /// Checks that nothing is left.
+    /// Checks that no parameter is left.
     pub(super) fn finish(self) -> Result<(), UriError> {
         match self.query.len() {
             0 => Ok(()),
@@ -184,10 +184,10 @@ pub(super) struct Writer {
     extent: Extent,
 }
 
-/// Which part of a URI is written.
+/// Which parts of a URI are written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Extent {
-    /// All of it.
+    /// All parts.
     Whole,
     /// Only what identifies the keys or the store, not the means of access: credentials expire and
     /// are rotated.
@@ -224,7 +224,7 @@ impl Writer {
         self
     }
 
-    /// A credential, or other means of access.
+    /// A credential or another means of access.
     pub(super) fn with_access(self, parameter: &str, value: &[u8]) -> Self {
         match self.extent {
             Extent::Whole => self.with(parameter, value),

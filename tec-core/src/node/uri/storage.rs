@@ -17,7 +17,7 @@ pub struct S3Bucket {
     pub bucket: String,
     /// Region.
     pub region: String,
-    /// Access key id.
+    /// Access key ID.
     pub access_key_id: String,
     /// Its secret.
     pub access_key: SecretBytes,
@@ -35,7 +35,7 @@ pub struct AzureBlobs {
     pub container: String,
     /// Tenant.
     pub tenant_id: String,
-    /// Client id.
+    /// Client ID.
     pub client_id: String,
     /// Its secret.
     pub client_secret: SecretBytes,
@@ -65,7 +65,7 @@ pub struct FileStore {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StorageUri {
-    /// Nowhere: `storage://no-store`. Only derived keys can do without storage.
+    /// Nowhere: `storage://no-store`. Only derived keys need no storage.
     NoStore,
     /// `storage://aws?bucket=&region=&accessKeyID=&accessKey=[&endpoint=]`, also `storage://s3`
     S3(S3Bucket),
@@ -75,7 +75,7 @@ pub enum StorageUri {
     Gcp(GcpBucket),
     /// `storage://azure?container=&connectionString=`, as in the older implementation.
     AzureConnection(AzureConnection),
-    /// A cloud bucket, without credentials for it: forms of the older implementation.
+    /// A cloud bucket without credentials, in a form of the older implementation.
     Platform(PlatformBucket),
     /// `storage://file?path=`
     File(FileStore),
@@ -126,8 +126,8 @@ impl StorageUri {
         self.text(Extent::Whole, why)
     }
 
-    /// SHA-256 over everything that identifies this store: another store gives another digest,
-    /// other credentials for the same store do not.
+    /// SHA-256 over everything that identifies this store: a different store changes the digest, different
+    /// credentials for the same store do not.
     pub fn identity(&self) -> Sha256Digest {
         const WHY: &str = "which store it is";
         Sha256Digest::of(self.text(Extent::Named, WHY).expose(WHY))

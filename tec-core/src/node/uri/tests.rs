@@ -115,7 +115,7 @@ fn every_type_survives_being_written() {
     }
 }
 
-/// Forms of document 004 (Constellation), as written by its command line: `Zm9v` is `foo`.
+/// URIs of document 004 (Constellation), as its command line writes them: `Zm9v` is `foo`.
 const OLDER_KMS: [&str; 4] = [
     "kms://aws?keyPolicy=%7B%22a%22%3A%22b+c%22%7D&kekID=Zm9v",
     "kms://azure-kms?name=vault&type=vault.azure.net&kekID=Zm9v",

@@ -16,7 +16,7 @@ const LAME_DUCK: &str = "30s";
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "the render knows both")]
 pub enum Resolver {
-    /// In the configuration; a change is a reload.
+    /// In the configuration; a change needs a reload.
     Memory,
     /// In a directory, pushed by users of the system account.
     Full {
@@ -25,7 +25,7 @@ pub enum Resolver {
     },
 }
 
-/// Where a server stores events, and with which other servers.
+/// Where a server stores events, and the servers that it shares them with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "every part is the caller's decision")]
 pub struct Storage {
@@ -33,7 +33,7 @@ pub struct Storage {
     pub name: String,
     /// JetStream directory.
     pub dir: String,
-    /// Where the other servers connect.
+    /// Address where the other servers connect.
     pub cluster: SocketAddr,
     /// Host and port of every server, this one included; none if it is alone.
     pub routes: Vec<String>,
@@ -43,9 +43,9 @@ pub struct Storage {
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "every part is the caller's decision")]
 pub struct ServerConfig {
-    /// Where clients connect.
+    /// Address where clients connect.
     pub listen: SocketAddr,
-    /// Where the monitor listens; a loopback address.
+    /// Loopback address where the monitor listens.
     pub monitor: Option<SocketAddr>,
     /// The operator's JWT.
     pub operator: String,
@@ -53,21 +53,21 @@ pub struct ServerConfig {
     pub system_account: PublicKey,
     /// JWTs of accounts that are known from the start, including the system account.
     pub accounts: BTreeMap<PublicKey, String>,
-    /// Where other accounts are looked up.
+    /// Where it looks up other accounts.
     pub resolver: Resolver,
-    /// Where it stores events, if it does.
+    /// Where it stores events; `None` if it stores none.
     pub storage: Option<Storage>,
-    /// Path of the file with the server's process id, used to make it reload its certificate.
+    /// Path of the file with the server's process ID, used to make it reload its certificate.
     pub pid_file: String,
     /// Path of the server's certificate.
     pub cert_file: String,
     /// Path of its key.
     pub key_file: String,
-    /// Path of the CA certificates whose clients may connect.
+    /// Path of the CA certificates that client certificates must chain to.
     pub ca_file: String,
 }
 
-/// A value that would break out of its place in the file.
+/// A value that is not safe to write into the file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -80,7 +80,7 @@ pub enum ConfigError {
     /// A server name or route with characters that names do not have.
     #[error("{0:?} is not the name or address of a server")]
     Name(String),
-    /// Without a system account the server stops immediately.
+    /// The system account is missing; the server would stop immediately.
     #[error("the JWT of the system account is missing")]
     NoSystemAccount,
 }
@@ -89,7 +89,7 @@ impl ServerConfig {
     /// The file. Equal values give equal bytes.
     ///
     /// # Errors
-    /// [`ConfigError`]: anything that is not plainly a JWT or a path is not written.
+    /// [`ConfigError`] if a value is not plainly a JWT, a path or a name.
     pub fn render(&self) -> Result<String, ConfigError> {
         if !self.accounts.contains_key(&self.system_account) {
             return Err(ConfigError::NoSystemAccount);

@@ -16,7 +16,7 @@ const VERSION: u32 = 2;
 /// No limit.
 const UNLIMITED: i64 = -1;
 
-/// What a key must sign to produce a JWT.
+/// The text that a key must sign to produce a JWT.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unsigned {
     text: String,
@@ -43,7 +43,7 @@ impl Unsigned {
         self.text.as_bytes()
     }
 
-    /// Its id, for audit.
+    /// Its ID, for audit.
     pub fn id(&self) -> &str {
         &self.id
     }
@@ -60,7 +60,7 @@ impl Unsigned {
 pub struct Operator {
     /// Its name.
     pub name: String,
-    /// Its identity, which signs nothing but this.
+    /// Its identity, which signs nothing but this JWT.
     pub key: PublicKey,
     /// The key that signs accounts.
     pub signing_key: PublicKey,
@@ -85,7 +85,7 @@ impl Operator {
     }
 }
 
-/// Revoked users, with the time of revocation: JWTs issued before it are no longer valid.
+/// Revoked users, each with the time of revocation: JWTs issued before it are no longer valid.
 pub type Revocations = BTreeMap<PublicKey, Timestamp>;
 
 /// An account: its own subject space.
@@ -100,7 +100,7 @@ pub struct Account {
     pub issuer: PublicKey,
     /// The keys that sign users, and what each of them may grant.
     pub signing_keys: Vec<(PublicKey, Scope)>,
-    /// Users that are shut out.
+    /// Revoked users.
     pub revocations: Revocations,
 }
 
@@ -169,7 +169,7 @@ pub const EVENTS: &str = "EVENTS";
 /// The API subject where readers of stored events request them (JetStream API, reference
 /// "Consumers").
 pub const READ_EVENTS: &str = "$JS.API.CONSUMER.CREATE.EVENTS";
-/// How long the id of a message is remembered to detect duplicates, in nanoseconds.
+/// How long the ID of a message is remembered to detect duplicates, in nanoseconds.
 const KNOWN: u64 = 120_000_000_000;
 /// Retention of events, in nanoseconds: one day.
 const KEPT: u64 = 86_400_000_000_000;
@@ -198,7 +198,7 @@ fn component_template() -> Value {
     })
 }
 
-/// What the server allows the user that creates the stream of events: nothing else.
+/// What the server allows the user that creates the stream of events: only that.
 fn stream_template() -> Value {
     json!({
         "pub": {"allow": [stream_call("CREATE"), stream_call("UPDATE")]},
@@ -207,12 +207,12 @@ fn stream_template() -> Value {
     })
 }
 
-/// Where the stream of events is created (JetStream API, reference "Streams").
+/// Subject of the calls that manage the stream of events (JetStream API, reference "Streams").
 pub fn stream_call(verb: &str) -> String {
     format!("$JS.API.STREAM.{verb}.{EVENTS}")
 }
 
-/// Name of a component's user, which its subjects and its inbox begin with.
+/// Name of a component's user; its subjects and its inbox begin with it.
 pub fn user_name(component: &caller::Account) -> String {
     format!("{}.{}", component.namespace(), component.name())
 }
@@ -231,7 +231,7 @@ pub struct User {
 
 impl User {
     /// The user of a component. Its name, and therefore its subjects, are derived from the service
-    /// account; no dot in it can reach into another's subjects, since neither name contains one.
+    /// account; neither namespace nor name contains a dot, so it cannot reach into another's subjects.
     pub fn of_component(
         component: &caller::Account,
         key: PublicKey,
@@ -242,8 +242,8 @@ impl User {
         Self { name: user_name(component), key, account, issuer, scope: Scope::Component, expires }
     }
 
-    /// The user that creates the stream of events. Not signed by the identity of the account: where the
-    /// operator wants signing keys, the server does not accept that identity as an issuer of users.
+    /// The user that creates the stream of events. Not signed by the identity of the account: if the operator
+    /// requires signing keys, the server does not accept that identity as an issuer of users.
     pub fn of_stream(
         name: &str,
         key: PublicKey,
@@ -266,7 +266,7 @@ impl User {
         Self { name, key, account, issuer, scope: Scope::Any, expires }
     }
 
-    /// To be signed by one of the account's signing keys.
+    /// The JWT, to be signed by one of the account's signing keys.
     pub fn unsigned(&self, now: Timestamp) -> Unsigned {
         debug_assert_eq!(self.key.kind(), KeyKind::User);
         let mut nats = json!({

@@ -32,7 +32,7 @@ impl KeyKind {
     }
 }
 
-/// An ed25519 public key with its kind.
+/// An ed25519 public key with its type.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PublicKey {
     kind: KeyKind,
@@ -44,9 +44,9 @@ pub struct PublicKey {
 #[non_exhaustive]
 pub enum PublicKeyError {
     /// Not 56 characters of base 32.
-    #[error("a NATS public key has 56 base32 characters")]
+    #[error("a NATS public key must have 56 base32 characters")]
     Form,
-    /// Another kind of key, possibly a seed.
+    /// A key of another type, possibly a seed.
     #[error("the key has a different type")]
     Kind,
     /// The checksum is wrong.
@@ -55,7 +55,7 @@ pub enum PublicKeyError {
 }
 
 impl PublicKey {
-    /// A key of this kind.
+    /// A key of this type.
     pub const fn new(kind: KeyKind, bytes: [u8; 32]) -> Self {
         Self { kind, bytes }
     }
@@ -105,14 +105,14 @@ impl FromStr for PublicKey {
     }
 }
 
-/// A nonce that a server wants signed. It cannot be mistaken for the body of a JWT, because it
+/// A nonce that a server asks a client to sign. It cannot be mistaken for the body of a JWT, because it
 /// contains no dot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nonce(String);
 
 /// Not a valid server nonce.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a nonce has 8 to 64 letters, digits, hyphens and underscores")]
+#[error("a nonce must have 8 to 64 letters, digits, hyphens and underscores")]
 #[non_exhaustive]
 pub struct NonceError;
 

@@ -1,11 +1,11 @@
 //! What an OpenSearch node reads before it starts, and how to change a password while it runs.
 //!
 //! *What it is*: `opensearch.yml`, JVM options, the log format, and the files of the security
-//! plugin: all ten types, since with fewer it never becomes ready; users with hashes only; three
-//! roles: everything, write telemetry, read telemetry. Written as JSON, which is valid YAML.
+//! plugin: all ten types, since the plugin never becomes ready with fewer; users with hashes only; three
+//! roles: full access, write telemetry, read telemetry. The files are JSON, which is valid YAML.
 //!
 //! The plugin reads its files only when its index is first created. After that, changes go through its API,
-//! with the certificate of [`ADMIN_DN`]: [`login`] checks a password, [`new_hash`] sets another one, and
+//! with the certificate of [`ADMIN_DN`]: [`login`] checks a password, [`new_hash`] sets a new one, and
 //! [`roles`] updates roles and mappings to those of this release.
 
 mod security;
@@ -30,10 +30,10 @@ pub const ADMIN_DN: &str = "CN=opensearch-admin";
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HashError {
-    /// The rest of it would be ignored.
+    /// It is too long: bcrypt would ignore the rest.
     #[error("a password of {0} bytes is too long for bcrypt")]
     TooLong(usize),
-    /// Anyone could log in.
+    /// It is empty: anyone could log in.
     #[error("a password must not be empty")]
     Empty,
     /// bcrypt itself refused.
@@ -65,7 +65,7 @@ pub fn hash(
         .map_err(|_| HashError::Bcrypt)
 }
 
-/// Path that returns who is logged in: 200 if the password is correct, 401 if it is not.
+/// Path that returns the logged-in user: status 200 if the password is correct, 401 if it is not.
 pub const LOGIN: &str = "/_plugins/_security/authinfo";
 
 /// The header of a login.
@@ -83,8 +83,8 @@ pub fn credentials(user: &str, password: &SecretBytes) -> SecretBytes {
     SecretBytes::new(STANDARD.encode(pair.expose("to encode it")).into_bytes())
 }
 
-/// Path and body of the change that sets another password, effective immediately. The old one is no
-/// longer valid then. Only the certificate of [`ADMIN_DN`] may request it.
+/// Path and body of the call that sets a new password. It takes effect immediately, and the old password is
+/// no longer valid. Only the certificate of [`ADMIN_DN`] may request it.
 pub fn new_hash(user: &str, hash: &str) -> (String, Value) {
     (
         format!("/_plugins/_security/api/internalusers/{user}"),
@@ -102,7 +102,7 @@ pub fn roles() -> Vec<(String, Value)> {
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "there are three users")]
 pub struct Hashes {
-    /// Everything except the reserved parts of the security configuration.
+    /// Full access, except to the reserved parts of the security configuration.
     pub admin: String,
     /// Writes telemetry, and reads nothing.
     pub telemetry: String,
@@ -120,9 +120,9 @@ pub struct Node {
     pub data: String,
     /// Log directory.
     pub logs: String,
-    /// Where clients connect.
+    /// Address where clients connect.
     pub listen: SocketAddr,
-    /// Where other nodes connect.
+    /// Address where other nodes connect.
     pub transport: SocketAddr,
     /// Heap of the JVM, in mebibytes.
     pub heap: u32,
@@ -142,7 +142,7 @@ pub fn files(node: &Node, hashes: &Hashes) -> BTreeMap<String, String> {
     files
 }
 
-/// Everything goes to standard output, where Kubernetes expects it.
+/// Logs everything to standard output, where Kubernetes expects it.
 const LOG: &str = "\
 status = error
 appender.console.type = Console

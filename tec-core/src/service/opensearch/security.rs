@@ -91,7 +91,7 @@ fn mapping() -> Value {
     })
 }
 
-/// Where each role and each mapping is replaced, and by what (security plugin, API of version 2.19).
+/// Path and new content of each role and each mapping (security plugin, API of version 2.19).
 pub(super) fn changes() -> Vec<(String, Value)> {
     let of = |kind: &str, all: Value| -> Vec<_> {
         let all = all.as_object().cloned().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! From any state of pod, disk and Secret to an unsealed vault with its roles and policies.
+//! Brings the vault from any state of pod, disk and Secret to unsealed, with its roles and policies.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::service::Fatal;
 /// First wait after a failure; it doubles up to [`LONGEST_WAIT`].
 const FIRST_WAIT: Duration = Duration::from_millis(250);
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
-/// Number of checks whether a follower has joined: about ten minutes.
+/// Number of checks for whether a follower has joined, which take about ten minutes.
 const JOIN_TRIES: u32 = 60;
 /// How many times a first pod that is a standby waits to become the leader before it continues.
 const LEADER_TRIES: u32 = 5;
@@ -37,7 +37,7 @@ pub struct BringUp {
     phase: Phase,
     secret: Option<AesSecret>,
     key: Option<SecretBytes>,
-    /// From init, until it is refused.
+    /// The root token from init, until it is refused.
     root: Option<SecretBytes>,
     unstored: Option<Vec<u8>>,
 }
@@ -48,22 +48,22 @@ enum Phase {
     Secret(Seal),
     /// Whether a vault was set up before, although there is no Secret.
     Before(Seal),
-    /// Next, the Secret is read again.
+    /// The next step reads the Secret again.
     Created(Seal),
     Intent,
     Removed,
     Noted,
     Init,
     File(Seal),
-    /// Whether this volume says that the vault was about to be initialized, and nothing more.
+    /// Whether this volume records only that the vault was about to be initialized.
     Note(Seal),
-    /// The volume no longer says so.
+    /// The volume no longer records that.
     Unnoted,
     Peer(Seal),
     /// Whether all other pods know the new wrapping key.
     Followers(Seal),
     Stored,
-    /// Next, everything is checked again.
+    /// The next step checks everything again.
     Again,
     Unseal,
     Health,
@@ -81,7 +81,7 @@ enum Opened {
     Before(SecretBytes),
     /// It is for another wrapping key.
     Foreign,
-    /// It is damaged, or not ours.
+    /// It is damaged, or belongs to something else.
     Broken,
 }
 
@@ -129,7 +129,7 @@ impl BringUp {
         }
     }
 
-    /// The same plan with this treatment of a sealed vault; the default unseals it.
+    /// Sets how a sealed vault is handled (default: it is unsealed).
     #[must_use]
     pub fn with_sealed(mut self, sealed: Sealed) -> Self {
         self.sealed = sealed;
@@ -237,8 +237,7 @@ impl BringUp {
         self.pause()
     }
 
-    /// A vault that opened by itself continues to serve without the key, which only root tokens
-    /// need.
+    /// A vault that unsealed itself continues to serve without the key, which is needed only for root tokens.
     fn lost(&mut self, seal: Seal, fatal: Fatal) -> Effect {
         let is_set_up = matches!(self.progress(), None | Some(Progress::Configured(_)));
         match self.platform.seal {
@@ -312,7 +311,7 @@ impl BringUp {
         }
     }
 
-    /// Different each time this process wraps, and for every process.
+    /// A nonce that is different for every wrapping and for every process.
     fn nonce(&self) -> [u8; 12] {
         let mut digest = Sha256::new_with_prefix(b"tec vault nonce v1\0");
         digest.update(self.fresh.seed.expose("to draw a nonce"));
@@ -389,8 +388,8 @@ impl BringUp {
         }
     }
 
-    /// Replaces the wrapping key if requested; the file uses the current one. At any time one of
-    /// the keys in the Secret opens the file of each pod.
+    /// Replaces the wrapping key if requested; the file uses the current one. At any time, each pod's file
+    /// can be opened by one of the keys in the Secret.
     fn rotate(&mut self, seal: Seal) -> Effect {
         let (Ordinal::First, Some(secret)) = (self.ordinal, &self.secret) else {
             return self.unseal(seal);

@@ -13,7 +13,7 @@ use crate::secret::SecretBytes;
 use crate::service::caller::{Account, Role};
 use crate::service::tls::SigningRequest;
 
-/// A login that the vault accepted. Only the data in here is proven about the caller.
+/// A login that the vault accepted. Only the data in it is proven about the caller.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Login {
@@ -70,7 +70,7 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// A subject that nobody connects to: only a common name.
+    /// A subject that nobody connects to: it has only a common name.
     pub fn named(common_name: &str) -> Self {
         Self { common_name: common_name.to_owned(), ..Self::default() }
     }
@@ -107,7 +107,7 @@ pub fn log_in(role: Role, token: &SecretBytes) -> Request {
     Request::post("auth/kubernetes/login", &body)
 }
 
-/// Who the vault recognized; `None` if it refused or answered in another form.
+/// The caller that the vault recognized; `None` if it refused, or gave an unexpected answer.
 pub fn logged_in(answer: &Response) -> Option<Login> {
     let Auth { client_token, metadata } = answer.json::<Answer>().ok()?.auth;
     Some(Login {

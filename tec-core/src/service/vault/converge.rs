@@ -19,7 +19,7 @@ pub(super) enum Mode {
 pub(super) enum Turn {
     /// Make this call.
     Call(Request),
-    /// Everything has the desired state.
+    /// Every object has the desired state.
     Done,
     /// This object differs, and is only reported.
     Drift(String),
@@ -40,7 +40,7 @@ pub(super) struct Converge {
 enum State {
     /// The answer is the current state of the first object.
     Looking,
-    /// The same after it was written: now it must be right.
+    /// The answer is the state after the write: now it must be the desired one.
     Checking,
     /// The answer is to a call that creates it.
     Making(Making),

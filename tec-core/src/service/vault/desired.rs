@@ -10,7 +10,7 @@ use crate::service::caller::{Account, Role};
 
 /// Maximum lease of the engines: ten years in seconds, the lifetime of the root CA.
 const MAX_LEASE: u64 = 10 * 365 * 24 * 3600;
-/// Lifetime of a caller's token, in seconds: enough for one call.
+/// Lifetime of a caller's token, in seconds: long enough for one call.
 const CALLER_TOKEN: u64 = 300;
 /// Lifetime of the controller's token, in seconds.
 const CONTROLLER_TOKEN: u64 = 3600;
@@ -77,7 +77,7 @@ fn kubernetes_config(platform: &Platform) -> Object {
     Object::plain("auth method's configuration", "auth/kubernetes/config", want)
 }
 
-/// Who may log in with a role. It cannot express which name belongs to which namespace: see
+/// Who may log in with a role. The vault cannot express which name belongs to which namespace: see
 /// [`Platform::admits`].
 fn login_role(platform: &Platform, role: Role) -> Value {
     let (namespaces, names) = match role {

@@ -12,7 +12,7 @@ use crate::service::Fatal;
 pub struct Fresh {
     /// The wrapping key to use if none exists yet.
     pub key: SecretArray<32>,
-    /// Seed of the nonces of this process.
+    /// Seed for the nonces of this process.
     pub seed: SecretArray<32>,
 }
 
@@ -26,7 +26,7 @@ pub struct AesSecret {
     pub key_id: String,
     /// How far the bootstrap got.
     pub progress: Progress,
-    /// Whether the key is to be replaced.
+    /// Whether the wrapping key must be replaced.
     pub rotation: Rotation,
 }
 
@@ -130,8 +130,8 @@ pub enum Effect {
     ReadIntent,
     /// Remove that intent, if it exists. Answered by `Done`.
     RemoveIntent,
-    /// Stop the vault, empty its storage, start it. Only requested while the vault is empty.
-    /// Answered by `Done`.
+    /// Stop the vault, empty its storage, and start it. Requested only while the vault is empty. Answered by
+    /// `Done`.
     ResetStorage,
     /// Wait. Answered by `Elapsed`.
     Wait(Duration),
@@ -147,8 +147,8 @@ pub enum Outcome {
     Up,
     /// It is sealed, and stays so as requested.
     LeftSealed,
-    /// It opened by itself and serves. But its key is lost, for this reason, so what only root may
-    /// write can no longer be repaired.
+    /// It unsealed itself and serves, but its key is lost, for this reason: what only root may write can no
+    /// longer be repaired.
     WithoutKey(Fatal),
 }
 

@@ -1,10 +1,9 @@
 //! The vault: brought up from nothing, unsealed at every start, and kept in its desired state.
 //!
-//! *What it is*: two [`Plan`](crate::plan::Plan)s, with what they read and write. [`BringUp`]
-//! initializes the vault, wraps and stores its key, unseals it, and uses a short-lived root token
-//! for what only root may do. [`Setup`] then works with the controller's own login: engines, CAs,
-//! keys, passwords, and the controller's certificate. Both start over after every crash, and both
-//! may run at any time to repair drift.
+//! *What it is*: two [`Plan`](crate::plan::Plan)s, and what they read and write. [`BringUp`] initializes the
+//! vault, wraps and stores its key, unseals it, and uses a short-lived root token for what only root may do.
+//! [`Setup`] then works with the controller's own login: engines, CAs, keys, passwords, and the controller's
+//! certificate. Both start over after every crash, and both may run at any time to repair drift.
 //!
 //! *What it is not*: a client; the calls are values ([`Request`], [`Response`]).
 //!
@@ -17,9 +16,9 @@
 //!   5 configured:<digest> ──────────────────────────────────────── no root token is left
 //! ```
 //! A vault that is initialized without a file while the progress is `init-intent` is empty, since
-//! nothing is stored in it before step 4. Only such a vault may be reset, and only if its own
-//! volume says the same and nobody opened it. Work with a root token first sets 5 back to 4, so
-//! that a crash is detected.
+//! nothing is stored in it before step 4. Such a vault, and no other, may be reset, and only if its own
+//! volume records the same and nobody has unsealed it. Work with a root token first sets 5 back to 4, so that
+//! a crash is detected.
 
 mod bring_up;
 pub mod call;

@@ -7,9 +7,9 @@ use super::{MOUNTS, Request, Response, Verdict, password};
 /// An object of the desired state.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Object {
-    /// What it is, for logs.
+    /// Description for logs.
     pub(super) name: String,
-    /// Where it is read.
+    /// Path where it is read.
     pub(super) look: String,
     /// What the answer must contain, member by member; additional members are allowed.
     pub(super) want: Value,
@@ -22,7 +22,7 @@ pub(super) struct Object {
 /// How to create an object.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Make {
-    /// With one call.
+    /// Creates it with one call.
     Post(String, Value),
     /// A password: randomness from the vault, written only if nothing exists.
     Password(String),
@@ -49,7 +49,7 @@ pub(super) const ROOT_LIFE: &str = "87600h";
 pub(super) const INTERMEDIATE_LIFE: &str = "43800h";
 
 impl Object {
-    /// An object that is read where it is written, and reads as written.
+    /// An object that is read at the path where it is written, and reads as written.
     pub(super) fn plain(name: impl Into<String>, path: impl Into<String>, want: Value) -> Self {
         let path = path.into();
         Self {
@@ -153,7 +153,7 @@ fn intermediate(stage: usize, answer: &Response) -> Result<Option<Request>, Verd
     }))
 }
 
-/// Of the imported issuers, the one whose key is here.
+/// The imported issuer whose key is in the vault.
 fn with_key(answer: &Response) -> Option<String> {
     let data: Value = answer.data().ok()?;
     let mapping = data.get("mapping")?.as_object()?;

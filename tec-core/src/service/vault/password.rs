@@ -90,7 +90,7 @@ impl Stored {
         })
     }
 
-    /// Whether its lifetime is over.
+    /// Whether it has expired.
     pub fn is_due(&self, life: Duration, now: Timestamp) -> bool {
         let age = now.unix_seconds().saturating_sub(self.created.unix_seconds());
         u64::try_from(age).is_ok_and(|age| age >= life.as_secs())

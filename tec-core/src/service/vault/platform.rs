@@ -31,7 +31,7 @@ impl Ordinal {
 pub enum SealKind {
     /// A key that must be provided at each start.
     Shamir,
-    /// A key that the vault reads itself; the wrapped key is the recovery key.
+    /// A key that the vault reads by itself; the wrapped key is then the recovery key.
     Static,
 }
 
@@ -41,7 +41,7 @@ pub enum SealKind {
 pub enum Peers {
     /// This is the only pod.
     Alone,
-    /// Empty storage may be filled by joining them.
+    /// A pod with empty storage may join them.
     Raft,
 }
 
@@ -67,7 +67,7 @@ pub struct Platform {
     pub audience: String,
     /// Address of the API server, from the vault's point of view.
     pub kubernetes_host: String,
-    /// CA of the API server in PEM, for a vault outside of a pod.
+    /// CA of the API server in PEM, for a vault that does not run in a pod.
     pub kubernetes_ca: Option<String>,
     /// The controller.
     pub controller: Account,
@@ -81,7 +81,7 @@ pub struct Platform {
     pub tracers: Vec<Account>,
     /// Programs that show telemetry to people.
     pub viewers: Vec<Account>,
-    /// Namespaces whose service accounts may be components.
+    /// Namespaces whose service accounts may act as components.
     pub component_namespaces: Vec<String>,
     /// Lifetime of the certificates that the vault issues.
     pub certificate_life: Duration,

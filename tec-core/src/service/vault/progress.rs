@@ -9,7 +9,7 @@ use std::str::FromStr;
 pub enum Progress {
     /// The wrapping key exists.
     Created,
-    /// The vault may have been initialized; it is empty, and its key may not be stored.
+    /// The vault may be initialized. It is empty, and its key may not be stored.
     InitIntent,
     /// The vault's key is stored and can be read back.
     KeyStored,
@@ -17,7 +17,7 @@ pub enum Progress {
     Configured(String),
 }
 
-/// Not a known word.
+/// The value is not known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a bootstrap progress record")]
 pub struct ProgressError(String);

@@ -89,7 +89,7 @@ struct Keys {
 }
 
 impl RootWork {
-    /// Begins with this token, or creates one.
+    /// Starts with this token, or creates one.
     pub(super) fn begin(token: Option<SecretBytes>) -> (Self, Request) {
         let Some(token) = token else {
             let state = State::Cancel;

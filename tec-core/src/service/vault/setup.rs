@@ -49,7 +49,7 @@ pub enum SetupEffect {
     Call(Request),
     /// Publish certificate and CAs where callers find them. Answered by `Done`.
     Publish(Published),
-    /// Wait; with the vault's answer, if that was the reason. Answered by `Elapsed`.
+    /// Wait; holds the vault's answer, if that is the reason. Answered by `Elapsed`.
     Wait(Duration, Option<Refused>),
     /// Finished. Not answered.
     Finish(SetupEnd),
@@ -65,7 +65,7 @@ pub struct Refused {
     pub status: u16,
 }
 
-/// Data that everyone may see.
+/// Public data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Published {
@@ -103,7 +103,7 @@ pub struct Setup {
     platform: Platform,
     phase: Phase,
     tries: u32,
-    /// Consecutive refused logins.
+    /// Number of consecutive refused logins.
     refusals: u32,
     login: Option<Login>,
 }

@@ -20,7 +20,7 @@ const ALGORITHM: &str = "A256GCM";
 /// Maximum file size in bytes. A wrapped key is smaller than one kilobyte.
 const MAX_FILE: usize = 16 * 1024;
 
-/// What a wrapped key belongs to; a file that was moved elsewhere does not open.
+/// What a wrapped key belongs to; a file that was moved elsewhere cannot be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "all of it is authenticated")]
 pub struct Binding<'a> {
@@ -28,7 +28,7 @@ pub struct Binding<'a> {
     pub namespace: &'a str,
     /// Name of the StatefulSet.
     pub stateful_set: &'a str,
-    /// Id of the wrapping key.
+    /// ID of the wrapping key.
     pub key_id: &'a str,
 }
 
@@ -79,7 +79,7 @@ impl WrappedKey {
     /// A `nonce` may be used only once per wrapping key (NIST SP 800-38D, section 8).
     ///
     /// # Errors
-    /// [`WrapError::Authentic`] if the secret is too long for the mode, which no key is.
+    /// [`WrapError::Authentic`] if the secret is too long for the mode; no key is that long.
     pub fn seal(
         secret: &SecretBytes,
         key: &SecretArray<32>,

@@ -5,7 +5,7 @@ use crate::explain::Gate;
 use crate::port::AttemptLog;
 use crate::testing::sample;
 
-/// What earlier versions wrote: the image only appears in the text of the gate.
+/// A row as earlier versions wrote it: the image appears only in the text of the gate.
 fn older_row(gate: Gate, text: &str) -> (Attempt, String) {
     let mut attempt = sample::attempt(1, Some(1));
     attempt.ladder.pass(gate, text);

@@ -21,7 +21,7 @@ async fn ten_lines() -> (Place, Store) {
     (place, store)
 }
 
-/// Result of the check after someone with a shell removed the guards and ran `sql`.
+/// Result of the check after someone with shell access removed the guards and ran `sql`.
 async fn verdict_after(sql: &str) -> AuditVerdict {
     let (place, store) = ten_lines().await;
     let raw = place.raw();

@@ -1,4 +1,4 @@
-//! The same calls give the same answers and the same state on the store and on the double.
+//! The same calls give the same answers and the same state in the store and in its in-memory double.
 
 use proptest::prelude::*;
 
@@ -11,7 +11,7 @@ use crate::port::{
 };
 use crate::testing::{MemoryRegistry, sample};
 
-/// One call, over few names so that they collide.
+/// One call, with names from a small set, so that they collide.
 #[derive(Clone, Debug)]
 enum Step {
     Create(u64, RegisteredBy, i64, UnclaimedLimit),

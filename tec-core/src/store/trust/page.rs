@@ -218,8 +218,8 @@ fn name(text: &str) -> Result<UnitName, StoreError> {
     id.parse().map(UnitName::Machine).map_err(|_| unknown())
 }
 
-/// The units that the page covers and may remove: on standby those that came from the other anchor,
-/// in serve-only all.
+/// The units that the page covers and may remove: on standby those that came from the other anchor, in
+/// serve-only mode all.
 fn within(db: &Connection, role: Role, page: &AdoptPage<'_>) -> Result<Vec<UnitName>, StoreError> {
     let sql = match role {
         Role::ServeOnly => {

@@ -38,8 +38,8 @@ impl<R: MachineRegistry + AkRegistry + ImageRegistry + SecretStore> AuditedPorts
     }
 }
 
-/// Checks that changes that carry an audit line write it, and calls that change nothing write none;
-/// `make` returns empty registries over one audit log, `read` its content in order.
+/// Checks that a change that carries an audit line writes it, and that a call that changes nothing writes
+/// none; `make` returns empty registries over one audit log, `read` its content in order.
 ///
 /// # Panics
 /// If the contract is broken.

@@ -10,8 +10,8 @@ const MOK: PcrIndex = PcrIndex::MOK;
 /// Second at which image 2 expires.
 const EXPIRY: i64 = 100;
 
-/// Checks the contract of [`BootStates`] with images of which one expires and one is revoked,
-/// asking for the sets in turn, so that what is remembered for one set must not leak into another.
+/// Checks the contract of [`BootStates`] with images of which one expires and one is revoked. Asks for the
+/// sets in turn, so that cached results of one set must not leak into another.
 ///
 /// # Panics
 /// If the contract is broken.
@@ -108,7 +108,7 @@ fn check_whole_images(states: &dyn BootStates, live: &LiveImages<'_>, all: &[App
     assert_eq!(states.trouble(live, alone), None);
 }
 
-/// The lists for policies match what is admitted, register by register.
+/// Checks that the lists for policies match what is admitted, register by register.
 fn check_values(states: &dyn BootStates, live: &LiveImages<'_>) {
     let values = states.values(live, PCR4);
     assert!(values.is_sorted(), "values are sorted");
@@ -151,7 +151,7 @@ fn quoted(pcr4: Sha256Digest) -> PcrValues {
     values([(PCR4, pcr4)])
 }
 
-/// What a boot of the image leaves, optionally with another value of PCR 14.
+/// Register values after a boot of the image, optionally with another value of PCR 14.
 fn boot_with(image: &ApprovedImage, keys: Option<Sha256Digest>) -> PcrValues {
     let expected = image.expected.pcrs.iter().map(|pcr| (pcr.id, pcr.value));
     values(expected.chain(keys.map(|keys| (MOK, keys))))

@@ -4,7 +4,7 @@ use super::ok;
 use crate::port::{KeyBroker, PolicySlot};
 use crate::testing::sample;
 
-/// A policy that every broker compiles, and that allows nothing.
+/// A policy that every broker can compile and that allows nothing.
 const DENY_ALL: &str = "package policy\n\nimport rego.v1\n\ndefault allow := false\n";
 
 /// Checks the contract of [`KeyBroker`]; `make` returns an empty broker.

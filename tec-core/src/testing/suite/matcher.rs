@@ -3,8 +3,8 @@ use crate::machine::{LastBinding, Machine, MachineState};
 use crate::testing::sample;
 
 /// Checks the security contract of an [`AkMatcher`] over every combination of inputs: candidate
-/// from node or admin with and without endorsement key, machine unknown or in any state, its bound
-/// key absent, the same or another, and the key unknown or in any state with either machine.
+/// from node or admin with and without endorsement key, machine unknown or in any state, its bound key
+/// absent, the same or different, and the key unknown or in any state with either machine.
 ///
 /// # Panics
 /// If the contract is broken.

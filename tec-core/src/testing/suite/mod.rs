@@ -36,7 +36,7 @@ pub use self::trust::trust_anchor;
 
 use crate::port::{PortError, PortErrorKind};
 
-/// What a port call returns, boxed by `async_trait`.
+/// The future that a port call returns, boxed by `async_trait`.
 type PortFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, PortError>> + Send + 'a>>;
 
 /// Runs calls concurrently, without a runtime; answers are in the order of the calls.

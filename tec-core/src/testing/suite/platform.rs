@@ -40,7 +40,7 @@ async fn is_refused(log: &dyn PlatformLog, number: u64, seen: &Platform) {
     assert!(matches!(&outcome, PlatformOutcome::Refused(changes) if !changes.is_empty()));
 }
 
-/// What is recorded for a key that booted.
+/// The record of a key that booted.
 async fn known(log: &dyn PlatformLog, number: u64) -> PlatformRecord {
     match ok(log.find(&key(number)).await) {
         Some(record) => record,

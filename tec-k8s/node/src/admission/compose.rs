@@ -1,4 +1,4 @@
-//! The parts of the service, assembled from the settings.
+//! Assembles the parts of the service from the settings.
 
 use std::fs;
 use std::path::Path;
@@ -36,7 +36,7 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 #[expect(clippy::exhaustive_structs, reason = "the program runs all of them")]
 pub struct Parts {
-    /// What the service acts on; [`keep`] keeps its keys usable.
+    /// The ports of the service; [`keep`] keeps its keys usable.
     pub ports: JoinServicePorts,
     /// Answers kubelets that need a new serving certificate.
     pub renewals: Renewals,
@@ -79,7 +79,7 @@ pub async fn parts(
     Ok(Parts { ports, renewals })
 }
 
-/// Makes this service's own node a member like all others, as if it had asked for a ticket.
+/// Makes this service's own node a member like any other, as if it had asked for a ticket.
 async fn enroll(
     enrollments: &dyn Enrollments,
     Founder { claim, key }: &Founder,
@@ -98,10 +98,10 @@ async fn enroll(
     Ok(())
 }
 
-/// How often to check whether a refused key service was replaced.
+/// Interval between checks whether a refused key service was replaced.
 const GIVEN: Duration = Duration::from_mins(5);
 
-/// Keeps the key service open for as long as it allows; never ends.
+/// Keeps the access to the key service from expiring; never returns.
 pub async fn keep(keys: &dyn DataKeys) {
     let pause = JitteredPause::new(FIRST_WAIT, Arc::new(SystemEntropy));
     let mut failures = 0;
@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(machines, [sample::public_key(1), sample::public_key(1)]);
     }
 
-    /// Gives these answers in order, and records when it was asked.
+    /// Returns these answers in order, and records the time of each request.
     #[derive(Debug)]
     struct Lease {
         answers: Mutex<Vec<Result<Option<Duration>, PortErrorKind>>>,

@@ -1,4 +1,4 @@
-//! What members receive: files of this control plane.
+//! The files of this control plane that members receive.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -93,7 +93,7 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
 }
 
 impl Facts {
-    /// For this cluster, according to the settings.
+    /// Facts for this cluster, from the settings.
     pub fn new(client: Client, settings: &Settings) -> Self {
         Self {
             members: Members(Api::all(client)),

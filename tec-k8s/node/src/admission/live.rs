@@ -1,12 +1,12 @@
-//! The service according to the current content of its files.
+//! The service, rebuilt when its files change.
 //!
 //! ```text
 //!   join-service.toml, measurements, roots ── changed content? ──► generation: endpoint and service
 //!                                                                    │ each connection keeps its own
 //!   new connections ◄────────────────────────────────────────────────┘
 //! ```
-//! A connection is evaluated with the same settings from its first byte to its last: what the
-//! handshake let pass because the calls would require more never meets calls that require less.
+//! A connection is evaluated with the same settings from its first byte to its last: a peer that the
+//! handshake let pass because the calls require more never reaches calls that require less.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ use crate::instance::node::{Attestation, endpoint, measurements};
 use crate::rpc::generated::join::api_server::ApiServer;
 use crate::rpc::{Endorsements, JoinService, JoinServicePorts};
 
-/// How often the files are checked.
+/// Interval between checks of the files.
 const POLL: Duration = Duration::from_secs(5);
 
 /// Validates a connection and answers its calls.
@@ -39,7 +39,7 @@ struct Generation {
 #[derive(Debug)]
 struct Current {
     generation: Generation,
-    /// The content of the files when it was built, or when building a new one failed.
+    /// The content of the files when the service was built, or when building a new one failed.
     seen: Sha256Digest,
 }
 
@@ -55,7 +55,8 @@ pub struct LiveService {
 }
 
 impl LiveService {
-    /// From the settings in a file. The control planes in `ports` are replaced by those of the settings.
+    /// Builds the service from the settings in a file. The control planes in `ports` are replaced by those of
+    /// the settings.
     ///
     /// # Errors
     /// A file cannot be read or has unacceptable content.
@@ -83,7 +84,7 @@ impl LiveService {
         (current.generation.endpoint.clone(), current.generation.api.clone())
     }
 
-    /// Applies the files whenever they change; never ends.
+    /// Applies the files whenever they change; never returns.
     pub async fn follow(&self) {
         loop {
             tokio::time::sleep(POLL).await;
@@ -91,7 +92,7 @@ impl LiveService {
         }
     }
 
-    /// Checks the files once. Content that cannot be applied changes nothing, and is logged once.
+    /// Checks the files once. Content that cannot be applied is logged once and has no other effect.
     pub fn look(&self) {
         // Read before taking the lock, which every new connection takes.
         let now = content(&self.config);

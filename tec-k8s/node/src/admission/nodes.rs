@@ -1,4 +1,4 @@
-//! Which nodes are accepted, according to the settings.
+//! Decides which nodes are accepted, according to the settings.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// From these settings.
+    /// Creates the policy from these settings.
     ///
     /// # Errors
     /// The roots of endorsement keys cannot be read.

@@ -29,14 +29,14 @@ use tec_core::time::Timestamp;
 
 use crate::rpc::PlaneTickets;
 
-/// Prefix of tickets. It is signed, so the key signs nothing else under it.
+/// Prefix of tickets. It is part of what is signed, so a signature cannot be mistaken for anything else.
 const PREFIX: &str = "tec-plane";
-/// Longest ticket.
+/// Maximum length of a ticket.
 const MAX_TICKET: usize = 2048;
 
-/// The file has no key that can sign tickets.
+/// The file contains no key that can sign tickets.
 #[derive(Debug, thiserror::Error)]
-#[error("a key that signs tickets is on P-256, in PEM (PKCS #8)")]
+#[error("a key that signs tickets must be a P-256 private key in PEM (PKCS #8)")]
 #[non_exhaustive]
 pub struct AdminKeyError;
 
@@ -65,7 +65,7 @@ impl AdminKey {
         key.map(Self).ok_or(AdminKeyError)
     }
 
-    /// Its text for a file.
+    /// The text of the key for a file.
     ///
     /// # Errors
     /// Never with a key of this type.
@@ -102,11 +102,11 @@ struct Wire {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "a ticket is these three")]
 pub struct PlaneTicket {
-    /// In this cluster,
+    /// The cluster,
     pub cluster: ClusterId,
-    /// the node with this attestation key or endorsement key,
+    /// the node, by its attestation key or endorsement key,
     pub node: Fingerprint,
-    /// until then.
+    /// and when the ticket expires.
     pub until: Timestamp,
 }
 
@@ -136,13 +136,13 @@ pub enum PlaneTicketError {
     /// It is not a ticket.
     #[error("it is malformed")]
     Malformed,
-    /// The settings do not name its signer.
+    /// The settings do not list its signer.
     #[error("its signer {0} is not in control_plane_signers")]
     Signer(Fingerprint),
-    /// The signature does not belong to its signer.
+    /// The signature was not made by its signer.
     #[error("its signature is wrong")]
     Signature,
-    /// For another cluster.
+    /// It is for another cluster.
     #[error("it is for another cluster")]
     Cluster,
     /// It has expired.

@@ -1,8 +1,8 @@
-//! Certificates that kubelets request after their join: which requests are approved.
+//! Decides which certificate requests of kubelets are approved after their join.
 //!
-//! The API server authenticated the kubelet by the client certificate that it got in its join. What remains
-//! to check is the same as in a join: a member has this name, its machine is in service, and a serving
-//! certificate would be valid for no other server. The controller manager signs what is approved.
+//! The API server authenticated the kubelet by the client certificate that the kubelet got in its join. What
+//! remains to check is the same as in a join: a member has this name, its machine is in service, and a
+//! serving certificate is valid for no other server. The controller manager signs what is approved.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -39,7 +39,7 @@ const CLIENT_USAGES: [&str; 3] = ["digital signature", "key encipherment", "clie
 const LABEL: &str = "CERTIFICATE REQUEST";
 /// Names of Services have this label (Kubernetes, "DNS for Services and Pods").
 const SERVICE: &str = "svc";
-/// How often requests are listed. A kubelet requests a certificate weeks before the old one expires.
+/// Interval between lists of requests. A kubelet requests a certificate weeks before the old one expires.
 const POLL: Duration = Duration::from_secs(5);
 
 /// Why a request is denied.
@@ -47,10 +47,10 @@ const POLL: Duration = Duration::from_secs(5);
 #[non_exhaustive]
 pub enum Refusal {
     /// Malformed, or not for the node whose kubelet made it.
-    #[error("the request is not from a node for itself")]
+    #[error("a node may request a certificate only for itself")]
     Subject,
     /// More usages than a certificate from this signer needs.
-    #[error("the key usages do not match the signer")]
+    #[error("the requested key usages are not those of the signer")]
     Usages,
     /// No node joined under this name.
     #[error("no member has this name")]
@@ -75,7 +75,7 @@ pub enum Refusal {
     OtherAddress(IpAddr),
 }
 
-/// What one pass is based on.
+/// The data that one pass is based on.
 struct Look {
     claims: Vec<Claim>,
     addresses: BTreeMap<String, BTreeSet<IpAddr>>,
@@ -97,12 +97,12 @@ impl fmt::Debug for Renewals {
 }
 
 impl Renewals {
-    /// In this cluster, whose API server has the reserved names.
+    /// Handles requests in this cluster, whose API server has the reserved names.
     pub fn new(client: Client, members: Arc<dyn Enrollments>, reserved: ApiServerNames) -> Self {
         Self { requests: Api::all(client.clone()), nodes: Api::all(client), members, reserved }
     }
 
-    /// Answers requests as they arrive; never ends.
+    /// Answers requests as they arrive; never returns.
     ///
     /// # Cancel safety
     /// A request without an answer is answered by the next run, or by another control plane.
@@ -209,7 +209,7 @@ impl Renewals {
     }
 }
 
-/// Whether the request has no answer yet.
+/// Whether the request is still unanswered.
 fn is_open(request: &CertificateSigningRequest) -> bool {
     let conditions = request.status.as_ref().and_then(|status| status.conditions.as_ref());
     conditions.is_none_or(Vec::is_empty)

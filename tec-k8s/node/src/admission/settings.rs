@@ -19,7 +19,7 @@ const PORT: u16 = 30090;
 #[serde(deny_unknown_fields)]
 #[expect(clippy::exhaustive_structs, reason = "a file of settings, read whole")]
 pub struct Settings {
-    /// Where tickets are served.
+    /// Listening address for ticket requests.
     #[serde(default = "listen")]
     pub listen: SocketAddr,
     /// `host:port` at which members reach the API server.
@@ -52,7 +52,7 @@ pub struct Settings {
     /// Keys of admins whose tickets allow a node to be a control plane.
     #[serde(default)]
     pub control_plane_signers: BTreeSet<Fingerprint>,
-    /// Any node may be a control plane: each can then obtain the keys of the cluster's CA.
+    /// Any node may be a control plane. Every node can then obtain the keys of the cluster's CA.
     #[serde(default)]
     pub dangerous_any_control_plane: bool,
 }

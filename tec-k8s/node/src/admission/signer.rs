@@ -1,4 +1,4 @@
-//! Kubelet certificates, but none for an address of another node.
+//! Signs kubelet certificates, but none for an address of another node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,8 +14,8 @@ use tec_core::node::ticket::NodeName;
 use tec_core::port::PortError;
 use tec_k8s::client::list_all;
 
-/// Signs like an [`Authority`]. All nodes have certificates from the same CA: whoever had one for another
-/// node's address could act as its kubelet, or, on a control plane, its API server.
+/// Signs like an [`Authority`]. All nodes have certificates from the same CA: a certificate for another
+/// node's address would let its holder act as that node's kubelet or, on a control plane, its API server.
 #[derive(Clone)]
 pub struct Signer {
     authority: Authority,
@@ -29,7 +29,7 @@ impl fmt::Debug for Signer {
 }
 
 impl Signer {
-    /// In this cluster.
+    /// Signs for nodes of this cluster.
     pub fn new(authority: Authority, client: Client) -> Self {
         Self { authority, nodes: Api::all(client) }
     }

@@ -1,4 +1,4 @@
-//! Small files of the node: the journal, and its state.
+//! Small files of the node: its journal and its state.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
@@ -13,9 +13,9 @@ use tec_core::node::port::NodeStore;
 use tec_core::node::state::NodeState;
 use tec_core::port::{PortError, PortErrorKind};
 
-/// The journal's file.
+/// Name of the journal file.
 const JOURNAL: &str = "journal.json";
-/// The state's file (Constellation).
+/// Name of the state file (Constellation).
 const STATE: &str = "node_state.json";
 /// Neither file has more than a few hundred bytes.
 const MAX_FILE: u64 = 16 * 1024;
@@ -27,7 +27,7 @@ const PRIVATE: u32 = 0o600;
 pub struct StateDirectory(PathBuf);
 
 impl StateDirectory {
-    /// This directory; it is created when something is written.
+    /// Uses this directory, which is created when something is written.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self(path.into())
     }
@@ -54,7 +54,7 @@ impl StateDirectory {
         }
     }
 
-    /// Returns once the disk has it, which takes time: not on a thread that others need.
+    /// Returns once the disk has the data, which takes time: do not call it on a thread that others need.
     async fn write(&self, name: &'static str, content: Vec<u8>) -> Result<(), PortError> {
         let path = self.0.join(name);
         let written = blocking(move || write_whole(&path, &content, PRIVATE)).await;
@@ -80,8 +80,8 @@ pub(super) fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Writes a file with this mode, and the directories above it: a reader sees the old or the new content, even
-/// after a power failure.
+/// Writes a file with this mode, and creates the directories above it. A reader sees either the old or the
+/// new content, even after a power failure.
 ///
 /// # Errors
 /// Nothing was changed, except perhaps directories.

@@ -1,5 +1,5 @@
 //! Plain HTTP to services of the host itself. A proxy or a redirect could answer in their place, so neither
-//! is followed; and without TLS no program has to choose a TLS provider.
+//! is followed. Without TLS, no program has to choose a TLS provider.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -12,21 +12,21 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
-/// Such a service is on the host itself.
+/// Time limit; such a service is on the host itself.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Largest answer.
+/// Maximum size of an answer.
 const MAX_ANSWER: usize = 1024 * 1024;
-/// Port of a URL that names none (RFC 9110, section 4.2.1).
+/// Default port of a URL (RFC 9110, section 4.2.1).
 const PORT: u16 = 80;
 
-/// A call that got no answer.
+/// A call failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HttpError {
     /// The URL is not a plain HTTP URL.
     #[error("not a plain HTTP URL: {0}")]
     Url(String),
-    /// No connection.
+    /// The connection cannot be opened.
     #[error("no connection")]
     Connect(#[source] std::io::Error),
     /// The connection broke, or the answer is not HTTP.
@@ -35,13 +35,13 @@ pub enum HttpError {
     /// It took too long.
     #[error("no answer within {LIMIT:?}")]
     TimedOut,
-    /// It answered with an error.
+    /// The service answered with an error.
     #[error("unexpected answer {0}")]
     Status(u16),
     /// The answer lacks the mark of the service.
     #[error("the answer lacks the header {0} of the service")]
     Stranger(&'static str),
-    /// It answered with more than is reasonable.
+    /// The answer is too large.
     #[error("the answer has more than {MAX_ANSWER} bytes")]
     TooLarge,
 }

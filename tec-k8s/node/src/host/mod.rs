@@ -10,7 +10,7 @@
 //!  MetadataSource ───────────► FileMetadata, and those of QEMU, AWS, Azure, GCP
 //! ```
 //!
-//! *What it is not*: a service. It speaks no gRPC, and knows no TPM; programs assemble the parts. Every
+//! *What it is not*: a service. It provides neither gRPC nor a TPM; programs assemble the parts. Every
 //! program is run through [`Programs`], so that a test can substitute it.
 
 mod directory;

@@ -13,7 +13,7 @@ use tec_core::secret::SecretBytes;
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 
-/// Lines of a failed program's output that are kept.
+/// Number of output lines of a failed program that are kept.
 const KEPT_LINES: usize = 20;
 /// Characters of a bootstrap token: six, a dot, sixteen (Kubernetes, "Authenticating with Bootstrap
 /// Tokens").
@@ -27,27 +27,27 @@ pub struct Call<'c> {
     pub program: &'c str,
     /// Arguments; no secret among them.
     pub arguments: Vec<OsString>,
-    /// What it reads from standard input.
+    /// Data that the program reads from standard input.
     pub input: Option<&'c SecretBytes>,
-    /// It is killed after this time.
+    /// Time after which it is killed.
     pub limit: Duration,
 }
 
-/// A program did not do its work.
+/// A program failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProgramError {
     /// It cannot be run.
-    #[error("{program} cannot be run")]
+    #[error("cannot run {program}")]
     Start {
         /// The program.
         program: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// It took too long, and was killed.
-    #[error("{program} did not end within {limit:?}")]
+    /// It took too long and was killed.
+    #[error("{program} did not finish within {limit:?}")]
     TimedOut {
         /// The program.
         program: String,
@@ -75,7 +75,7 @@ impl ProgramError {
         }
     }
 
-    /// As a failure of an operation that may be retried.
+    /// Turns the error into a failure of an operation that may be retried.
     pub fn during(self, operation: &'static str) -> PortError {
         PortError::new(PortErrorKind::Unavailable, operation).because(self)
     }
@@ -90,7 +90,7 @@ pub trait Programs: fmt::Debug + Send + Sync {
     /// A dropped run kills the program.
     async fn run(&self, call: Call<'_>) -> Result<Vec<u8>, ProgramError>;
 
-    /// Runs one whose output is for people: it goes to this process's own output, as it arrives.
+    /// Runs a program and passes its output on to this process's own output, as it arrives.
     async fn run_shown(&self, call: Call<'_>) -> Result<(), ProgramError> {
         self.run(call).await.map(drop)
     }
@@ -101,7 +101,7 @@ pub trait Programs: fmt::Debug + Send + Sync {
 pub struct HostPrograms(BTreeMap<String, Vec<PathBuf>>);
 
 impl HostPrograms {
-    /// All by name, found through PATH.
+    /// All programs by name, found through PATH.
     pub fn new() -> Self {
         Self::default()
     }

@@ -30,30 +30,30 @@ const VALID: Duration = Duration::days(365);
 /// Bytes of a serial number.
 const SERIAL: usize = 16;
 
-/// A request or the CA's files cannot be used. Nothing of a key is part of the text.
+/// A request or the CA's files cannot be used. The text contains no part of a key.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AuthorityError {
     /// A file cannot be read.
-    #[error("{path} cannot be read")]
+    #[error("cannot read {path}")]
     File {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
-    /// The key is in none of the forms that kubeadm writes.
+    /// The key is not in a format that kubeadm writes.
     #[error("the CA's key is not a PKCS #1, PKCS #8 or SEC 1 key")]
     Key,
     /// The CA's certificate, or the one to be issued.
     #[error("cannot create the certificate")]
     Certificate(#[source] rcgen::Error),
     /// The request is malformed, or not signed by its own key.
-    #[error("the request is not acceptable")]
+    #[error("the certificate request is invalid")]
     Request(#[source] rcgen::Error),
     /// The request asks for more than a node may have.
-    #[error("the request's {0}")]
+    #[error("the certificate request is invalid: its {0}")]
     Refused(&'static str),
 }
 
@@ -67,7 +67,7 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// Of this directory.
+    /// The CA in this directory.
     pub fn new(
         directory: impl Into<PathBuf>,
         clock: Arc<dyn Clock>,
@@ -76,7 +76,7 @@ impl Authority {
         Self { directory: directory.into(), clock, entropy, reserved: BTreeSet::new() }
     }
 
-    /// Also refuses to certify a node with one of these addresses: they belong to others.
+    /// Also refuses to certify a node with one of these addresses: they belong to other nodes.
     #[must_use]
     pub fn reserving(mut self, addresses: BTreeSet<IpAddr>) -> Self {
         let addresses = addresses.into_iter();
@@ -104,7 +104,7 @@ impl Authority {
         Ok((name, request))
     }
 
-    /// The same, with the files in another directory.
+    /// Uses the files in another directory.
     #[must_use]
     pub fn of_directory(&self, directory: &Path) -> Self {
         Self { directory: directory.to_owned(), ..self.clone() }
@@ -144,7 +144,7 @@ fn read(path: &Path) -> Result<Vec<u8>, AuthorityError> {
     fs::read(path).map_err(|source| AuthorityError::File { path: path.to_owned(), source })
 }
 
-/// In the forms that kubeadm, and older tools, write.
+/// Parses a key in a format that kubeadm or older tools write.
 fn ca_key(pem: &SecretBytes) -> Result<KeyPair, AuthorityError> {
     let malformed = |_| AuthorityError::Key;
     let text = pem.expose("sign a kubelet's certificate");
@@ -229,7 +229,7 @@ impl KubeletSigner for Authority {
         })
     }
 
-    /// Files are read, and an RSA key takes its time: on a thread that may block.
+    /// Runs on a thread that may block: files are read, and signing with an RSA key takes time.
     async fn sign(&self, csr: &[u8]) -> Result<String, PortError> {
         let operation = "sign a kubelet's certificate";
         let (authority, csr) = (self.clone(), csr.to_vec());

@@ -12,10 +12,10 @@ use tec_core::time::Timestamp;
 use tec_tpm::atls::HclSource;
 use tec_tpm::direct::Tpm;
 
-/// Where the paravisor keeps its report (Azure, guest attestation for confidential VMs).
+/// NV index where the paravisor keeps its report (Azure, guest attestation for confidential VMs).
 const REPORT_INDEX: u32 = 0x0140_0001;
-/// A certificate changes with the processor's firmware, which takes a reboot. It is requested again
-/// anyway, because the first answer may have come from a different host.
+/// How long a certificate is kept. It changes only with the processor's firmware, which needs a reboot, but
+/// the first answer may have come from a different host.
 const FRESH_SECONDS: i64 = 60 * 60;
 
 type Cause = Box<dyn Error + Send + Sync>;
@@ -35,13 +35,13 @@ pub struct AzureSource {
 }
 
 impl AzureSource {
-    /// Of this TPM.
+    /// Uses this TPM.
     pub fn new(tpm: Arc<Tpm>, certificates: AzureCertificates) -> Self {
         Self { tpm, certificates, cached: Mutex::default() }
     }
 
-    /// Evidence is created on threads that may block, some of them within a runtime that cannot wait here: so
-    /// the request gets a thread and a runtime of its own.
+    /// Evidence is created on threads that may block, some of them within a runtime that cannot wait here, so
+    /// the request gets its own thread and runtime.
     fn fetch(&self) -> Result<Vec<u8>, PortError> {
         let failed = |error: Cause| {
             let operation = "ask for the certificate of the processor's key";
@@ -63,7 +63,7 @@ impl HclSource for AzureSource {
         report.ok_or_else(|| "the TPM has no report of a paravisor".into())
     }
 
-    /// One asks, the others wait for its result.
+    /// One caller sends the request; the others wait for its result.
     fn vcek(&self) -> Result<Vec<u8>, Cause> {
         let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
         let now = SystemClock.now();

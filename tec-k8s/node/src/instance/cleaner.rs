@@ -2,7 +2,7 @@
 
 use tokio::sync::watch;
 
-/// Stops init server and join client. Cheap to clone; all clones share one state.
+/// Stops the init server and the join client. Cheap to clone; all clones share one state.
 #[derive(Clone, Debug)]
 pub struct Cleaner(watch::Sender<bool>);
 
@@ -13,12 +13,12 @@ impl Default for Cleaner {
 }
 
 impl Cleaner {
-    /// Nothing has been announced yet.
+    /// Creates a cleaner that has announced nothing yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Announces the end; repeating it changes nothing. Never blocks, whether or not anyone listens.
+    /// Announces the end; repeating it changes nothing. Never blocks, even if nobody listens.
     pub fn clean(&self) {
         self.0.send_replace(true);
     }
@@ -28,7 +28,7 @@ impl Cleaner {
         self.0.subscribe()
     }
 
-    /// Resolves once it was announced.
+    /// Resolves once the end is announced.
     pub async fn cleaned(&self) {
         // The sender lives as long as `self`.
         let _ = self.stop().wait_for(|stop| *stop).await;

@@ -1,4 +1,4 @@
-//! Whether the clock of this node can be right.
+//! Checks whether the clock of this node can be right.
 
 use tec_core::code::Code;
 use tec_core::port::{Clock, PortError, PortErrorKind};
@@ -26,7 +26,7 @@ pub(super) fn check(clock: &dyn Clock) -> Result<(), PortError> {
 }
 
 /// Checks that a certificate, PEM, that the cluster has just issued is valid by this clock. Text that is not
-/// a certificate is not judged here.
+/// a certificate is accepted here.
 ///
 /// # Errors
 /// TEC-B425.

@@ -1,4 +1,5 @@
-//! What nodes install, in a file that admins write: for the first node, and for those that join.
+//! The components that nodes install, from a file that admins write: for the first node, and for those that
+//! join.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Where join services are, according to metadata, and what they must prove.
+//! Finds join services in the metadata; also states what they must prove.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub struct Discovery {
 }
 
 impl Discovery {
-    /// `endpoint` verifies what metadata can only claim.
+    /// `endpoint` verifies what the metadata only claims.
     pub fn new(metadata: Arc<dyn MetadataSource>, endpoint: Endpoint, port: u16) -> Self {
         Self { metadata, endpoint, port }
     }

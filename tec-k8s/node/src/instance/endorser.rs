@@ -21,12 +21,12 @@ pub struct TpmEndorser {
 }
 
 impl TpmEndorser {
-    /// Over this TPM.
+    /// Uses this TPM.
     pub fn new(tpm: Arc<dyn AnyTpm>, handle: AkHandle) -> Self {
         Self { tpm, handle, offer: Arc::default() }
     }
 
-    /// On a thread that may block.
+    /// Runs on a thread that may block.
     async fn ask<T: Send + 'static>(
         &self,
         ask: impl FnOnce(&dyn AnyTpm, AkHandle) -> Result<T, TpmError> + Send + 'static,

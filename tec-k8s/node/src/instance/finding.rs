@@ -1,4 +1,4 @@
-//! What stops a node, as a code with its next step.
+//! The problem that stops a node, as a code with its next step.
 
 use std::error::Error;
 use std::io;

@@ -13,7 +13,7 @@ use tonic::{Request, Response, Status};
 
 use crate::instance::cleaner::Cleaner;
 
-/// What this program logged.
+/// The log of this program.
 #[derive(Clone, Copy, Debug)]
 struct OwnLog;
 
@@ -34,7 +34,7 @@ pub struct InitGate {
 }
 
 impl InitGate {
-    /// In front of this service.
+    /// Wraps this service.
     pub fn new(service: InitService, cleaner: Cleaner) -> Self {
         Self {
             service: Arc::new(service.with_log(Arc::new(OwnLog))),

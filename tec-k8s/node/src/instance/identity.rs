@@ -26,7 +26,8 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// For a node with this name and address; `authority` determines how to sign, but not with which CA.
+    /// Creates the identity of a node with this name and address; `authority` determines how to sign, but not
+    /// with which CA.
     ///
     /// # Errors
     /// The cryptography provider generates no key.
@@ -38,7 +39,7 @@ impl Identity {
         Self::of_pair(&KeyPair::generate()?, name, address, authority)
     }
 
-    /// With the key in this file, if an earlier process left one.
+    /// Uses the key in this file, if an earlier process left one.
     ///
     /// # Errors
     /// It is not a key, or the cryptography provider generates none.

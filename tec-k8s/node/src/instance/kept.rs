@@ -32,7 +32,7 @@ const MODE: u32 = 0o600;
 pub struct TicketFile(PathBuf);
 
 impl TicketFile {
-    /// In the directory of the node's state.
+    /// Uses the directory of the node's state.
     pub fn new(directory: impl Into<PathBuf>) -> Self {
         Self(directory.into().join(FILE))
     }
@@ -56,7 +56,7 @@ impl TicketFile {
         PortError::new(PortErrorKind::Unavailable, operation).because(error)
     }
 
-    /// Removes it: the node is a member.
+    /// Removes the ticket, once the node is a member.
     ///
     /// # Errors
     /// It cannot be removed.
@@ -70,7 +70,7 @@ impl TicketFile {
     }
 }
 
-/// Tickets from a source, of which the first counts.
+/// Tickets from a source; only the first one is used.
 #[derive(Debug)]
 #[expect(clippy::exhaustive_structs, reason = "callers write all of it out")]
 pub struct KeptTickets<'k> {

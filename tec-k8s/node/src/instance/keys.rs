@@ -1,4 +1,5 @@
-//! Where data keys come from: what tec-k8s opens, and Trustees, to which this machine attests with its TPM.
+//! Where data keys come from: the key services that tec-k8s opens, and Trustees, to which this machine
+//! attests with its TPM.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use tec_core::system::SystemEntropy;
 use tec_trustee::client::{Deadlines, RcarClient, RcarError};
 
 /// Every key service that this program was built with; `attester` proves its machine to Trustees. Keys are
-/// not kept on the disk of `own_disk`: its device and its mount point.
+/// not stored on `own_disk`, given as its device and its mount point.
 pub fn services(attester: Arc<dyn Attester>, own_disk: Vec<PathBuf>) -> Arc<dyn KeyServices> {
     let released = Arc::new(Trustee { attester });
     let entropy = Arc::new(SystemEntropy);

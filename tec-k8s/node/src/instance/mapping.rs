@@ -16,7 +16,7 @@ use crate::instance::settings::Disk;
 
 /// Readable only by root.
 const MARK_MODE: u32 = 0o400;
-/// Argon2id, and a check of the file system.
+/// Time limit: Argon2id and a check of the file system.
 const LIMIT: Duration = Duration::from_mins(5);
 
 /// Writes the key, starts the units, and reads the state.
@@ -31,8 +31,8 @@ pub struct SystemdMapping {
 }
 
 impl SystemdMapping {
-    /// `recovering` is written before the key; the units map and mount the disk, in this order; `state` is on
-    /// it.
+    /// `recovering` is written before the key; `units` map and mount the disk, in this order; `state` is on
+    /// the disk.
     pub fn new(
         disk: Arc<LuksDisk>,
         recovering: PathBuf,

@@ -1,4 +1,4 @@
-//! An instance that becomes a node: the parts of `bootstrapper`, assembled from its settings.
+//! Turns an instance into a node: the parts of `bootstrapper`, assembled from its settings.
 
 pub mod authority;
 pub mod azure;

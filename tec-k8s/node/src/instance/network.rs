@@ -19,9 +19,9 @@ use crate::host::ClusterNetwork;
 
 /// Field manager of the objects.
 const MANAGER: &str = "tec-bootstrapper";
-/// Largest file.
+/// Maximum size of the file.
 const MAX_FILE: u64 = 4 * 1024 * 1024;
-/// The API server was just created, on this machine.
+/// Time limit of a request: the API server was just created, on this machine.
 const LIMIT: Duration = Duration::from_mins(2);
 
 /// An object, and its kind.

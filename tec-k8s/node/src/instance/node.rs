@@ -34,8 +34,8 @@ use crate::instance::settings::{Metadata, Settings, TpmSettings};
 use crate::instance::trust::Trust;
 use crate::rpc::Endorser;
 
-/// Free space that a node must have before it is locked: journal, state, keys and certificates take a small
-/// part of it.
+/// Free space that a node must have before it is locked: journal, state, keys and certificates need only a
+/// small part of it.
 const LEAST_FREE: u64 = 16 * 1024 * 1024;
 
 /// An open TPM that attests for this machine.
@@ -128,13 +128,13 @@ pub fn measurements(path: &Path) -> anyhow::Result<Measurements> {
     Ok(read)
 }
 
-/// Whether bootstrapping is still to be done.
+/// Whether the node must still be bootstrapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers must handle every state")]
 pub enum Standing {
     /// The node is a member.
     Member,
-    /// A process of this boot began, and died.
+    /// A process of this boot began, but died.
     Begun,
     /// Nothing has been done yet.
     New,
@@ -202,12 +202,12 @@ impl Node {
         keys::services(attester, self.own_disk.clone())
     }
 
-    /// Whether no cluster owns the state disk yet. Recovery puts a cluster's key where the first passphrase
-    /// was, and records that beforehand.
+    /// Whether no cluster owns the state disk yet. Recovery replaces the first passphrase with a cluster's
+    /// key, and records that beforehand.
     ///
     /// # Errors
     /// The header cannot be read, or is refused, or the first passphrase opens a disk that this boot did not
-    /// create: whoever did may know its volume key.
+    /// create: whoever created it may know its volume key.
     pub async fn has_new_disk(&self) -> Result<bool, PortError> {
         if self.recovering().exists() || !self.disk.is_new().await? {
             return Ok(false);
@@ -225,10 +225,11 @@ impl Node {
             .with_code(Code::BootstrapForeignDisk))
     }
 
-    /// Checks that journal and state would be on the state disk, the only encrypted one, and have room there.
+    /// Checks that journal and state would be on the state disk, the only encrypted one, and that there is
+    /// room for them.
     ///
     /// # Errors
-    /// They would not, or the disk's header is refused.
+    /// They would be elsewhere, there is no room, or the disk's header is refused.
     pub async fn keeps_state_on_disk(&self, settings: &Settings) -> anyhow::Result<()> {
         check_room(&settings.state_directory)?;
         if settings.disk.dangerous_state_elsewhere {
@@ -247,7 +248,8 @@ impl Node {
         Err(CodedError::new(Code::BootstrapNotPrepared, context).into())
     }
 
-    /// In memory: exists if recovery may have replaced the first passphrase in this boot.
+    /// Path of a file in memory, which exists if recovery may have replaced the first passphrase in this
+    /// boot.
     pub fn recovering(&self) -> PathBuf {
         self.paths.scratch().join("recovering")
     }
@@ -269,7 +271,7 @@ impl Node {
         Ok(file)
     }
 
-    /// Where this node stands, according to its marker and journal.
+    /// The bootstrap state of this node, according to its marker and journal.
     ///
     /// # Errors
     /// The TPM or the journal cannot be read, or the marker does not match the journal.
@@ -289,8 +291,8 @@ impl Node {
         }
     }
 
-    /// The server end, whose evidence clients of this node evaluate; it evaluates none. Older clients, which
-    /// cannot receive evidence over the connection, find it in the certificate: they decide what they
+    /// The server end. Clients of this node evaluate its evidence; it evaluates none itself. Older clients,
+    /// which cannot receive evidence over the connection, find it in the certificate, and decide what they
     /// require.
     ///
     /// # Errors

@@ -10,10 +10,11 @@ use tec_core::port::{Entropy, PortError};
 
 use crate::instance::finding::describe;
 
-/// Maximum number of doublings; by then the first wait has become half a minute (Constellation).
+/// Maximum number of doublings; the wait is then half a minute (Constellation).
 const MAX_DOUBLINGS: u32 = 5;
 
-/// Between half of the wait and all of it, so that nodes that boot together do not ask at the same time.
+/// A random time between half of the wait and all of it, so that nodes that boot together do not ask at the
+/// same time.
 #[derive(Clone, Debug)]
 pub struct JitteredPause {
     first: Duration,
@@ -21,7 +22,7 @@ pub struct JitteredPause {
 }
 
 impl JitteredPause {
-    /// With this first wait.
+    /// Starts with this wait.
     pub fn new(first: Duration, entropy: Arc<dyn Entropy>) -> Self {
         Self { first, entropy }
     }

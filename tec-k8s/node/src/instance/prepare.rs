@@ -16,7 +16,7 @@ use crate::instance::{finding, mapping};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "all or nothing")]
 pub enum Erase {
-    /// Nothing that anyone may need.
+    /// Only what nobody can need.
     Nothing,
     /// Everything on it.
     Everything,

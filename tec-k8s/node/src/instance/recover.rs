@@ -29,7 +29,7 @@ use crate::instance::transport::Bounds;
 
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 
-/// Keys, and where they come from.
+/// Keys, and their source.
 type Offer = (KeySource, OfferedKeys);
 
 /// Runs until the disk is open, or `stop`. A node with a new disk has nothing to recover.
@@ -130,8 +130,8 @@ fn operator_offer(keys: crate::rpc::RecoveredKeys) -> Offer {
     (KeySource::Operator, offered)
 }
 
-/// Asks join services forever. If it cannot even begin, it reports that and tries again: an operator may
-/// recover the disk in the meantime.
+/// Asks join services forever. If it cannot start, it reports that and tries again: an operator may recover
+/// the disk in the meantime.
 async fn rejoin(
     settings: &Settings,
     node: &Node,

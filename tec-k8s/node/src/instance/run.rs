@@ -82,7 +82,10 @@ async fn become_member(settings: &Settings, stop: impl Future<Output = ()>) -> a
         let parts = Parts::new(settings, &node).await?;
         match join(settings, &node, &parts).await? {
             JoinOutcome::Joined(cluster) => tracing::info!(%cluster, "the node is a member"),
-            _ => anyhow::bail!("another process of this node did it first"),
+            _ => anyhow::bail!(
+                "cannot join: this node was initialized in the meantime, or is \
+                 already a member"
+            ),
         }
         Ok(exit::OK)
     };
@@ -193,7 +196,7 @@ async fn bootstrap(settings: &Settings, node: &Node, cleaner: &Cleaner) -> anyho
     Ok(exit::OK)
 }
 
-/// Asks the platform until it answers: instances are set up while they boot.
+/// Asks the platform until it answers: instances are still being set up while they boot.
 async fn patiently<T>(pause: &dyn Pause, ask: impl AsyncFn() -> Result<T, PortError>) -> T {
     let mut doublings = 0;
     loop {
@@ -303,9 +306,9 @@ fn kubeadm_settings(api_server: String, from: &Kubernetes) -> anyhow::Result<Kub
     Ok(settings)
 }
 
-/// The first node asked no join service; the one that runs on it takes its claim from here. It is written
-/// before the node can be a member: a process that dies then must not leave a member whose name and disk
-/// anyone may claim.
+/// The first node asked no join service; the join service that runs on it takes its claim from here. The
+/// claim is written before the node can be a member: a process that dies afterwards must not leave a member
+/// whose name and disk anyone may claim.
 async fn note_founder(settings: &Settings, node: &Node, this: &Instance) -> anyhow::Result<()> {
     if this.role != Role::ControlPlane {
         return Ok(());

@@ -10,11 +10,11 @@ use tec_core::digest::Sha256Digest;
 use tec_core::secret::SecretBytes;
 use tokio::sync::Semaphore;
 
-/// Prefixes of bcrypt hashes; the letter distinguishes versions that agree on these secrets.
+/// Prefixes of bcrypt hashes; the letter distinguishes versions that give the same result for these secrets.
 const BCRYPT: [&str; 3] = ["$2a$", "$2b$", "$2y$"];
-/// Highest cost, as a power of two: more would take half a minute for every guess of a stranger.
+/// Highest cost, as a power of two: with more, each guess of a stranger would take half a minute.
 const MAX_COST: u32 = 14;
-/// Longest secret; bcrypt reads no more than 72 bytes.
+/// Maximum length of a secret; bcrypt reads no more than 72 bytes.
 const MAX_SECRET: usize = 72;
 
 /// `sha256:<64 hex>` over a secret of 32 random bytes, since a secret that cannot be guessed needs no slow

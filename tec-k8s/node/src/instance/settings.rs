@@ -30,15 +30,15 @@ const VARIANT: &str = "qemu-vtpm";
 #[serde(deny_unknown_fields, default)]
 #[expect(clippy::exhaustive_structs, reason = "a file of settings, read whole")]
 pub struct Settings {
-    /// Where Init is served.
+    /// Listening address of Init.
     pub listen: SocketAddr,
-    /// Where Recover is served.
+    /// Listening address of Recover.
     pub recovery_listen: SocketAddr,
     /// Key services and stores that callers of Recover may name, as URIs without credentials.
     pub recovery_key_services: Vec<String>,
     /// Port of join services on control planes.
     pub join_port: u16,
-    /// On the state disk: journal and state of the node.
+    /// Directory on the state disk with the journal and the state of the node.
     pub state_directory: PathBuf,
     /// Root of the host's paths.
     pub root: PathBuf,
@@ -50,14 +50,13 @@ pub struct Settings {
     pub disk: Disk,
     /// What join services must prove.
     pub join_services: Trust,
-    /// File with the ticket with which an admin allows this node to be a control plane.
+    /// File with the ticket by which an admin allows this node to be a control plane.
     pub control_plane_ticket: Option<PathBuf>,
     /// Properties of clusters.
     pub kubernetes: Kubernetes,
-    /// Also serve clients of Init that send the master secret in the place that it had before there were
-    /// URIs.
+    /// Also serve clients of Init that send the master secret in the field used before there were URIs.
     pub accept_older_master_secret: bool,
-    /// Commands for programs that are not run by their names.
+    /// Commands for programs that cannot be run by name.
     pub programs: BTreeMap<String, Vec<PathBuf>>,
 }
 
@@ -125,7 +124,7 @@ impl Default for Metadata {
 #[serde(deny_unknown_fields, default)]
 #[expect(clippy::exhaustive_structs, reason = "a file of settings, read whole")]
 pub struct TpmSettings {
-    /// How to reach it.
+    /// Settings for accessing the source.
     pub tcti: String,
     /// Handle of the attestation key, hexadecimal (default 0x81000003 with `azure-sev-snp`, otherwise
     /// 0x81010002).
@@ -135,7 +134,8 @@ pub struct TpmSettings {
     /// With `azure-sev-snp`: base URL of the service that certifies the processor's key, if it is not the
     /// usual one.
     pub vcek_url: Option<String>,
-    /// With `azure-sev-snp`: that certificate, PEM or DER, in case the service has none.
+    /// With `azure-sev-snp`: file with the certificate of the processor's key, PEM or DER, in case the
+    /// service has none.
     pub vcek_file: Option<PathBuf>,
 }
 
@@ -158,10 +158,10 @@ impl Default for TpmSettings {
 pub struct Disk {
     /// Device with the LUKS2 header.
     pub device: PathBuf,
-    /// File with the passphrase that it was created with; recovery writes the disk's key there.
+    /// File with the passphrase that the disk was created with; recovery writes the disk's key there.
     pub key_file: PathBuf,
     /// File to which recovery writes the checked header. The unit that maps the disk must name it (`header=`
-    /// of crypttab(5)), otherwise it trusts whatever header the disk contains at that time.
+    /// of crypttab(5)), otherwise the unit trusts whatever header the disk contains at that time.
     pub header_file: PathBuf,
     /// Units that map and mount it, in this order.
     pub units: Vec<String>,
@@ -197,13 +197,13 @@ impl Default for Disk {
 pub struct Kubernetes {
     /// Name in kubeconfigs.
     pub cluster_name: Option<String>,
-    /// Further names in the API server's certificate.
+    /// Additional names in the API server's certificate.
     pub certificate_names: Vec<String>,
     /// Subnet of services.
     pub service_subnet: Option<String>,
     /// Subnet of pods; empty if the network plugin has its own.
     pub pod_subnet: Option<String>,
-    /// What serves DNS to pods.
+    /// DNS server for pods.
     pub dns: ClusterDns,
     /// File with a `KubeProxyConfiguration` that replaces the default one.
     pub kube_proxy: Option<PathBuf>,
@@ -211,7 +211,7 @@ pub struct Kubernetes {
     pub network: Option<PathBuf>,
     /// Socket of the container runtime.
     pub cri_socket: Option<String>,
-    /// `external` with a cloud's controllers.
+    /// `external` if a cloud provider's controllers run.
     pub cloud_provider: String,
     /// Errors of kubeadm's preflight that are known and harmless.
     pub ignored_preflight_errors: Vec<String>,

@@ -1,4 +1,4 @@
-//! What a join would result in, without joining: no ticket is requested, and nothing is changed.
+//! Predicts the result of a join, without joining: no ticket is requested, and nothing is changed.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::instance::discover::Discovery;
 use crate::instance::node::Node;
 use crate::instance::settings::Settings;
 
-/// What a node that wants to join has, and finds.
+/// What a node that wants to join has and finds.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Survey {
@@ -22,7 +22,7 @@ pub struct Survey {
     pub ak: Fingerprint,
     /// What its TPM reports about the cluster that it belongs to.
     pub marker: Result<MarkerState, PortError>,
-    /// Id of its state disk, and whether that is new.
+    /// ID of its state disk, and whether the disk is new.
     pub disk: Result<(DiskId, bool), PortError>,
     /// The instance, according to the platform.
     pub instance: Result<Instance, PortError>,
@@ -40,7 +40,7 @@ pub struct JoinServiceSeen {
     pub met: Result<(), PortError>,
 }
 
-/// Examines everything, whatever fails.
+/// Examines everything, even if a part fails.
 ///
 /// # Errors
 /// The settings are wrong, or the TPM does not answer.

@@ -30,49 +30,49 @@ use tower::{Service, ServiceExt as _};
 
 pub use self::connect::{dial, reach};
 
-/// A client that waits for an init should see that the node is alive (Constellation).
+/// Interval between pings: a client that waits for an init should see that the node is alive (Constellation).
 const PING: Duration = Duration::from_secs(15);
-/// Concurrent connections.
+/// Maximum number of concurrent connections.
 const MAX_CONNECTIONS: usize = 64;
-/// Concurrent connections from one network: all nodes of a cluster may come through one address.
+/// Maximum number of concurrent connections from one network: all nodes of a cluster may share one address.
 const MAX_OF_A_NETWORK: usize = 32;
-/// Largest header block of a call in bytes, decompressed.
+/// Maximum size of a call's header block in bytes, decompressed.
 const MAX_HEAD: u32 = 16 << 10;
-/// Calls that a client reset and that are still kept.
+/// Maximum number of calls that a client reset and that are still kept.
 const MAX_RESETS: usize = 32;
-/// After this time a connection accepts no more calls, and ends with its last one, so that nobody keeps a
-/// connection for nothing.
+/// After this time a connection accepts no more calls, and ends with its last one, so that nobody holds an
+/// idle connection.
 const IDLE_LIMIT: Duration = Duration::from_mins(1);
-/// A call that is still running then is cut off: its caller may have stopped reading.
+/// After this time, a call that is still running is canceled: its caller may have stopped reading.
 const LAST_LIMIT: Duration = Duration::from_hours(1);
-/// More calls than bounds allow on a connection: taking all of these permits waits until none runs.
+/// Number of permits, more than the calls allowed on a connection: taking all of them waits until no call
+/// runs.
 const CALLS: u32 = 1024;
-/// Running calls may finish until then.
+/// Until then, running calls may finish.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Limits on what a client, who may be a stranger, can make a server hold.
+/// Limits on the resources that a client, possibly a stranger, can make a server hold.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "servers write all of it out")]
 pub struct Bounds {
-    /// Bytes of a message with its frame.
+    /// Maximum size of a message in bytes, with its frame.
     pub message: usize,
-    /// Concurrent calls on a connection.
+    /// Maximum number of concurrent calls on a connection.
     pub calls: u32,
-    /// Time by which a message that was begun must be complete. Clients of the older
-    /// implementation's Recover, which was a stream, wait for an answer before the end, and get one
-    /// that explains this.
+    /// Time by which a message that was begun must be complete. In the older implementation, Recover was a
+    /// stream: its clients wait for an answer before they end the stream, and get one that explains this.
     pub time: Duration,
 }
 
 impl Bounds {
-    /// For Init: older clients also send the charts of a cluster, which nobody reads any more.
+    /// Limits for Init: older clients also send the charts of a cluster, which are no longer read.
     pub const INIT: Self = Self {
         message: 4 << 20,
         // One that runs, and one that is told so.
         calls: 2,
         time: Duration::from_mins(1),
     };
-    /// For Recover, with two URIs, and the join service, with a certificate request.
+    /// Limits for Recover, with two URIs, and for the join service, with a certificate request.
     pub const SMALL: Self = Self { message: 64 << 10, calls: 4, time: Duration::from_secs(10) };
 }
 
@@ -100,7 +100,8 @@ pub async fn serve<S>(
     serve_current(listener, || (endpoint.clone(), service.clone()), bounds, stop).await;
 }
 
-/// The same, but what judges a connection and answers its calls may change from one connection to the next.
+/// Like [`serve`], but the parts that check a connection and answer its calls may change from one connection
+/// to the next.
 ///
 /// # Cancel safety
 /// Dropping the future closes all connections.
@@ -279,7 +280,7 @@ async fn unused(running: &Semaphore) -> Result<hyper::Result<()>, Elapsed> {
     Ok(Ok(()))
 }
 
-/// The whole message of a call; every call of ours has one. Nothing reads it before that.
+/// Reads the whole message of a call, before anything else does; each of our calls has exactly one.
 async fn arrived<B>(request: Request<B>, bounds: Bounds) -> Result<Message, Status>
 where
     B: hyper::body::Body,
@@ -306,13 +307,13 @@ fn too_large() -> Status {
     Status::resource_exhausted("the message is too large for this call")
 }
 
-/// A peer that attested with a key is known by it, and by the cluster that it is in.
+/// A peer that attested with a key is identified by the key, and by the cluster that it is in.
 fn caller<IO>(stream: &AtlsStream<IO>) -> Option<Caller> {
     let peer = stream.peer()?;
     Some(Caller::dangerous_assume(peer.ak()?.clone(), marker(peer)?))
 }
 
-/// Mismatches in registers that only warn are logged for people: the peer is accepted all the same.
+/// Mismatches in registers that only cause warnings are logged; the peer is accepted anyway.
 fn tell_warnings<IO>(stream: &AtlsStream<IO>) {
     let Some(peer) = stream.peer() else { return };
     for one in peer.warnings() {

@@ -13,7 +13,7 @@ use tec_tpm::atls::{AkTrust, AnyAk, AzureSnpAk, ChannelBinding, EveryTrust, Pinn
 use tec_tpm::ek::CredentialIssuer;
 use tec_tpm::snp::{Policy, Tcb};
 
-/// What the other end must prove. Without keys it is refused.
+/// What the other end must prove. If no keys are set, it is refused.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, default)]
 #[expect(clippy::exhaustive_structs, reason = "a file of settings, read whole")]
@@ -31,15 +31,17 @@ pub struct Trust {
     /// With `azure-sev-snp`, accept keys that a genuine processor vouches for, in guests with one of these ID
     /// keys: SHA-384, hexadecimal.
     pub snp_id_keys: Vec<GuestDigest>,
-    /// The same, in guests with one of these measurements.
+    /// With `azure-sev-snp`, accept keys that a genuine processor vouches for, in guests with one of these
+    /// measurements.
     pub snp_measurements: Vec<GuestDigest>,
-    /// With either of them, the key that certified the ID key must be one of these: SHA-384, hexadecimal.
-    pub snp_author_keys: Vec<GuestDigest>,
-    /// With either of them, the data that the host provided at launch must be one of these: 32 bytes,
+    /// With ID keys or measurements, the key that certified the ID key must be one of these: SHA-384,
     /// hexadecimal.
+    pub snp_author_keys: Vec<GuestDigest>,
+    /// With ID keys or measurements, the data that the host provided at launch must be one of these: 32
+    /// bytes, hexadecimal.
     pub snp_host_data: Vec<HostData>,
-    /// With either of them, the oldest accepted firmware of the guests' hosts: boot loader, TEE, SNP and
-    /// microcode, separated by commas.
+    /// With ID keys or measurements, the oldest accepted firmware of the guests' hosts: boot loader, TEE, SNP
+    /// and microcode, separated by commas.
     pub snp_minimum_tcb: Option<MinimumTcb>,
     /// Accept any key: anyone on the network path can be the other end.
     pub dangerous_any_attestation_key: bool,
@@ -60,10 +62,10 @@ impl Trust {
         }
     }
 
-    /// Checks that the settings do not contradict each other.
+    /// Checks that the settings are consistent.
     ///
     /// # Errors
-    /// They do.
+    /// They contradict each other.
     pub fn check(&self) -> anyhow::Result<()> {
         anyhow::ensure!(
             self.attestation_keys.is_empty() || !self.dangerous_any_attestation_key,
@@ -123,7 +125,7 @@ impl Trust {
         })
     }
 
-    /// The trust in a key that is judged before its endorsement key is: only the platform.
+    /// Trust in an attestation key before its endorsement key is checked: only the platform is checked.
     ///
     /// # Security
     /// A caller that accepts peers by this must ask them to prove an endorsement key, and do nothing for them
@@ -136,7 +138,7 @@ impl Trust {
         }
     }
 
-    /// Which keys are trusted. Dangerous settings are logged.
+    /// The keys that are trusted. Dangerous settings are logged.
     pub fn keys(&self) -> Arc<dyn AkTrust> {
         self.warn();
         if self.dangerous_any_attestation_key {

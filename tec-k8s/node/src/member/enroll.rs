@@ -24,7 +24,7 @@ use crate::rpc::{Enrollments, Settled};
 use tec_k8s::api::{TrustedExecutionCluster, approval_matcher};
 use tec_k8s::client::{KubeRegistry, is_conflict, port_error};
 
-/// How often someone else may change the members at the same time.
+/// How often an update is retried when someone else changes the members at the same time.
 const ATTEMPTS: usize = 16;
 
 /// Members in the namespace of a registry, which holds their machines.
@@ -32,7 +32,7 @@ const ATTEMPTS: usize = 16;
 pub struct KubeEnrollments(KubeRegistry);
 
 impl KubeEnrollments {
-    /// In the namespace of this registry.
+    /// Keeps members in the namespace of this registry.
     pub fn new(registry: KubeRegistry) -> Self {
         Self(registry)
     }
@@ -53,7 +53,7 @@ impl KubeEnrollments {
         }
     }
 
-    /// The machine of a claim; the one with the disk's id if an earlier version bound exactly this key to it.
+    /// The machine of a claim; the one with the disk's ID if an earlier version bound exactly this key to it.
     ///
     /// # Errors
     /// The API server refuses.
@@ -73,7 +73,7 @@ impl KubeEnrollments {
         found.map_err(|error| port_error("read the members", error))
     }
 
-    /// All current and removed members.
+    /// Reads all current and removed members.
     ///
     /// # Errors
     /// The API server refuses, or someone wrote something that is not a claim.
@@ -108,10 +108,10 @@ impl KubeEnrollments {
         self.change(&claim.name, end).await
     }
 
-    /// Lets every key have the name of removed members.
+    /// Lets any key have the names of removed members.
     ///
     /// # Security
-    /// Whoever has the certificate of a removed member is, to the API server, the new node with this name.
+    /// To the API server, whoever holds the certificate of a removed member is the new node with this name.
     ///
     /// # Errors
     /// As for [`Self::roll`].
@@ -166,7 +166,7 @@ impl KubeEnrollments {
     }
 
     /// Registers the machine of a claim unless it exists. A node that would only leave a Machine behind gets
-    /// none: there may be any number of disks, and of keys in one TPM.
+    /// none: there may be any number of disks, and any number of keys in one TPM.
     async fn register(
         &self,
         claim: &Claim,
@@ -197,7 +197,7 @@ impl KubeEnrollments {
     }
 }
 
-/// The id that the machines of members had before they got one of their own.
+/// The ID that the machines of members had before they got one of their own.
 fn older_id(disk: DiskId) -> Result<MachineId, PortError> {
     disk.to_string().parse().map_err(|error| {
         PortError::new(PortErrorKind::Internal, format!("name the machine of disk {disk}"))
@@ -238,7 +238,7 @@ fn ensure_not_refused(others: &[(AkRecord, Option<Machine>)]) -> Result<(), Port
     Err(PortError::new(PortErrorKind::Denied, operation))
 }
 
-/// A TPM is one machine, whichever of its keys it presents.
+/// A TPM is one machine, whichever key it presents.
 fn ensure_no_other_machine(others: &[(AkRecord, Option<Machine>)]) -> Result<(), PortError> {
     let Some(machine) = others.iter().find_map(|(_, machine)| machine.as_ref()) else {
         return Ok(());
@@ -359,7 +359,7 @@ mod tests {
         registry
     }
 
-    /// Whether a key of a TPM is refused: any, and one of a new machine.
+    /// Whether a key of a TPM is refused: any key, and a key of a new machine.
     async fn refusals(registry: &MemoryRegistry, ek: Fingerprint, key: u64) -> (bool, bool) {
         let ak = sample::public_key(key).fingerprint();
         let others = others(registry, registry, ek, &ak).await.unwrap();

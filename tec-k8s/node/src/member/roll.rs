@@ -24,9 +24,10 @@ use tec_core::time::Timestamp;
 pub(super) const NAME: &str = "tec-members";
 /// Prefix of keys for removed members; no fingerprint begins with it.
 const DISK: &str = "disk-";
-/// Bytes of an object (Kubernetes, "ConfigMaps"): about two thousand members, or five thousand removed ones.
+/// Maximum size of the object in bytes (Kubernetes, "ConfigMaps"): about two thousand members, or five
+/// thousand removed ones.
 const ROOM: usize = 1024 * 1024;
-/// Longest line of a removed member: its UUID, a name of 253 bytes, a fingerprint, a time.
+/// Maximum length of the line of a removed member: its UUID, a name of 253 bytes, a fingerprint, a time.
 const RESERVED: usize = 512;
 /// How long the name of a removed member is held: as long as kubelet client certificates are valid, those
 /// from a join and those that the controller manager signs by default (`--cluster-signing-duration`), plus a
@@ -47,7 +48,7 @@ pub struct Removed {
     pub role: Role,
     /// When it was removed.
     pub removed: Timestamp,
-    /// Who may have its name.
+    /// Who else may have its name.
     pub name_use: NameUse,
 }
 
@@ -57,7 +58,7 @@ pub struct Removed {
 #[serde(rename_all = "lowercase")]
 #[expect(clippy::exhaustive_enums, reason = "held or not")]
 pub enum NameUse {
-    /// Nobody, until that certificate has expired.
+    /// Nobody, until that client certificate has expired.
     #[default]
     Held,
     /// Everyone: an admin allowed it.
@@ -127,8 +128,8 @@ fn malformed(key: &str) -> PortError {
 }
 
 impl Roll {
-    /// From an object. One malformed line makes all of it unreadable: whose name or disk it reserves is not
-    /// known.
+    /// From an object. One malformed line makes the whole object unreadable, because the name or disk that
+    /// the line reserves is not known.
     pub(super) fn of(object: &ConfigMap) -> Result<Self, PortError> {
         let mut roll = Self::default();
         for (key, json) in object.data.iter().flatten() {
@@ -213,7 +214,7 @@ impl Roll {
         Ok(lines)
     }
 
-    /// Checks that a member may leave: another control plane is `ready` and stays.
+    /// Checks that a member may leave: another control plane that is `ready` must stay.
     ///
     /// # Errors
     /// It is the last one (kind `Conflict`).
@@ -235,7 +236,8 @@ impl Roll {
         Err(PortError::new(PortErrorKind::Conflict, operation).with_code(Code::ClusterConflict))
     }
 
-    /// A member begins to leave: nobody gets the key of its disk from now on. Repeating it changes nothing.
+    /// Begins the removal of a member: nobody gets the key of its disk from now on. Repeating it changes
+    /// nothing.
     pub(super) fn begin_removal(
         &mut self,
         claim: &Claim,
@@ -257,12 +259,12 @@ impl Roll {
         Ok(())
     }
 
-    /// A member that left stops being one. Repeating it changes nothing.
+    /// Removes a member that left. Repeating it changes nothing.
     pub(super) fn end_removal(&mut self, claim: &Claim) {
         self.claims.retain(|one| !one.is_of_same_member(claim));
     }
 
-    /// Every key may have this name, whatever certificates are valid under it.
+    /// Lets any key have this name, whatever certificates are valid under it.
     pub(super) fn dangerous_free_name(&mut self, name: &NodeName) {
         for one in self.removed.iter_mut().filter(|one| one.name == *name) {
             one.name_use = NameUse::DangerousFree;

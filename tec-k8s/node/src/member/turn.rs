@@ -23,14 +23,14 @@ const NAMESPACE: &str = "kube-system";
 const NAME: &str = "tec-control-plane-join";
 /// A node that has not joined by then gives up its turn (Constellation).
 const VALID: Duration = Duration::from_mins(10);
-/// How far into its turn a node is still told to continue: the join that it begins then may take five minutes
-/// (Constellation), and must have ended before another node gets the turn.
+/// How long into its turn a node may still begin to join: the join may take five minutes (Constellation), and
+/// must end before another node gets the turn.
 const BEGINS: Duration = Duration::from_mins(4);
 /// The label that kubeadm sets on a control plane in its last step.
 const MARK: &str = "node-role.kubernetes.io/control-plane";
 
-/// Turns by a lease. As with leaders, no clock is compared with another one: a turn has expired once it has
-/// been seen unchanged for as long as it is valid.
+/// Assigns turns by a lease. As in leader election, clocks of different hosts are not compared: a turn has
+/// expired once it has been seen unchanged for as long as it is valid.
 #[derive(Clone)]
 pub struct KubeTurns {
     leases: Api<Lease>,
@@ -46,7 +46,7 @@ impl fmt::Debug for KubeTurns {
 }
 
 impl KubeTurns {
-    /// In this cluster.
+    /// Assigns turns in this cluster.
     pub fn new(client: Client, clock: Arc<dyn Clock>) -> Self {
         Self {
             leases: Api::namespaced(client.clone(), NAMESPACE),

@@ -27,7 +27,7 @@ use super::generated::join::{
 };
 use super::{CALL_LIMIT, Reason, convert};
 
-/// How long to wait for a service before the next one is asked too.
+/// How long to wait for a service before the next one is asked as well.
 const STAGGER: Duration = Duration::from_secs(3);
 /// More control planes than any cluster has. The platform lists them, and is not trusted.
 const MAX_SERVICES: usize = 32;
@@ -36,7 +36,7 @@ const MAX_SERVICES: usize = 32;
 #[derive(Debug)]
 #[expect(clippy::exhaustive_structs, reason = "whoever connects has both")]
 pub struct Reached {
-    /// To a service that proved itself; it must not be reestablished to another one.
+    /// A connection to a service that proved itself; it must not be reestablished to a different one.
     pub channel: Channel,
     /// What the service's register reports about its cluster.
     pub marker: MarkerState,
@@ -47,13 +47,13 @@ pub struct Reached {
 #[error("the ticket is for cluster {0}, but its service is not a member of that cluster")]
 struct Elsewhere(ClusterId);
 
-/// A service that has nothing to open a disk with.
+/// A service that has no key for a disk.
 #[derive(Debug, thiserror::Error)]
 #[error("the service does not belong to a cluster")]
 struct Newcomer;
 
-/// The answer of the first that gives one. They are asked in order; a slow one does not keep the next from
-/// being asked, and neither does a failing one.
+/// The first answer. Services are asked in order; one that is slow or fails does not keep the next from being
+/// asked.
 async fn first<T>(asks: Vec<BoxFuture<'_, Result<T, PortError>>>) -> Result<T, PortError> {
     let mut last = PortError::new(PortErrorKind::Unavailable, "find a join service");
     let mut next = asks.into_iter().take(MAX_SERVICES);
@@ -78,8 +78,8 @@ async fn first<T>(asks: Vec<BoxFuture<'_, Result<T, PortError>>>) -> Result<T, P
 /// Finds join services, and connects to them.
 ///
 /// # Security
-/// A connection must prove that its other end belongs to the cluster: whatever its ticket contains is run on
-/// the node.
+/// A connection must prove that its other end belongs to the cluster: the node runs whatever its ticket
+/// contains.
 #[async_trait]
 pub trait Dial: fmt::Debug + Send + Sync {
     /// Addresses to try, in this order.
@@ -114,13 +114,13 @@ pub struct TicketClient {
 }
 
 impl TicketClient {
-    /// For this node; `csr` is PKCS #10 in DER.
+    /// Requests tickets for this node; `csr` is PKCS #10 in DER.
     pub fn new(dial: Arc<dyn Dial>, disk: DiskId, role: Role, csr: Vec<u8>) -> Self {
         Self { dial, disk, role, csr, endorser: None, control_plane_ticket: None }
     }
 
-    /// Presents the ticket with which an admin allows this node to be a control plane: the content of the
-    /// file when a service is asked.
+    /// Presents the ticket by which an admin allows this node to be a control plane. The file is read each
+    /// time a service is asked.
     #[must_use]
     pub fn with_control_plane_ticket(self, ticket: Option<PathBuf>) -> Self {
         Self { control_plane_ticket: ticket, ..self }
@@ -193,7 +193,7 @@ impl TicketSource for TicketClient {
     }
 }
 
-/// Asks join services for what opens the disk of a member that rebooted.
+/// Asks join services for the key to the disk of a member that rebooted.
 #[derive(Clone, Debug)]
 pub struct RejoinClient {
     dial: Arc<dyn Dial>,
@@ -202,7 +202,7 @@ pub struct RejoinClient {
 }
 
 impl RejoinClient {
-    /// For the node with this disk.
+    /// Requests keys for the node with this disk.
     pub fn new(dial: Arc<dyn Dial>, disk: DiskId) -> Self {
         Self { dial, disk, endorser: None }
     }

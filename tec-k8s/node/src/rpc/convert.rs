@@ -1,4 +1,4 @@
-//! Messages to and from the domain; the only module that looks into them.
+//! Converts messages to and from domain types; the only module that reads their content.
 
 use prost::Message as _;
 use tec_core::digest::Sha256Digest;
@@ -42,7 +42,7 @@ impl From<MessageError> for tonic::Status {
     }
 }
 
-/// The secrets taken out of a message, so that the rest holds none.
+/// The secrets taken out of a message, so that the rest contains none.
 pub(super) struct InitSecrets {
     pub(super) init_secret: SecretBytes,
     kms_uri: Zeroizing<String>,
@@ -51,7 +51,7 @@ pub(super) struct InitSecrets {
     salt: SecretBytes,
 }
 
-/// Splits a request into the request and its secrets. A check is part of no cluster.
+/// Splits a request into its public part and its secrets. A check belongs to no cluster.
 pub(super) fn take_secrets(message: &mut pb::init::InitRequest) -> InitSecrets {
     message.check = false;
     InitSecrets {
@@ -84,20 +84,20 @@ pub(super) fn uris(
     Ok((kms, storage))
 }
 
-/// Whether the master secret is accepted where clients sent it before there were URIs.
+/// Whether the master secret is accepted in the field that clients used before there were URIs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "it is taken or not")]
 pub enum OlderMasterSecret {
     /// Only as part of `kms_uri`.
     #[default]
     Refused,
-    /// Also as `master_secret` and `salt`, if `kms_uri` has no key.
+    /// As `master_secret` and `salt` too, if `kms_uri` has no key.
     Taken,
 }
 
 impl InitSecrets {
-    /// Of the older clients, the newer ones send the master secret in addition to a URI that has it too. The
-    /// oldest send it alone, or with a URI of the cluster's own key service that has no key.
+    /// The newer ones among the older clients send the master secret in addition to a URI that also has it.
+    /// The oldest send it alone, or with a URI of the cluster's own key service that has no key.
     pub(super) fn uris(
         self,
         older: OlderMasterSecret,
@@ -140,7 +140,7 @@ pub(super) fn init_request(
     })
 }
 
-/// A full version: kubeadm looks up all others on the network, including an empty one.
+/// Checks that a version is complete: kubeadm looks up any other version on the network, even an empty one.
 fn version(text: &str) -> Result<String, TicketError> {
     let is_number = |part: &str| {
         let digits = part.bytes().all(|byte| byte.is_ascii_digit());
@@ -166,7 +166,7 @@ fn component(
     Component::new(url, hash, install_path, form)
 }
 
-/// What a node requests.
+/// The ticket request of a node.
 pub(super) struct TicketRequest {
     pub(super) disk: DiskId,
     pub(super) role: Role,

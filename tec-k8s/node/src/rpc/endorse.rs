@@ -1,4 +1,4 @@
-//! Attestation keys that an endorsement key vouches for.
+//! Accepts attestation keys that an endorsement key vouches for.
 //!
 //! ```text
 //!  node                                         service
@@ -29,7 +29,7 @@ use super::generated::join::{
 };
 use super::{CALL_LIMIT, Caller, Reason, convert};
 
-/// Maximum number of characters of a reason: names in certificates are as long as their issuer wants.
+/// Maximum number of characters of a reason: names in certificates can have any length.
 const MAX_REASON: usize = 512;
 
 /// Which attestation keys need an endorsement key, and which endorsement keys may vouch for them.
@@ -37,7 +37,7 @@ pub trait EndorsementPolicy: fmt::Debug + Send + Sync {
     /// Whether nothing else vouches for this attestation key.
     fn is_demanded(&self, ak: &Fingerprint) -> bool;
 
-    /// Challenges endorsement keys, and refuses those that vouch for nobody; `None` if none does.
+    /// Challenges endorsement keys, and refuses those that may not vouch; `None` if none may.
     fn issuer(&self) -> Option<Arc<dyn TpmObjects>>;
 }
 
@@ -51,7 +51,7 @@ pub struct Endorsements {
 }
 
 impl Endorsements {
-    /// With this policy. A node asks and answers over one connection, so each process has its own key.
+    /// Uses this policy. A node asks and answers over one connection, so each process has its own key.
     pub fn new(
         policy: Arc<dyn EndorsementPolicy>,
         clock: Arc<dyn Clock>,
@@ -101,7 +101,7 @@ impl Endorsements {
         })
     }
 
-    /// The endorsement key that the caller proved; `None` if it need not prove any.
+    /// The endorsement key that the caller proved; `None` if it need not prove one.
     pub(super) fn proven(
         &self,
         caller: &Caller,
@@ -154,7 +154,7 @@ fn refused(caller: &Caller, ek: Option<Fingerprint>, reason: &str) -> Status {
     Reason::EndorsementKey.status(tonic::Code::PermissionDenied, sentence)
 }
 
-/// What a node shows of its TPM.
+/// The keys of its TPM that a node presents.
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "both are needed")]
 pub struct TpmOffer {

@@ -23,9 +23,9 @@ use super::generated::init::{InitRequest, InitResponse};
 use super::watch::Told;
 use super::{Reason, Watcher, convert};
 
-/// Why URIs are written to the disk.
+/// Reason for writing URIs to the disk.
 const KEEP: &str = "the cluster's join service opens its key service with it";
-/// Length of the key that a cluster's id follows from.
+/// Length of the key from which a cluster's ID is derived.
 const MEASUREMENT_SECRET: usize = 32;
 
 /// Decides whether a caller may init, by a secret whose hash the node was given.
@@ -41,7 +41,7 @@ pub trait NodeLog: fmt::Debug + Send + Sync {
     fn recent(&self) -> Vec<u8>;
 }
 
-/// What init acts on.
+/// The ports of init.
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "callers write all of it out")]
 pub struct InitServicePorts {
@@ -74,7 +74,7 @@ impl fmt::Debug for AdmittedInit {
     }
 }
 
-/// Keeps the location of the keys before it creates the cluster, when only the cluster's key opens the disk.
+/// Stores the location of the keys before it creates the cluster, when only the cluster's key opens the disk.
 #[derive(Debug)]
 struct Keeping<'i> {
     cluster: &'i dyn ClusterInitializer,
@@ -101,8 +101,8 @@ impl ClusterInitializer for Keeping<'_> {
     }
 }
 
-/// Serves Init. A caller is authenticated before anything else is examined, and nothing is changed before
-/// everything was checked. A program with a transport and tasks turns it into gRPC calls.
+/// Serves Init. The caller is authenticated before anything else is examined, and everything is checked
+/// before anything is changed. A program with a transport and tasks turns it into gRPC calls.
 #[derive(Clone, Debug)]
 pub struct InitService {
     ports: InitServicePorts,
@@ -111,7 +111,7 @@ pub struct InitService {
 }
 
 impl InitService {
-    /// Over these ports.
+    /// Uses these ports.
     pub fn new(ports: InitServicePorts) -> Self {
         Self { ports, log: None, older: OlderMasterSecret::default() }
     }
@@ -123,7 +123,7 @@ impl InitService {
         self
     }
 
-    /// Shows this log to callers that may init and watch one that failed.
+    /// Shows this log to callers that may init and whose watched init failed.
     #[must_use]
     pub fn with_log(mut self, log: Arc<dyn NodeLog>) -> Self {
         self.log = Some(log);
@@ -146,8 +146,8 @@ impl InitService {
         self.carry_out(admitted, watcher).await
     }
 
-    /// Authenticates the caller. If you run calls in tasks, create the task after this: anyone can send
-    /// messages and disconnect.
+    /// Authenticates the caller. If you run calls in tasks, create the task only after this returns: anyone
+    /// can send messages and disconnect.
     ///
     /// # Errors
     /// The caller may not init.

@@ -1,4 +1,4 @@
-//! The join service: who is admitted, and what admitted nodes get.
+//! The join service: decides who is admitted, and what admitted nodes get.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -45,15 +45,15 @@ pub enum Settled {
     NeedsEndorsementKey,
     /// It cannot be bound: the disk belongs to a removed member, and has its key.
     DiskRetired,
-    /// It cannot be bound before this time: certificates of a removed member with its name may be valid until
-    /// then.
+    /// It cannot be bound before this time: certificates of a removed member with the same name may be valid
+    /// until then.
     NameHeld(Timestamp),
 }
 
-/// What nodes claimed, permanently.
+/// Permanent store of the claims of nodes.
 #[async_trait]
 pub trait Enrollments: fmt::Debug + Send + Sync {
-    /// All of them.
+    /// All claims.
     async fn list(&self) -> Result<Vec<Claim>, PortError>;
 
     /// Records a claim unless there is one with its key, name or disk; check and write are one step.
@@ -90,7 +90,7 @@ pub trait KubeletSigner: fmt::Debug + Send + Sync {
     async fn sign(&self, csr: &[u8]) -> Result<String, PortError>;
 }
 
-/// How far the join of a node has come, according to its Node object.
+/// Progress of a node's join, according to its Node object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers must handle every state")]
 pub enum NodeStanding {
@@ -98,62 +98,64 @@ pub enum NodeStanding {
     Absent,
     /// There is one, but it is not labeled as a control plane.
     Registered,
-    /// There is one that is: setting that label is the last step of a control plane's join.
+    /// There is one, labeled as a control plane: setting that label is the last step of a control plane's
+    /// join.
     ControlPlane,
 }
 
-/// What the cluster gives its members.
+/// The data that the cluster gives its members.
 #[async_trait]
 pub trait ClusterFacts: fmt::Debug + Send + Sync {
-    /// How far the node with this name has come, whoever made it a member.
+    /// Progress of the node with this name, whoever made it a member.
     async fn node(&self, name: &NodeName) -> Result<NodeStanding, PortError>;
 
     /// `host:port` of the API server.
     async fn api_server(&self) -> Result<String, PortError>;
 
-    /// The CA that it proves.
+    /// The CA that the API server's certificate must chain to.
     async fn ca_pin(&self) -> Result<CaPin, PortError>;
 
-    /// What members install, and which version of Kubernetes.
+    /// The version of Kubernetes, and the components that members install.
     async fn components(&self) -> Result<(String, Vec<Component>), PortError>;
 
     /// The files for a node with this role: for workers only [`PkiFile::CA`].
     async fn files(&self, role: Role) -> Result<Vec<(PkiFile, SecretBytes)>, PortError>;
 }
 
-/// Lets control planes join one at a time, since each changes the members of etcd.
+/// Lets control planes join one at a time, since each join changes the members of etcd.
 #[async_trait]
 pub trait ControlPlaneTurns: fmt::Debug + Send + Sync {
-    /// Gives the turn to this node, or confirms it if it has it. Kind `Unavailable` while another has it.
+    /// Gives the turn to this node, or confirms it if the node has it. Kind `Unavailable` while another node
+    /// has it.
     async fn take(&self, node: &NodeName) -> Result<(), PortError>;
 }
 
-/// What the service acts on.
+/// The ports of the service.
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "callers write all of it out")]
 pub struct JoinServicePorts {
     /// Keys of the cluster.
     pub keys: Arc<dyn DataKeys>,
-    /// Salt of its id.
+    /// Salt of its ID.
     pub salt: MeasurementSalt,
-    /// What nodes claimed.
+    /// The claims of nodes.
     pub enrollments: Arc<dyn Enrollments>,
     /// Who may be a control plane.
     pub control_planes: ControlPlanes,
-    /// One control plane at a time.
+    /// Lets control planes join one at a time.
     pub turns: Arc<dyn ControlPlaneTurns>,
     /// Signs kubelet certificates.
     pub signer: Arc<dyn KubeletSigner>,
-    /// What members get.
+    /// The data that members get.
     pub facts: Arc<dyn ClusterFacts>,
 }
 
 /// What an admitted node gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Admission {
-    /// All that it needs.
+    /// Everything that it needs.
     Whole,
-    /// Its turn, and no certificate: the kubelet of this control plane is a member already, and the rest of
+    /// Its turn, but no certificate: the kubelet of this control plane has already joined, and the rest of
     /// its join changes etcd.
     Turn,
 }
@@ -174,12 +176,12 @@ pub struct JoinService(JoinServicePorts, Option<Arc<Endorsements>>, Option<Arc<d
 const KEY: usize = 32;
 
 impl JoinService {
-    /// Over these ports.
+    /// Uses these ports.
     pub fn new(ports: JoinServicePorts) -> Self {
         Self(ports, None, None)
     }
 
-    /// Accepts endorsement keys as proof of attestation keys, and asks for them if their policy does.
+    /// Accepts endorsement keys as proof of attestation keys, and asks for them if the policy requires it.
     #[must_use]
     pub fn with_endorsements(self, endorsements: Endorsements) -> Self {
         Self(self.0, Some(Arc::new(endorsements)), self.2)
@@ -191,7 +193,7 @@ impl JoinService {
         Self(self.0, self.1, Some(tickets))
     }
 
-    /// Who may be a control plane, for this request: a ticket counts if the list does not apply.
+    /// Who may be a control plane, for this request: a ticket applies if the list does not allow the caller.
     async fn control_planes(&self, asked: &Asked<'_>) -> Result<ControlPlanes, Status> {
         let listed = plane::by_list(&self.0.control_planes, asked.caller, asked.ek);
         if plane::is_listed(&listed, asked.caller) {
@@ -213,7 +215,8 @@ impl JoinService {
         plane::by_ticket(judged, asked.caller, asked.ek)
     }
 
-    /// The endorsement key that the caller proved. Comes before everything that costs more than a signature.
+    /// The endorsement key that the caller proved. Checked before everything that costs more than a
+    /// signature.
     fn proven(
         &self,
         caller: &Caller,
@@ -224,8 +227,8 @@ impl JoinService {
         endorsements.map_or(Ok(None), |endorsements| endorsements.proven(caller, disk, proof))
     }
 
-    /// Accepts a machine without a cluster, and one of ours whose join was interrupted. Whatever its
-    /// measurements are, a member of another cluster is under someone else's control.
+    /// Accepts a machine without a cluster, and one of ours whose join was interrupted. A member of another
+    /// cluster is under someone else's control, whatever its measurements are.
     async fn ensure_not_elsewhere(&self, caller: &Caller) -> Result<(), Status> {
         if caller.marker() == MarkerState::Unset {
             return Ok(());
@@ -238,8 +241,8 @@ impl JoinService {
         Err(elsewhere(caller, "this machine is in another cluster"))
     }
 
-    /// What a claim may have. A node whose object exists has its certificate, and gets no second one: an
-    /// attacker who took it over later could use it elsewhere.
+    /// What a claim may get. A node whose object exists has its certificate, and gets no second one: an
+    /// attacker who took the node over later could use it elsewhere.
     async fn judge(&self, asked: &Asked<'_>) -> Result<(Granted, Admission), Status> {
         let claim = &asked.claim;
         let known = self.0.enrollments.list().await.map_err(|error| unusable(&error))?;

@@ -48,7 +48,7 @@ pub use self::reason::Reason;
 pub use self::recover::{RecoverService, RecoveredKeys};
 pub use self::watch::{Progress, Watcher};
 
-/// Time limit of a call to a join service, which issues a certificate in that time.
+/// Time limit of a call to a join service, which may have to issue a certificate.
 const CALL_LIMIT: Duration = Duration::from_secs(30);
 
 #[cfg(test)]

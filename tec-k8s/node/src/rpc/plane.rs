@@ -12,7 +12,7 @@ use tonic::Status;
 use super::endorse::demanded;
 use super::{Caller, Reason};
 
-/// Judges tickets with which an admin allows a node to be a control plane.
+/// Checks tickets by which an admin allows a node to be a control plane.
 pub trait PlaneTickets: fmt::Debug + Send + Sync {
     /// The attestation key or endorsement key of the node that the ticket is for, or else why it is refused.
     ///
@@ -21,7 +21,7 @@ pub trait PlaneTickets: fmt::Debug + Send + Sync {
     fn node(&self, ticket: &str, cluster: &ClusterId) -> Result<Fingerprint, String>;
 }
 
-/// This caller only.
+/// Allows only this caller.
 fn only(caller: &Caller) -> ControlPlanes {
     ControlPlanes::Listed(BTreeSet::from([caller.ak()]))
 }

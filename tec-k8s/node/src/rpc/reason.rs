@@ -1,11 +1,11 @@
-//! Why a call is refused, as a machine-readable word.
+//! The reason for a refusal, as a machine-readable word.
 
 use std::fmt;
 
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 
-/// The header with the word, next to a status.
+/// Name of the header with the word, sent with a status.
 const HEADER: &str = "tec-reason";
 
 macro_rules! reasons {
@@ -31,13 +31,13 @@ macro_rules! reasons {
 reasons! {
     /// The init secret does not match the node's.
     InitSecret = "init-secret";
-    /// The master secret came in its older place.
+    /// The master secret was sent in its older field.
     MasterSecret = "master-secret";
     /// `kms_uri` is invalid or not supported.
     KmsUri = "kms-uri";
     /// `storage_uri` is invalid or not supported.
     StorageUri = "storage-uri";
-    /// Another member of the message is invalid.
+    /// Another field of the message is invalid.
     Member = "member";
     /// The node's settings do not list the key service or the store.
     UnlistedKeyService = "unlisted-key-service";
@@ -55,7 +55,7 @@ reasons! {
     Disk = "disk";
     /// Other keys opened the disk in the meantime.
     AlreadyRecovering = "already-recovering";
-    /// The caller proved nothing.
+    /// The caller did not attest.
     NotAttested = "not-attested";
     /// The certificate request is invalid.
     CertificateRequest = "certificate-request";
@@ -73,7 +73,7 @@ reasons! {
     ControlPlaneTicket = "control-plane-ticket";
     /// The node's object exists: it has its certificate.
     AlreadyMember = "already-member";
-    /// Another node was admitted, or joins, at the same time.
+    /// Another node is being admitted or joins at the same time.
     Busy = "busy";
     /// The registry of members cannot be used.
     Registry = "registry";

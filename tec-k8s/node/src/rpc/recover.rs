@@ -18,13 +18,13 @@ use super::generated::recoverproto::api_server::Api;
 use super::generated::recoverproto::{RecoverMessage, RecoverResponse};
 use super::{Reason, convert};
 
-/// Keys that open the disk of this node; they were tried.
+/// Keys that were tried and open the disk of this node.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct RecoveredKeys {
     /// Key of the state disk.
     pub state_disk_key: SecretBytes,
-    /// Secret of the cluster's id.
+    /// Secret of the cluster's ID.
     pub measurement_secret: MeasurementSecret,
 }
 
@@ -41,14 +41,14 @@ pub struct RecoverService {
 
 /// Length of both keys.
 const KEY: usize = 32;
-/// Concurrent callers that make the node ask other servers: anyone may be one.
+/// Maximum number of concurrent callers for which the node asks other servers: anyone may call.
 const ASKING: usize = 4;
 /// Time limit for a call to key services, including the wait for its turn.
 const ASKING_LIMIT: Duration = Duration::from_mins(1);
 
 impl RecoverService {
-    /// Callers name one of the `listed` key services. Keys that open `disk` are sent to `recovered`; it needs
-    /// room for one.
+    /// Callers must name one of the `listed` key services. Keys that open `disk` are sent to `recovered`; it
+    /// needs room for one.
     pub fn new(
         keys: Arc<dyn KeyServices>,
         listed: ListedPlaces,

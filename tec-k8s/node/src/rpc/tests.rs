@@ -190,7 +190,7 @@ impl NodeLog for Log {
     }
 }
 
-/// What a caller receives during an init, in words; pieces of the log by their size.
+/// The items that a caller receives during an init, in words; pieces of the log by their size.
 async fn watched(service: &InitService, request: InitRequest) -> Vec<String> {
     let (watcher, progress) = Watcher::new();
     let answer = service.init(request, &watcher).await;
@@ -606,7 +606,7 @@ async fn recovery_takes_the_key_that_opens_the_disk() {
     assert_eq!(node.record().disk_key, Some(digest));
 }
 
-/// A service that never answers: how many callers are asking it, and the most that did at the same time.
+/// A service that never answers; counts the callers that are asking it, and their maximum.
 #[derive(Debug, Default)]
 struct Silent(Mutex<(usize, usize)>);
 

@@ -16,9 +16,9 @@ use super::Reason;
 use super::generated::init::init_progress::Item;
 use super::generated::init::{InitFailure, InitProgress, InitResponse};
 
-/// Items that wait for a slow caller; beyond this, steps are left out.
+/// Maximum number of items that wait for a slow caller; beyond this, steps are left out.
 const WAITING: usize = 64;
-/// Largest piece of a log (Constellation).
+/// Maximum size of a piece of the log (Constellation).
 const PIECE: usize = 1024;
 
 /// Reports the progress of an init to a caller, if there is one.
@@ -83,7 +83,7 @@ fn progress(item: Item) -> InitProgress {
     InitProgress { item: Some(item) }
 }
 
-/// Waits like another pause, and reports what it receives.
+/// Waits like another pause, and reports the events that it is notified of.
 pub(super) struct Told<'w> {
     pub(super) inner: Arc<dyn Pause>,
     pub(super) watcher: &'w Watcher,

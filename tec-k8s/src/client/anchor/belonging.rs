@@ -1,4 +1,4 @@
-//! What a namespace keeps besides its units: requirements of the cluster object, and Secrets.
+//! Data that a namespace keeps besides its units: requirements of the cluster object, and Secrets.
 //!
 //! | article | where |
 //! |---|---|
@@ -32,8 +32,8 @@ use crate::client::error::{is_conflict, port_error};
 
 /// Secret with the CA of a trust anchor: `tls.crt`, `tls.key` and `ca.crt`.
 pub const CA_SECRET: &str = "trust-anchor-ca";
-/// Annotation of a Secret with a certificate that was issued by [`CA_SECRET`]: when to renew it, seconds
-/// since 1970. On the CA's own Secret, it marks that the operator created it.
+/// Annotation of a Secret with a certificate that was issued by [`CA_SECRET`]: when to renew it, in seconds
+/// since 1970. On the CA's own Secret, it shows that the operator created the CA.
 pub const RENEW_AT: &str = "trusted-execution-clusters.io/renew-at";
 /// Annotation of the same Secrets: the names in the certificate, separated by commas.
 pub const ISSUED_FOR: &str = "trusted-execution-clusters.io/issued-for";
@@ -44,7 +44,7 @@ const SERVICES: [Service; 3] =
     [Service::KeyBroker, Service::Registration, Service::AttestationKeys];
 
 impl KubeRegistry {
-    /// What this namespace stores besides its units. Without a cluster object, at most its CA.
+    /// Data that this namespace stores besides its units: without a cluster object, at most its CA.
     ///
     /// # Errors
     /// The API server fails, or a Secret is not what it should be.
@@ -151,8 +151,8 @@ impl KubeRegistry {
         Ok(())
     }
 
-    /// A Trustee that does not yet hold what the operator of this namespace publishes, including its
-    /// policies.
+    /// Name of a Trustee that is not yet up to date with what the operator of this namespace publishes,
+    /// including its policies.
     ///
     /// # Errors
     /// The API server cannot be reached.

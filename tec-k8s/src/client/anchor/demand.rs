@@ -9,7 +9,7 @@ use tec_core::pcr::PcrIndex;
 
 use crate::api::{ApprovalPolicy, PinsKind, RegistrationMode, TlsServer, TrustedExecutionCluster};
 
-/// Secret for the registration token, if the cluster object names none.
+/// Default name of the Secret for the registration token.
 pub(super) const TOKEN_SECRET: &str = "trust-registration-token";
 /// Annotation of the cluster object: the adopted requirements, JSON.
 pub(super) const ADOPTED_DEMANDS: &str = "trusted-execution-clusters.io/adopted-demands";
@@ -68,8 +68,8 @@ pub(super) fn demands_of(
     })
 }
 
-/// The fields of the spec that express it; existing limits stay. If no token is adopted, the operator creates
-/// one.
+/// The fields of the spec that express the requirements; existing limits stay. If no token is adopted, the
+/// operator creates one.
 pub(super) fn spec_of(
     demands: &Demands,
     cluster: &TrustedExecutionCluster,

@@ -1,4 +1,4 @@
-//! The audit log of a namespace as one list, and the logs of other anchors that it keeps.
+//! The audit log of a namespace as one list, and the logs of other anchors that the namespace keeps.
 //!
 //! ```text
 //!   trust-audit-<anchor>          the index: how many lines, SHA-256 over all of them, the pages
@@ -37,8 +37,8 @@ fn index_name(of: AnchorId) -> String {
 }
 
 impl KubeRegistry {
-    /// The audit lines of this namespace, in order of time: those in objects, and those in Events, which the
-    /// API server forgets after an hour by default.
+    /// The audit lines of this namespace, in order of time: from objects, and from Events, which the API
+    /// server forgets after an hour by default.
     ///
     /// # Errors
     /// The API server fails.

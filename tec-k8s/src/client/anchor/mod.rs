@@ -42,7 +42,7 @@ use crate::api::{ConditionKind, Machine};
 const ADOPTED: &str = "trusted-execution-clusters.io/adopted-at-epoch";
 /// The epoch at which the anchor gave up its authority, on what it sealed.
 const SEALED: &str = "trusted-execution-clusters.io/sealed-at-epoch";
-/// Entry of the record's object: where a pass was interrupted, JSON.
+/// Entry of the record's object: where a pass was interrupted, as JSON.
 const PROGRESS: &str = "progress";
 /// Number of concurrent requests.
 const AT_ONCE: usize = 24;
@@ -257,8 +257,8 @@ impl TrustAnchor for KubeRegistry {
 }
 
 impl KubeRegistry {
-    /// Number of machines that wait for their keys to reach every Trustee; only those that have a bound key
-    /// and are not revoked.
+    /// Number of machines that wait for their keys to reach every Trustee; counts only machines with a bound
+    /// key that are not revoked.
     ///
     /// # Errors
     /// The API server cannot be reached.

@@ -11,7 +11,7 @@ use crate::client::fence::Fence;
 /// A pass that continues with the next page.
 #[derive(Debug)]
 pub(super) struct Walk {
-    /// The record when the pass began: when it changes, the list is no longer valid.
+    /// The record when the pass began: if it changes, the list is no longer valid.
     of: Authority,
     at: UnitName,
     snapshot: Snapshot,
@@ -26,7 +26,7 @@ pub(in crate::client) struct Passes {
     pub(super) fence: Fence<Authority>,
 }
 
-/// What was listed when the pass began, if this request continues it.
+/// The list from the beginning of the pass, if this request continues it.
 pub(super) fn resume(
     slot: &Mutex<Option<Walk>>,
     record: &Authority,

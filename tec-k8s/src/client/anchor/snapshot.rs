@@ -48,7 +48,7 @@ pub(super) struct HereKey {
     pub(super) record: AkRecord,
 }
 
-/// What is trusted here. Objects that are malformed or being removed do not count.
+/// Everything that is trusted here. Objects that are malformed or being removed do not count.
 #[derive(Debug, Default)]
 pub(super) struct Snapshot {
     pub(super) images: BTreeMap<ImageName, (ApprovedImage, Origin)>,
@@ -137,7 +137,7 @@ impl Snapshot {
         }
     }
 
-    /// After the Secrets: it takes precedence over them if both have its number.
+    /// Read after the Secrets: it takes precedence over a Secret with the same number.
     fn keep_recovery(&mut self, object: api::RecoveryKey) {
         let path = path_of(&object.name_any());
         if let Some((id, number)) = path.and_then(|path| path.recovery_of()) {
@@ -188,8 +188,8 @@ impl Snapshot {
         of_machine.is_some_and(|escrows| escrows.contains_key(&number))
     }
 
-    /// A machine whose disk key was generated and lost. Another anchor would assume that it never had a key,
-    /// and generate one.
+    /// A machine whose disk key was generated and lost. Another anchor would assume that the machine never
+    /// had a key, and generate one.
     pub(super) fn lost_secret(&self) -> Option<MachineId> {
         let is_lost = |(id, here): &(&MachineId, &HereMachine)| {
             here.had_secret
@@ -234,7 +234,7 @@ impl Snapshot {
         images.chain(machines).take(limit).collect()
     }
 
-    /// Names in order: all of them, or only those that were adopted.
+    /// Names in order: all, or only those that were adopted.
     pub(super) fn names(&self, everything: bool) -> impl Iterator<Item = UnitName> {
         let counts = move |origin: Origin| everything || origin == Origin::Adopted;
         let images = self.images.iter();
@@ -249,7 +249,7 @@ impl Snapshot {
     }
 }
 
-/// Of several objects with the same id only one counts, see [`api::Machine::precedence`].
+/// Of several objects with the same ID, only one counts; see [`api::Machine::precedence`].
 fn keep_machine(objects: &mut BTreeMap<MachineId, api::Machine>, mut object: api::Machine) {
     let Ok(id) = object.machine_id() else { return };
     // The field managers are most of an object, and nobody here needs them.

@@ -37,8 +37,8 @@ impl KubeRegistry {
         }
     }
 
-    /// The machine first, since the others get it as their owner; the binding last, since only then does the
-    /// machine count.
+    /// Writes the machine first, since it owns the others, and the binding last, since the machine counts
+    /// only from then on.
     async fn write_machine(
         &self,
         unit: &MachineUnit,
@@ -220,7 +220,7 @@ impl KubeRegistry {
     }
 }
 
-/// What the machine's status lacks; `None` if it is complete.
+/// The fields that the machine's status lacks; `None` if it is complete.
 fn status(
     object: &api::Machine,
     unit: &MachineUnit,
@@ -252,7 +252,7 @@ fn status(
     (!status.is_empty()).then_some(Value::Object(status))
 }
 
-/// A key as named in the status.
+/// A key, as named in the status.
 struct Binding {
     ak: Fingerprint,
     ek: Option<Fingerprint>,
@@ -260,8 +260,8 @@ struct Binding {
 }
 
 /// The key that the status names: the bound one. For a machine that had one, its last key, even if its object
-/// is gone, since the machine must not become unclaimed again. An older anchor does not report which: then
-/// any revoked one, whose endorsement key is ignored.
+/// is gone, since the machine must not become unclaimed again. An older anchor does not report its last key:
+/// then any revoked key is used, and its endorsement key is ignored.
 fn binding(unit: &MachineUnit) -> Option<Binding> {
     let of = |state| unit.keys.iter().find(move |key| key.state == state);
     if let Some(bound) = of(AkState::Bound) {

@@ -4,9 +4,9 @@
 //!   record ─► AttemptLog of the guard
 //!        └──► Tally: one line for each machine and outcome ─ run() ─► Event, series counted up
 //! ```
-//! *What it is*: a log that passes everything on to another one and also reports it to the cluster. Recording
-//! waits for no API server. *What it is not*: proof. Anyone who may create Events can write the same; they
-//! are for people, and no decision depends on them.
+//! *What it is*: a log that passes every attempt on to another log and also reports it to the cluster.
+//! Recording waits for no API server. *What it is not*: proof. Anyone who may create Events can write the
+//! same. They are for people, and no decision depends on them.
 //!
 //! # Floods
 //! Anyone who knows a public key can make attempts fail in its name. However many there are, the same outcome
@@ -50,7 +50,7 @@ pub const ATTEMPT: &str = "trusted-execution-clusters.io/attempt";
 pub(crate) const RELEASED: &str = "released";
 
 /// Shortest interval between two reports that a running node still attests. Its attempts are in the log; a
-/// fleet that attests every ten minutes must not write as often to the objects.
+/// fleet that attests every ten minutes must not write to objects as often.
 const SELDOM: Duration = Duration::from_hours(1);
 /// Shortest interval between two reports of the same outcome for a machine.
 const QUIET: Duration = Duration::from_secs(30);
@@ -61,12 +61,12 @@ const MOST_LINES: usize = 16_384;
 /// The part of them for outcomes that anyone can cause.
 const MOST_OF_NOBODY: usize = MOST_LINES / 8;
 
-/// The outcome of an attempt, as far as people need to know it.
+/// The outcome of an attempt, as reported to people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Outcome {
     /// The key was released.
     Released,
-    /// No key was asked for: a node that attests while it runs.
+    /// No key was requested: a node attested while running.
     Attested,
     Refused(Code),
 }
@@ -92,7 +92,7 @@ impl Outcome {
         }
     }
 
-    /// The same for each attempt with this outcome: the API server does not allow it to change.
+    /// Must be the same for each attempt with this outcome: the API server does not allow it to change.
     fn note(self) -> String {
         match self {
             Self::Released => self.event().help().to_owned(),

@@ -1,4 +1,4 @@
-//! What is still to be reported, with counts.
+//! Outcomes that are still to be reported, with counts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub(super) struct Line {
     pub(super) image: Option<String>,
 }
 
-/// When there is something to report.
+/// When the next outcome is due.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Due {
     Now(Line),
@@ -43,7 +43,7 @@ impl Outcome {
     }
 }
 
-/// Whether a waiting task must look again.
+/// Whether a waiting task must check again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum News {
     Yes,
@@ -56,7 +56,7 @@ struct Entry {
     at: Timestamp,
     count: u64,
     image: Option<String>,
-    /// How many of them were reported.
+    /// Number of them that were reported.
     told: u64,
     /// Not reported before this time.
     due: Instant,
@@ -103,8 +103,8 @@ impl Tally {
         News::Yes
     }
 
-    /// A key is asked for after the machine attested: then only the answer is reported. After any other
-    /// outcome it is news that the machine attests.
+    /// A machine requests a key after it attested; then only the answer is reported. After any other outcome,
+    /// the attestation itself is reported.
     fn supersede(&mut self, line: &Line, now: Instant) {
         // What anyone can cause must not delay what a machine signed.
         if line.outcome == Outcome::Attested || line.outcome.is_of_nobody() {
@@ -115,8 +115,8 @@ impl Tally {
         }
     }
 
-    /// The outcome that has waited longest, those that machines signed first. It is not due again before
-    /// `QUIET` has passed, reported or not.
+    /// The outcome that has waited longest; those that machines signed come first. It is not due again before
+    /// `QUIET` has passed, whether or not it is reported.
     pub(super) fn next(&mut self, now: Instant) -> Due {
         let waiting = self.0.iter_mut().filter(|(_, entry)| entry.told < entry.count);
         let order = |((_, outcome), entry): &(&(MachineId, Outcome), &mut Entry)| {
@@ -139,7 +139,7 @@ impl Tally {
         }
     }
 
-    /// Records that a line was reported.
+    /// Records that an outcome was reported.
     pub(super) fn told(&mut self, line: &Line) {
         if let Some(entry) = self.0.get_mut(&(line.machine, line.outcome)) {
             entry.told = line.count;

@@ -1,4 +1,4 @@
-//! Attempts cut to a size that one etcd can hold for many machines.
+//! Cuts attempts to a size that one etcd can hold for many machines.
 
 use tec_core::attest::Attempt;
 use tec_core::explain::{EventFinding, StepState};
@@ -6,11 +6,11 @@ use tec_core::explain::{EventFinding, StepState};
 use super::MOST;
 use crate::api::{ConvertError, RecordedAttempt};
 
-/// Attempts that are kept in full length.
+/// Number of attempts that are kept in full.
 const AT_LENGTH: usize = 4;
-/// Maximum number of bytes of each of those. Enough for a mismatch of one register with its events.
+/// Maximum size in bytes of each of those: enough for a mismatch of one register with its events.
 const LONG: usize = 8 * 1024;
-/// Maximum number of bytes of each of the others. Enough for every check that passed.
+/// Maximum size in bytes of each of the others: enough for every check that passed.
 const SHORT: usize = 3 * 1024;
 /// Maximum number of bytes of a step's detail in an attempt that is cut.
 const MAX_DETAIL: usize = 120;
@@ -30,8 +30,8 @@ pub(super) fn bounded(attempt: &Attempt, place: usize) -> Result<RecordedAttempt
     Ok(entry)
 }
 
-/// Adds an attempt to the entries of a record, newest first. It replaces the entry with its id, or the
-/// newest one if it repeats that.
+/// Adds an attempt to the entries of a record, newest first. It replaces the entry with its ID, or the newest
+/// entry if it repeats that one.
 pub(super) fn added(
     entries: &mut Vec<RecordedAttempt>,
     attempt: &Attempt,

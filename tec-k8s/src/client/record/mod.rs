@@ -5,12 +5,12 @@
 //!           └─ by anyone ────────────► memory ─ run(), one write in QUIET ─► attempts-unknown
 //! ```
 //! *What it is*: an [`AttemptLog`] that survives the pod and is shared by all replicas. A record holds at
-//! most [`MOST`] attempts of bounded size and is removed with its machine. Recording costs two requests
+//! most [`MOST`] attempts of bounded size and is removed with its machine. Recording takes two requests,
 //! however many machines and attempts there are.
 //!
 //! # Floods
-//! Anyone can send evidence that no machine signed. Such attempts wait in memory, at most [`MOST`] each with
-//! and without a signature, and cost one write per [`QUIET`] in total.
+//! Anyone can send evidence that no machine signed. Such attempts wait in memory, at most [`MOST`] with a
+//! signature and as many without, and cause one write per [`QUIET`] in total.
 
 mod bounded;
 mod strangers;
@@ -38,9 +38,9 @@ use crate::api::AttestationRecord;
 /// Annotation of a record: the SHA-256 digests of the CAs that the machine's pin trusts, separated by
 /// commas.
 pub const TRUSTED_AUTHORITIES: &str = "trusted-execution-clusters.io/trusted-authorities";
-/// Attempts in a record; part of the contract of [`AttemptLog`].
+/// Maximum number of attempts in a record; part of the contract of [`AttemptLog`].
 const MOST: usize = 16;
-/// Interval between two writes about strangers.
+/// Interval between two writes of attempts by strangers.
 const QUIET: Duration = Duration::from_secs(10);
 /// Records per page of a list.
 const PAGE: u32 = 100;
@@ -133,7 +133,7 @@ impl AttemptRecords {
     }
 
     /// A new record. A machine's record belongs to its object; without the object there is no record, so that
-    /// there are as many records as machines.
+    /// there are never more records than machines.
     async fn created(
         &self,
         machine: Option<MachineId>,
@@ -245,7 +245,7 @@ impl AttemptLog for AttemptRecords {
         Ok(all.into_iter().find(|attempt| attempt.id == *id))
     }
 
-    /// For all machines, it lists all records.
+    /// Lists all records if no machine is given.
     async fn latest(
         &self,
         machine: Option<MachineId>,

@@ -24,7 +24,7 @@ impl Strangers {
         self.is_new = true;
     }
 
-    /// The attempt is recorded anew, maybe elsewhere.
+    /// The attempt is being recorded again, perhaps elsewhere.
     pub(super) fn forget(&mut self, id: &AttemptId) {
         self.signed.retain(|known| known.id != *id);
         self.unsigned.retain(|known| known.id != *id);
@@ -43,7 +43,7 @@ impl Strangers {
         self.is_new = true;
     }
 
-    /// These and the ones already written, as many as a record holds.
+    /// These attempts and those already written, at most as many as a record holds.
     pub(super) fn merged(&self, written: Vec<Attempt>) -> Vec<Attempt> {
         let mut all: Vec<_> = self.signed.iter().chain(&self.unsigned).cloned().collect();
         for attempt in written {

@@ -1,4 +1,4 @@
-//! Against a scripted API server, with a stopped clock.
+//! Tests with a scripted API server and a stopped clock.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

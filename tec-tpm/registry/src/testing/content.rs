@@ -1,4 +1,4 @@
-//! Images, generated on the spot.
+//! Images, generated on demand.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -99,7 +99,7 @@ pub fn gzip(files: &[(&str, &[u8])]) -> io::Result<(&'static str, TableLayer)> {
     Ok(("gzip", layer))
 }
 
-/// Incompressible bytes, always the same. A linear congruential generator (Knuth, MMIX).
+/// Incompressible bytes, always the same, from a linear congruential generator (Knuth, MMIX).
 pub fn noise(size: usize) -> Vec<u8> {
     let mut state = 1_u64;
     let mut next = || {

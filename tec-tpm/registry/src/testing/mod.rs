@@ -1,4 +1,4 @@
-//! A real registry as a process, and images for it, generated on the spot.
+//! A real registry as a process, and images for it, generated on demand.
 
 mod content;
 mod server;

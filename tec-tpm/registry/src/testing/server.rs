@@ -43,9 +43,9 @@ pub enum Access {
 
 /// Name and password of the only user.
 pub const USER: (&str, &str) = ("user", "s3cret:x");
-/// The same, with the password as a bcrypt hash (crypt(3)).
+/// The same user, with the password as a bcrypt hash (crypt(3)).
 const HTPASSWD: &str = "user:$2b$04$Xau2E5SBLzbDHgTH1WBYCuN6a0LW64QMg4UPlKsS4QXf/CcyX8IBe\n";
-/// The registry listens by then, even on a busy machine.
+/// Time limit for the registry to start, even on a busy machine.
 const READY: Duration = Duration::from_mins(1);
 const POLL: Duration = Duration::from_millis(50);
 
@@ -56,7 +56,7 @@ impl Drop for RealRegistry {
     }
 }
 
-/// Where `cargo xtask tools` puts it, or wherever it is installed.
+/// The path where `cargo xtask tools` puts it, or else where it is installed.
 fn program() -> PathBuf {
     let variable = |name| std::env::var_os(name).map(PathBuf::from);
     let cache = variable("TEC_CACHE")
@@ -145,7 +145,7 @@ impl Pusher {
     /// Waits until the registry accepts connections.
     ///
     /// # Errors
-    /// It does not within a minute.
+    /// It accepts none within a minute.
     pub async fn wait(&self) -> anyhow::Result<()> {
         let listens = async {
             while TcpStream::connect(&self.host).await.is_err() {

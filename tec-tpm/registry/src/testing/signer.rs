@@ -1,4 +1,4 @@
-//! Signatures as cosign makes them, generated on the spot.
+//! Signatures in the form of cosign, generated on demand.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -17,7 +17,7 @@ const CLAIM: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
 pub struct Signer(SigningKey);
 
 impl Signer {
-    /// Equal seeds, none of them 0, give equal keys.
+    /// Equal seeds give equal keys; 0 is not a valid seed.
     ///
     /// # Errors
     /// The seed is 0.
@@ -34,7 +34,7 @@ impl Signer {
         key.to_public_key_pem(LineEnding::LF).map_err(|error| anyhow::anyhow!("{error}"))
     }
 
-    /// A claim, and the signature of it.
+    /// A claim, and its signature.
     pub fn sign(&self, claim: &Value) -> (Vec<u8>, String) {
         let bytes = claim.to_string().into_bytes();
         let signature: Signature = self.0.sign(&bytes);
@@ -55,7 +55,7 @@ pub fn claim(digest: &str) -> Value {
 }
 
 impl Content {
-    /// Adds claims with their signatures beside the image with this digest.
+    /// Adds claims with their signatures next to the image with this digest.
     pub fn signatures(&mut self, digest: &str, claims: &[(Vec<u8>, String)]) {
         let layers: Vec<Value> = claims
             .iter()

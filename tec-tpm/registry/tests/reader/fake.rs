@@ -9,7 +9,7 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use tec_registry::testing::Content;
 
-/// What it does besides answering.
+/// How it misbehaves.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Behaviour {
     /// Requires this token, which `/token` issues in exchange for `Basic …`.
@@ -20,15 +20,15 @@ pub(crate) struct Behaviour {
     pub(crate) cut: Option<usize>,
     /// It does not support ranges.
     pub(crate) ignores_ranges: bool,
-    /// So many calls are answered with 503 first.
+    /// Number of calls that are first answered with 503.
     pub(crate) busy: usize,
 }
 
-/// What it was asked, and how much it sent.
+/// The requests it received, and how much it sent.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) calls: Vec<String>,
-    /// `Authorization` of calls to `/v2`, where there was one.
+    /// `Authorization` of calls to `/v2`, if there was one.
     pub(crate) authorized: Vec<String>,
     pub(crate) bytes: usize,
 }
@@ -153,7 +153,7 @@ fn blob(shared: &Shared, bytes: &[u8], range: Option<&str>) -> Response {
     answer.body(stream).unwrap()
 }
 
-/// Some bytes, and then an error once they are sent.
+/// Some bytes, followed by an error.
 struct Cut(std::collections::VecDeque<Option<Result<axum::body::Bytes, std::io::Error>>>);
 
 impl Cut {
@@ -180,7 +180,7 @@ impl futures_core::Stream for Cut {
     }
 }
 
-/// Replaces the blobs by altered ones under the same digests.
+/// Replaces the blobs with altered ones under the same digests.
 pub(crate) fn altered(content: &Content) -> Content {
     let spoil = |bytes: &Vec<u8>| {
         let mut bytes = bytes.clone();

@@ -1,4 +1,4 @@
-//! Signatures beside an image: which of them count.
+//! Signatures next to an image, and which of them count.
 
 use serde_json::json;
 use tec_core::code::Code;
@@ -8,10 +8,10 @@ use tec_registry::{RegistryError, RegistryOptions, SignerKey};
 use crate::fake::{Behaviour, Fake};
 use crate::real::reader;
 
-/// A claim and the signature beside it.
+/// A claim and the signature stored with it.
 type Signed = (Vec<u8>, String);
 
-/// What is stored beside the image with this digest.
+/// Everything stored next to the image with this digest.
 type Claims<'a> = &'a dyn Fn(&str) -> Vec<Signed>;
 
 /// A pair of keys; equal seeds give equal pairs.
@@ -21,7 +21,7 @@ fn pair(seed: u8) -> (Signer, SignerKey) {
     (private, public)
 }
 
-/// An image, and these claims beside it.
+/// An image with these claims next to it.
 fn image(claims: impl Fn(&str) -> Vec<Signed>) -> (Content, String) {
     let mut content = Content::default();
     let digest = content.image(&json!({}), &[gzip(&[("etc/motd", b"hello")]).unwrap()]);

@@ -12,7 +12,7 @@ use crate::combine::{Grouping, Loaders, MokLists};
 const PCR4: PcrIndex = PcrIndex::BOOT_MANAGER;
 const PCR14: PcrIndex = PcrIndex::MOK;
 
-/// What a machine boots, by the image name of each part.
+/// What a machine boots, given the image name of each part.
 #[derive(Clone, Copy)]
 struct Chain<'a> {
     shim: &'a str,

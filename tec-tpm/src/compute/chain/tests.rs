@@ -106,7 +106,7 @@ fn the_chain_folds_to_pcr_4_and_names_its_files() {
     assert_eq!(computed, ChainComputer::new(SecureBoot::On).compute(&image).unwrap());
 }
 
-/// Two boots of Fedora and the mixes of their loaders and kernels.
+/// Two boots of Fedora, and the mixes of their loaders and kernels.
 #[test]
 fn known_digests_fold_to_known_values_in_all_mixes() {
     let shim = "94896c17d49fc8c8df0cc2836611586edab1615ce7cb58cf13fc5798de56b367";

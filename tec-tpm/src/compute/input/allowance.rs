@@ -1,9 +1,9 @@
-//! How much the packed streams of one image may unpack to, all of them together.
+//! How much all packed streams of one image together may unpack to.
 //!
 //! ```text
 //! what came out <= FREE + RATIO * what went in
 //! ```
-//! The sum counts, not each stream, so that many small bombs count as one large one. A stream within a
+//! The sum is limited, not each stream, so that many small bombs count as one large one. A stream within a
 //! stream, such as a layer of a packed layout, adds only to the output: it is output itself.
 
 use std::fmt;
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::unpack_error::UnpackError;
 
-/// Bytes that any image may unpack to: a small image of zeros is no attack.
+/// Bytes that any image may unpack to: a small image of zeros is not an attack.
 const FREE: u64 = 128 << 20;
 /// Highest ratio beyond that. The ratio of images is below 10, that of gzip at most 1032.
 const RATIO: u64 = 100;
@@ -47,12 +47,12 @@ impl fmt::Debug for Allowance {
 }
 
 impl Allowance {
-    /// For streams that come out of streams of this allowance.
+    /// The allowance for streams inside streams of this one.
     pub(super) fn within(&self) -> Self {
         Self { used: Arc::clone(&self.used), depth: Depth::Inner }
     }
 
-    /// For a stream that may be read several times.
+    /// The meter of a stream that may be read several times.
     pub(super) fn meter(&self) -> Arc<Meter> {
         Arc::new(Meter {
             allowance: self.clone(),
@@ -78,7 +78,7 @@ impl Allowance {
     }
 }
 
-/// How far a stream has ever been read: reading it again costs nothing.
+/// The furthest that a stream has been read: reading it again costs nothing.
 #[derive(Debug)]
 pub(super) struct Meter {
     allowance: Allowance,

@@ -36,24 +36,24 @@ enum Algorithm {
     Sha512,
 }
 
-/// The text is not a digest of a known type.
+/// The string is not a digest of a known type.
 #[derive(Debug)]
 pub(super) struct UnknownDigest;
 
-/// A part of an image is not the one that was described.
+/// A part of an image does not match its description.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BlobError {
-    /// It has another size.
-    #[error("its size is not {expected} bytes, as the manifest says")]
+    /// The part has a different size.
+    #[error("its size is not {expected} bytes, the size in the manifest")]
     Size {
-        /// What the manifest says.
+        /// Size in the manifest.
         expected: u64,
     },
-    /// It has another digest.
-    #[error("its digest is not {expected}, as its name says")]
+    /// The part has a different digest.
+    #[error("its digest is not {expected}, the digest in its name")]
     Digest {
-        /// What the name says.
+        /// Digest in the name of the part.
         expected: String,
     },
 }
@@ -93,7 +93,7 @@ impl Algorithm {
 }
 
 impl BlobDigest {
-    /// `reader`, which must have this size and digest: otherwise, reading its end fails.
+    /// Wraps `reader`, which must have this size and digest: otherwise, reading its end fails.
     pub(super) fn verified(&self, reader: impl Read + Send + 'static, size: u64) -> Stream {
         Box::new(Verified {
             reader,
@@ -134,7 +134,7 @@ impl Blob {
         Ok(self.digest.verified(whole, self.size))
     }
 
-    /// Some of its bytes, which nothing vouches for yet.
+    /// Some of its bytes, not verified yet.
     pub(super) fn unverified(&self, range: Range<u64>) -> io::Result<Stream> {
         let length = range.end.saturating_sub(range.start);
         let opened = self.parts.open(&self.digest.to_string(), range)?;

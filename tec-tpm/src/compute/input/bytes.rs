@@ -1,4 +1,4 @@
-//! Bytes that can be read at any place.
+//! Bytes that can be read at any offset.
 
 use std::fs::File;
 use std::io::{Read, Seek as _, SeekFrom};
@@ -43,13 +43,13 @@ impl Bytes {
         Self::new(file)
     }
 
-    /// Size when it was opened.
+    /// Size of the file when it was opened.
     pub(super) fn size(&self) -> u64 {
         self.size
     }
 
     /// Appends the content of `reader`, unless the file would then exceed `limit` bytes; returns
-    /// where it is.
+    /// its offset in the file.
     pub(super) fn append(&self, reader: impl Read, limit: u64) -> io::Result<Range<u64>> {
         append(&mut self.lock(), reader, limit)
     }
@@ -103,7 +103,7 @@ impl fmt::Debug for Bytes {
     }
 }
 
-/// A stretch of a file.
+/// A range of a file.
 #[derive(Debug)]
 pub(super) struct Window {
     bytes: Arc<Bytes>,

@@ -21,13 +21,13 @@ pub enum InputError {
     Read {
         /// The file.
         file: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
     /// The format of the file is not known.
     #[error(
-        "{file} is not a directory, disk, FAT file system, tar stream, OCI layout or program for firmware"
+        "{file} is not a directory, disk, FAT file system, tar stream, OCI layout or EFI program"
     )]
     Unknown {
         /// The file.
@@ -48,7 +48,7 @@ pub enum InputError {
     Disk {
         /// The file.
         file: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: DiskError,
     },
@@ -57,7 +57,7 @@ pub enum InputError {
     Fat {
         /// The file.
         file: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: FatError,
     },
@@ -66,7 +66,7 @@ pub enum InputError {
     Tar {
         /// The file.
         file: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: LayerError,
     },
@@ -75,7 +75,7 @@ pub enum InputError {
     Oci {
         /// The file.
         file: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: OciError,
     },
@@ -97,12 +97,12 @@ pub enum InputError {
         /// All of them.
         candidates: Vec<String>,
     },
-    /// A choice was made that this kind of image does not offer.
-    #[error("{file} offers no choice of {of}")]
+    /// Something was selected that cannot be selected in this kind of image.
+    #[error("{of} cannot be selected in {file}")]
     NoChoice {
         /// The file.
         file: PathBuf,
-        /// What the choice is of.
+        /// What was selected.
         of: &'static str,
     },
 }
@@ -117,8 +117,7 @@ impl InputError {
     }
 }
 
-/// The first error of unpacking, even if an [`io::Error`] wraps it: that one omits itself from the chain of
-/// sources.
+/// The first unpacking error, even if an [`io::Error`] wraps it and so leaves it out of the chain of sources.
 fn cause<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e UnpackError> {
     let mut next = Some(error);
     while let Some(error) = next {

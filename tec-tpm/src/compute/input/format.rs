@@ -27,7 +27,7 @@ pub(super) enum Format {
     Unknown,
 }
 
-/// A program for firmware begins with a header for MS-DOS (PE format, "MS-DOS Stub").
+/// An EFI program begins with an MS-DOS header (PE format, "MS-DOS Stub").
 const PROGRAM: &[u8] = b"MZ";
 const UNPACK: &str = "unpack it first";
 const CONVERT: &str = "convert it to a raw disk first, for example with qemu-img";

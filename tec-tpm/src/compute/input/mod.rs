@@ -1,11 +1,11 @@
-//! Images of operating systems in the forms in which they come.
+//! Images of operating systems in the forms in which they are distributed.
 //!
 //! *What it is*: [`BootSource`] turns a path or a stream into a
 //! [`BootImage`](tec_core::reference::BootImage), whose files are read as they are needed. Where
 //! the format allows it, they are read in place; files in packed streams are copied to a temporary
 //! file without a name. No file is held in memory.
 //!
-//! *What it is not*: a file system driver for all of a disk. Of a disk, only the EFI system
+//! *What it is not*: a file system driver for a whole disk. Of a disk, only the EFI system
 //! partition is read; other file systems must be mounted.
 //!
 //! ```text
@@ -21,8 +21,8 @@
 //!
 //! # Security
 //! Images may be hostile. Sizes, counts, depths, names and ratios are bounded; links and paths do
-//! not leave the image; what programs disagree about is an error, not a guess. Errors name file and
-//! offset.
+//! not leave the image; anything that programs interpret differently is an error, not a guess.
+//! Errors name the file and the offset.
 
 mod allowance;
 mod blob;

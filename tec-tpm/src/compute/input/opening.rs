@@ -1,4 +1,4 @@
-//! The way from a file to an image.
+//! Opens files as images.
 
 use std::fs::File;
 use std::io;
@@ -28,11 +28,11 @@ use crate::compute::DirectoryImage;
 const MAX_STREAM: u64 = 64 << 30;
 
 impl BootSource {
-    /// Opens a directory, a file, a block device or a pipe. What comes out of a pipe is copied to
-    /// a temporary file.
+    /// Opens a directory, a file, a block device or a pipe. The output of a pipe is copied to a
+    /// temporary file.
     ///
     /// # Errors
-    /// [`InputError`], which names the file and, where there is one, the offset.
+    /// [`InputError`], which names the file and, if there is one, the offset.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<OpenImage, InputError> {
         let opening = Opening { source: self, file: path.as_ref() };
         if opening.file.is_dir() {
@@ -42,8 +42,8 @@ impl BootSource {
         opening.file(&bytes.map_err(|source| opening.unreadable(source))?)
     }
 
-    /// Reads an image from a stream, such as the standard input, which errors call `-`. It is
-    /// copied to a temporary file.
+    /// Reads an image from a stream, such as standard input; errors call it `-`. It is copied to a
+    /// temporary file.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -53,9 +53,9 @@ impl BootSource {
         opening.file(&bytes.map_err(|source| opening.unreadable(source))?)
     }
 
-    /// Opens an OCI image whose parts are kept elsewhere, such as in a registry. `manifest` is its
-    /// image manifest (no index), whose digest the caller has compared; errors call the image
-    /// `name`.
+    /// Opens an OCI image whose parts are stored elsewhere, such as in a registry. `manifest` is
+    /// its image manifest (not an index), whose digest the caller has verified; errors call the
+    /// image `name`.
     ///
     /// Layers with a table of contents (estargz, zstd:chunked) are not read as a whole: only the
     /// table, and the files that are opened later.
@@ -64,10 +64,10 @@ impl BootSource {
     /// As [`open`](Self::open).
     ///
     /// # Security
-    /// Layers that are read as a whole are compared with the digest in the manifest, tables and
-    /// files of the others with digests that follow from it. Software that unpacks a whole layer
-    /// may find other files in it than its table lists; the values computed here then match no boot
-    /// of the image, and unlock nothing.
+    /// Layers that are read as a whole are verified against the digest in the manifest; tables and
+    /// files of the others, against digests that follow from it. Software that unpacks a whole
+    /// layer may find other files in it than its table lists; the values computed here then match
+    /// no boot of the image, and unlock nothing.
     pub fn open_parts(
         &self,
         name: &str,
@@ -80,7 +80,7 @@ impl BootSource {
     }
 }
 
-/// An image on its way to be opened.
+/// An image that is being opened.
 pub(super) struct Opening<'s> {
     pub(super) source: &'s BootSource,
     pub(super) file: &'s Path,
@@ -179,7 +179,7 @@ impl Opening<'_> {
         self.opened(SourceKind::Oci, image)
     }
 
-    /// Path of the deployment to take, if this is the root of an OSTree installation.
+    /// Path of the deployment to use, if this is the root of an OSTree installation.
     fn rooted(&self, image: &dyn Folders) -> Result<Option<String>, InputError> {
         let found = ostree::deployments(image).map_err(|source| self.unreadable(source))?;
         if found.is_empty() {
@@ -201,7 +201,7 @@ impl Opening<'_> {
         }
     }
 
-    /// An image that offers all choices that were made.
+    /// The opened image, unless something was selected that cannot be selected in it.
     fn opened(
         &self,
         kind: SourceKind,

@@ -2,17 +2,17 @@
 
 use std::io;
 
-/// Where folders can be listed.
+/// Something whose folders can be listed.
 pub(in crate::compute) trait Folders {
     /// Names of the folders in `path`, in order; links to folders do not count.
     fn folders(&self, path: &str) -> io::Result<Vec<String>>;
 }
 
 /// Paths of the deployments: `ostree/deploy/<name>/deploy/<checksum>.<serial>` (OSTree manual,
-/// "Deployments"). There are none where the image is a system itself, such as a deployment.
+/// "Deployments"). There are none if the image is itself a system, such as a deployment.
 ///
 /// Which one boots next is not guessed: the boot loader's entries say so, and its environment may
-/// say otherwise.
+/// override them.
 pub(super) fn deployments(image: &dyn Folders) -> io::Result<Vec<String>> {
     if image.folders("")?.iter().any(|name| name == "usr") {
         return Ok(Vec::new());
@@ -27,7 +27,7 @@ pub(super) fn deployments(image: &dyn Folders) -> io::Result<Vec<String>> {
     Ok(found)
 }
 
-/// The folders in a folder that need not exist.
+/// The folders in a folder, which need not exist.
 fn folders(image: &dyn Folders, path: &str) -> io::Result<Vec<String>> {
     match image.folders(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),

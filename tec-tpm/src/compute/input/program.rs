@@ -1,4 +1,4 @@
-//! A single program for firmware, such as a unified kernel image, as an image of one file.
+//! A single EFI program, such as a unified kernel image, as an image of one file.
 
 use std::io;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::bytes::Bytes;
 /// Where firmware finds a program without a boot entry (UEFI 2.10, 3.5.1.1).
 pub(super) const PROGRAM: &str = "EFI/BOOT/BOOTX64.EFI";
 
-/// An EFI system partition with this program alone.
+/// An EFI system partition with only this program.
 #[derive(Debug)]
 pub(super) struct ProgramImage(pub(super) Arc<Bytes>);
 

@@ -6,11 +6,11 @@ use tec_core::reference::{BootImage, ImageFile};
 
 use super::program::PROGRAM;
 
-/// An image of an operating system, in whatever form it comes.
+/// An image of an operating system, in any form.
 ///
-/// What it is follows from its content: a directory, an OCI image layout (a directory, or an
+/// The form is detected from the content: a directory, an OCI image layout (a directory, or an
 /// archive of one), the root of an OSTree installation, a tar stream (plain, gzip or zstd), a raw
-/// disk with GPT or MBR, a FAT file system, or a single program for firmware.
+/// disk with GPT or MBR, a FAT file system, or a single EFI program.
 ///
 /// # Example
 /// ```
@@ -49,18 +49,18 @@ pub struct BootSource {
     pub(super) deployment: Option<String>,
 }
 
-/// An image that was opened.
+/// An opened image.
 ///
 /// # Security
-/// Everything in it is bounded, and nothing leaves its root. What it holds is whatever the file
-/// holds: only the layers of an OCI image are compared with digests.
+/// Everything in it is bounded, and nothing leaves its root. Its content is whatever the file
+/// holds: only the layers of an OCI image are verified against digests.
 #[derive(Debug)]
 pub struct OpenImage {
     pub(super) kind: SourceKind,
     pub(super) image: Box<dyn BootImage>,
 }
 
-/// What an image was found to be.
+/// The detected form of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SourceKind {
@@ -74,17 +74,17 @@ pub enum SourceKind {
     Tar,
     /// An OCI image layout.
     Oci,
-    /// A single program for firmware, such as a unified kernel image.
+    /// A single EFI program, such as a unified kernel image.
     Program,
 }
 
 impl BootSource {
-    /// Finds everything by itself; where there are several, that is an error that lists them.
+    /// Selects everything automatically; if there are several candidates, the error lists them.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes this image of an OCI image layout: a name (`org.opencontainers.image.ref.name`) or a
+    /// Selects this image of an OCI image layout: a name (`org.opencontainers.image.ref.name`) or a
     /// digest.
     #[must_use]
     pub fn with_reference(mut self, reference: impl Into<String>) -> Self {
@@ -92,14 +92,14 @@ impl BootSource {
         self
     }
 
-    /// Takes this partition of a disk, counted from 1.
+    /// Selects this partition of a disk, counted from 1.
     #[must_use]
     pub fn with_partition(mut self, number: u32) -> Self {
         self.partition = Some(number);
         self
     }
 
-    /// Takes this deployment of an OSTree installation: its path from the root,
+    /// Selects this deployment of an OSTree installation: its path from the root,
     /// `ostree/deploy/<name>/deploy/<checksum>.<serial>`.
     #[must_use]
     pub fn with_deployment(mut self, path: impl Into<String>) -> Self {
@@ -109,14 +109,14 @@ impl BootSource {
 }
 
 impl OpenImage {
-    /// What it was found to be.
+    /// The detected form of the image.
     pub fn kind(&self) -> SourceKind {
         self.kind
     }
 
-    /// What firmware starts, where the image is a single program: the file as which it is listed.
-    /// Boot entries in the variables of a machine know nothing of it, so the predictor receives it
-    /// as input.
+    /// What firmware starts if the image is a single program: the name under which its file is
+    /// listed. Boot entries in the variables of a machine do not name it, so the predictor receives
+    /// it as input.
     pub fn starts(&self) -> Option<&'static str> {
         (self.kind == SourceKind::Program).then_some(PROGRAM)
     }

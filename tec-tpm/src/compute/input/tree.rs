@@ -9,8 +9,8 @@ use crate::compute::resolve::{MAX_DEPTH, MAX_PATH, resolve};
 /// Maximum number of files and links; a large operating system has some 300 000.
 const MAX_ENTRIES: usize = 1_000_000;
 
-/// Files and symbolic links by path; folders are not kept, they follow from the paths. `C` says
-/// where the content of a file lies.
+/// Files and symbolic links by path; folders are not stored, since they follow from the paths. `C`
+/// says where the content of a file lies.
 #[derive(Debug)]
 pub(super) struct Tree<C> {
     entries: BTreeMap<String, Entry<C>>,
@@ -36,14 +36,14 @@ pub(super) enum Node<C> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TreeError {
-    /// The path is not one within the image.
+    /// The path is not within the image.
     #[error("{path:?} is not a path within an image")]
     Path {
         /// The path.
         path: String,
     },
     /// A path continues below something that is not a folder. Programs disagree on whether such a
-    /// file is placed behind the link or replaces it.
+    /// file goes to the link's target or replaces the link.
     #[error("{path} goes through {parent}, which is not a folder")]
     NotAFolder {
         /// The path.
@@ -51,12 +51,12 @@ pub enum TreeError {
         /// The part that is not a folder.
         parent: String,
     },
-    /// A hard link leads to nothing.
+    /// A hard link has no target.
     #[error("{path} is a hard link to {target}, which does not exist")]
     HardLink {
         /// The path.
         path: String,
-        /// Where it leads.
+        /// Path of the missing target.
         target: String,
     },
     /// There are too many files.
@@ -88,7 +88,7 @@ impl<C: Clone> Tree<C> {
         Ok(())
     }
 
-    /// Puts another name for what lies at `target`.
+    /// Adds a hard link to what lies at `target`.
     pub(super) fn insert_hard_link(
         &mut self,
         layer: usize,
@@ -102,7 +102,8 @@ impl<C: Clone> Tree<C> {
         self.insert(layer, path, node)
     }
 
-    /// Puts a folder at `path`: a file or link there is removed, a folder stays with its content.
+    /// Puts a folder at `path`: a file or link there is removed; an existing folder keeps its
+    /// content.
     pub(super) fn insert_folder(&mut self, path: &str) -> Result<(), TreeError> {
         self.check_parents(path)?;
         self.entries.remove(path);

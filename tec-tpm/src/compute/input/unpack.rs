@@ -16,8 +16,8 @@ pub(super) type Stream = Box<dyn Read + Send>;
 
 /// Where a stream comes from.
 pub(super) trait Source: fmt::Debug + Send + Sync {
-    /// Opens the stream, unpacked. What is wrong with it as a whole, such as its digest, is an
-    /// error at its end.
+    /// Opens the stream, unpacked. An error in the stream as a whole, such as a wrong digest, is
+    /// reported at its end.
     fn open(&self) -> io::Result<Stream>;
 }
 
@@ -30,7 +30,7 @@ pub(super) enum Packing {
 }
 
 impl Packing {
-    /// What the first bytes of a stream identify.
+    /// The format that the first bytes of a stream identify.
     pub(super) fn of(start: &[u8]) -> Self {
         match start {
             // RFC 1952, 2.3.1.
@@ -50,7 +50,7 @@ impl Packing {
     }
 }
 
-/// Unpacks a stream, whichever way it is packed, as far as is allowed.
+/// Unpacks a stream of any format, within the allowance.
 pub(super) fn unpack(mut reader: Stream, meter: &Arc<Meter>) -> io::Result<Stream> {
     let mut start = Vec::new();
     reader.by_ref().take(4).read_to_end(&mut start)?;

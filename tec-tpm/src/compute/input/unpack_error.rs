@@ -7,14 +7,14 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnpackError {
-    /// The data are damaged.
+    /// The data is damaged.
     #[error("offset {offset}: the {format} data is damaged")]
     Damaged {
-        /// How far reading got.
+        /// Offset that reading reached.
         offset: u64,
         /// Format.
         format: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -23,10 +23,10 @@ pub enum UnpackError {
     Ratio {
         /// Bytes of the image that were read.
         packed: u64,
-        /// Their unpacked bytes.
+        /// Bytes after unpacking.
         unpacked: u64,
     },
-    /// It unpacks to more than the limit.
+    /// The stream unpacks to more than the limit.
     #[error("it unpacks to more than {limit} bytes")]
     TooLarge {
         /// Limit.

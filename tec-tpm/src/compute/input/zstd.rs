@@ -105,8 +105,8 @@ fn frame<R: Read>(mut header: Vec<u8>, mut reader: R) -> io::Result<State<R>> {
     Ok(State::Within(Box::new(decoder)))
 }
 
-/// RFC 8878, 3.1.1.1.2: bits 3 to 7 are the exponent less 10, bits 0 to 2 eighths. Without a
-/// window it is the whole content.
+/// RFC 8878, 3.1.1.1.2: bits 3 to 7 are the exponent less 10, bits 0 to 2 eighths. Without this
+/// field, the window is the whole content.
 fn window(is_single: bool, size: usize, rest: &[u8]) -> u64 {
     if is_single {
         let field = rest.get(rest.len().saturating_sub(size)..);

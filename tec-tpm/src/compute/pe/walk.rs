@@ -1,4 +1,4 @@
-//! The walk over the bytes of a PE file, in whatever pieces they come.
+//! The walk over the bytes of a PE file, in pieces of any size.
 
 use std::sync::Arc;
 
@@ -100,7 +100,7 @@ impl PeStream {
     }
 }
 
-/// What is done with a stretch of the file.
+/// What is done with a part of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Hash,
@@ -116,7 +116,7 @@ struct Stretch {
     role: Role,
 }
 
-/// Walks the stretches of a file in order.
+/// Walks the parts of a file in order.
 #[derive(Clone, Debug)]
 struct Walk {
     layout: Layout,
@@ -279,7 +279,7 @@ impl Walk {
         }
     }
 
-    /// Remembers what of `bytes` lies between `again_from` and the end of the sections.
+    /// Remembers the part of `bytes` that lies between `again_from` and the end of the sections.
     fn remember(&mut self, bytes: &[u8]) {
         let end = self.offset + bytes.len() as u64;
         if end > self.again_from && self.offset < self.layout.sections_end() {

@@ -1,4 +1,4 @@
-//! Layers with a table of contents, as estargz and zstd:chunked have it.
+//! Layers with a table of contents, as in estargz and zstd:chunked.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,7 +10,7 @@ use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use serde_json::{Value, json};
 use tec_core::digest::Sha256Digest;
 
-/// A layer, and what the manifest says about it.
+/// A layer, and its description in the manifest.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct TableLayer {

@@ -45,7 +45,7 @@ pub fn signature_lists(data: &[u8]) -> Result<Vec<ListEntry<'_>>, SignatureListE
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CertificateParts<'d> {
-    /// The certificate without what follows it.
+    /// The certificate without trailing bytes.
     pub raw: &'d [u8],
     /// What its issuer signed.
     pub tbs: &'d [u8],
@@ -59,7 +59,7 @@ pub struct CertificateParts<'d> {
     pub signs_modules_only: bool,
 }
 
-/// Takes a certificate apart.
+/// Splits a certificate into its parts.
 ///
 /// # Errors
 /// [`DerError`].
@@ -96,7 +96,7 @@ pub struct SignatureParts<'d> {
     pub image_digest: &'d [u8],
 }
 
-/// Takes an embedded signature apart.
+/// Splits an embedded signature into its parts.
 ///
 /// # Errors
 /// [`AuthenticodeError::Der`].
@@ -151,7 +151,7 @@ pub fn sbat_level(
     shim_variable::sbat_level(Some(section), platform, secure_boot)
 }
 
-/// The commands of a script of GRUB, each with its line.
+/// The commands of a GRUB script, each with its line.
 ///
 /// # Errors
 /// [`Unpredictable::Script`] with the line.

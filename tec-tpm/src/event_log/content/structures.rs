@@ -103,7 +103,7 @@ pub(super) fn text(data: &[u8]) -> Option<Content<'_>> {
     Some(Content::Text { text })
 }
 
-/// A text that cannot be mistaken for anything else: printable ASCII to its end.
+/// Text that cannot be mistaken for anything else: printable ASCII to its end.
 pub(super) fn ascii(data: &[u8]) -> Option<Content<'_>> {
     let end = data.iter().rposition(|byte| *byte != 0)?;
     let printed = data.get(..=end)?;

@@ -11,33 +11,33 @@ use super::super::OutputError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BundleError {
-    /// The signature does not have this form.
+    /// The signature file does not have the expected form.
     #[error("the signature cannot be read")]
     SignatureForm(#[source] OutputError),
     /// The signature algorithm is not accepted.
     #[error("the signature algorithm is {algorithm:?}; only {taken} is accepted")]
     Algorithm {
-        /// What it says.
+        /// Algorithm that the signature names.
         algorithm: String,
-        /// What is accepted.
+        /// Algorithm that is accepted.
         taken: &'static str,
     },
     /// The private key cannot be used.
     #[error("not a P-256 private key in PEM (PKCS #8)")]
     PrivateKey,
-    /// The key is not one that signs bundles.
+    /// The key is not on P-256, so it cannot sign bundles.
     #[error("key {key} is not on P-256")]
     Key {
-        /// Its fingerprint.
+        /// Fingerprint of the key.
         key: Fingerprint,
     },
     /// None of the given keys made the signature.
     #[error("the signature names key {key}, which is not one of the given keys")]
     UnknownKey {
-        /// The key that it names.
+        /// The key that the signature names.
         key: Fingerprint,
     },
-    /// The bundle is not what was signed.
+    /// The signature does not match the bundle.
     #[error("key {key} did not sign this bundle")]
     Signature {
         /// The key.
@@ -49,10 +49,10 @@ pub enum BundleError {
     /// The bundle has expired.
     #[error("the bundle expired at {at}")]
     Expired {
-        /// When.
+        /// Time of expiry.
         at: Timestamp,
     },
-    /// The bundle is about another image.
+    /// The bundle is for another image.
     #[error("the bundle is for image sha256:{signed}, not the requested sha256:{expected}")]
     Image {
         /// Digest in the bundle.

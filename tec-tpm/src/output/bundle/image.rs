@@ -1,4 +1,4 @@
-//! Which image a bundle is about.
+//! The image that a bundle is for.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,16 +13,16 @@ const MAX_REFERENCE: usize = 640;
 /// Algorithm of the digest (OCI image, "Registered Algorithms").
 const ALGORITHM: &str = "sha256:";
 
-/// A reference of an image with its digest: `registry.example/os@sha256:…`, or the digest alone.
+/// A reference to an image by digest: `registry.example/os@sha256:…`, or the digest alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageReference {
     text: String,
     digest: Sha256Digest,
 }
 
-/// The text refers to no image by digest.
+/// The string does not refer to an image by digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("an image is referred to by its digest: name@sha256:<64 hexadecimal digits>")]
+#[error("an image must be referenced by its digest: name@sha256:<64 hexadecimal digits>")]
 #[non_exhaustive]
 pub struct ParseImageReferenceError;
 

@@ -1,9 +1,9 @@
 //! Reference values of one image with a detached signature: from the builder of the image to its
 //! approver.
 //!
-//! The bundle is JSON, and what is signed is exactly its bytes: ECDSA on P-256 with SHA-256, as
-//! `openssl dgst -sha256 -sign` makes it. The signature is a JSON file of its own, which names the
-//! key by its fingerprint. Nothing of a bundle can be read before its signature is verified.
+//! The bundle is JSON, and the signature covers exactly its bytes: ECDSA on P-256 with SHA-256, as
+//! `openssl dgst -sha256 -sign` creates it. The signature is a JSON file of its own, which names
+//! the key by its fingerprint. Nothing in a bundle can be read before its signature is verified.
 //!
 //! # Example
 //! ```
@@ -52,7 +52,7 @@ pub use self::image::{ImageReference, ParseImageReferenceError};
 pub use self::signature::BundleSigner;
 
 const FORM: &str = "a bundle of reference values";
-/// What the member `format` says. It keeps other signed JSON from being taken for a bundle.
+/// Value of the member `format`. It keeps other signed JSON from being mistaken for a bundle.
 const FORMAT: &str = "tec-reference-values-1";
 /// Largest bundle that is read; a bundle of thirty events has some 6 KiB.
 pub const MAX_BUNDLE: usize = 4 << 20;
@@ -78,7 +78,7 @@ struct BundleOut<'b> {
     expected: &'b ExpectedPcrs,
 }
 
-/// An unknown member could narrow what is signed, so none is accepted.
+/// An unknown member could restrict what is signed, so none is accepted.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct BundleIn {
@@ -94,7 +94,7 @@ impl ReferenceBundle {
         Self { image, expires_at, expected }
     }
 
-    /// The bytes that are signed. They are also a label `org.coreos.pcrs` with more members.
+    /// The bytes that are signed. They also form a label `org.coreos.pcrs`, with more members.
     ///
     /// # Errors
     /// [`OutputError::Json`], in practice never.
@@ -125,7 +125,7 @@ impl ReferenceBundle {
     }
 }
 
-/// A bundle and its signature as they came.
+/// A bundle and its signature as received.
 #[derive(Clone, Copy, Debug)]
 pub struct UntrustedBundle<'b> {
     bundle: &'b [u8],
@@ -142,7 +142,7 @@ pub struct VerifiedBundle {
 }
 
 impl<'b> UntrustedBundle<'b> {
-    /// The bytes of a bundle and the text of its signature.
+    /// Takes the bytes of a bundle and the text of its signature.
     pub fn new(bundle: &'b [u8], signature: &'b str) -> Self {
         Self { bundle, signature }
     }
@@ -150,11 +150,11 @@ impl<'b> UntrustedBundle<'b> {
     /// Verifies the signature with the one of `keys` that it names, then reads the bundle.
     ///
     /// # Errors
-    /// [`BundleError`]; nothing of the bundle is read before the signature is verified.
+    /// [`BundleError`]; nothing in the bundle is read before the signature is verified.
     ///
     /// # Security
-    /// `keys` are those that the caller trusts to say which boots are good. An old bundle of a
-    /// trusted key is valid until it expires; see [`VerifiedBundle::check_image`].
+    /// `keys` are those that the caller trusts to declare which boots are good. An old bundle
+    /// signed by a trusted key is valid until it expires; see [`VerifiedBundle::check_image`].
     pub fn verify(self, keys: &[PublicKey], now: Timestamp) -> Result<VerifiedBundle, BundleError> {
         if self.bundle.len() > MAX_BUNDLE {
             return Err(BundleError::Content(OutputError::TooLarge {
@@ -173,12 +173,12 @@ impl<'b> UntrustedBundle<'b> {
 }
 
 impl VerifiedBundle {
-    /// What was signed.
+    /// The signed bundle.
     pub fn bundle(&self) -> &ReferenceBundle {
         &self.bundle
     }
 
-    /// What was signed.
+    /// The signed bundle.
     pub fn into_bundle(self) -> ReferenceBundle {
         self.bundle
     }
@@ -188,8 +188,8 @@ impl VerifiedBundle {
         self.key
     }
 
-    /// Checks that the bundle is about the image with the digest of `expected`; names may differ,
-    /// as they do between a registry and its mirror.
+    /// Checks that the bundle is for the image with the digest of `expected`; names may differ, as
+    /// they do between a registry and its mirror.
     ///
     /// # Errors
     /// [`BundleError::Image`].

@@ -14,9 +14,9 @@ use super::super::{OutputError, to_json};
 use super::BundleError;
 
 const FORM: &str = "the signature of a bundle";
-/// The one algorithm (FIPS 186-5, 6.4), with the signature in DER (RFC 3279, 2.2.3).
+/// The only algorithm (FIPS 186-5, 6.4), with the signature in DER (RFC 3279, 2.2.3).
 const ALGORITHM: &str = "ecdsa-p256-sha256";
-/// Largest file of a signature; a real one has 250 bytes.
+/// Largest signature file; a real one has 250 bytes.
 const MAX_SIGNATURE: usize = 4096;
 
 /// The key that vouches for reference values.

@@ -6,8 +6,8 @@
 //!                  "message": "<hexadecimal of TPMS_ATTEST>", "pcrs": ["<hexadecimal>", "…"] },
 //!   "hcl_report": "<base64url, with padding>", "vcek": "<base64url of DER, with padding>" }
 //! ```
-//! Version 1 is the same, but the hardware report is made for no session in particular. Version 0
-//! has no such member: `quote` and `report` are lists of numbers, and `vcek` is PEM.
+//! Version 1 is the same, but the hardware report is not created for a particular session. Version
+//! 0 has no such member: `quote` and `report` are lists of numbers, and `vcek` is PEM.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE;
@@ -24,28 +24,29 @@ use crate::wire::push_sized;
 const MAX_SIGNATURE: usize = 512;
 /// Largest certificate in DER; they take 1.4 KiB.
 const MAX_VCEK: usize = 16 * 1024;
-/// PCR values that are read at all; the verifier requires exactly 24 and reports otherwise.
+/// Maximum number of PCR values that are read; the verifier requires exactly 24 and reports
+/// otherwise.
 const MAX_VALUES: usize = 64;
 /// What ends a certificate in PEM (RFC 7468, section 5.1).
 const PEM_END: &str = "-----END CERTIFICATE-----";
 
-/// Evidence is not what its type prescribes.
+/// Evidence does not have the form that its type prescribes.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AzSnpEvidenceError {
-    /// Members are missing or of another JSON type.
+    /// Members are missing or have the wrong JSON type.
     #[error("the evidence is not az-snp-vtpm evidence in JSON")]
     Json(#[source] serde_json::Error),
     /// A version that is not known.
     #[error("the version of the evidence is not supported")]
     Version,
-    /// Members of both forms: readers differ in which of them count.
+    /// Members of both forms: readers differ in which of them they use.
     #[error("the evidence has members of two versions")]
     Mixed,
     /// A member does not decode, or is too large.
     #[error("{member} does not decode to at most {limit} bytes or values")]
     Member {
-        /// Which member.
+        /// The member.
         member: &'static str,
         /// Maximum number of bytes, or values.
         limit: usize,
@@ -70,9 +71,9 @@ impl AzSnpEvidenceError {
 pub enum AzSnpEvidenceVersion {
     /// Lists of numbers.
     V0,
-    /// Texts.
+    /// Strings.
     V1,
-    /// As [`V1`](Self::V1), with a hardware report that is made for the session.
+    /// As [`V1`](Self::V1), with a hardware report that is created for the session.
     V2,
 }
 
@@ -82,13 +83,13 @@ pub enum AzSnpEvidenceVersion {
 pub struct AzSnpEvidence {
     /// Which form it has.
     pub version: AzSnpEvidenceVersion,
-    /// RSA signature alone, without the head of a TPMT_SIGNATURE.
+    /// RSA signature alone, without the header of a TPMT_SIGNATURE.
     pub signature: Vec<u8>,
     /// TPMS_ATTEST.
     pub message: Vec<u8>,
     /// PCR values that were sent along.
     pub values: Vec<Sha256Digest>,
-    /// Report of the paravisor, with the hardware's in it.
+    /// Report of the paravisor, which contains the hardware report.
     pub hcl_report: Vec<u8>,
     /// Certificate of the key that signed the hardware report, in DER.
     pub vcek: Vec<u8>,
@@ -123,8 +124,8 @@ struct WireQuote {
 }
 
 impl AzSnpEvidence {
-    /// Decodes the JSON form; the member `version` says which. Unknown members are ignored, as
-    /// others do.
+    /// Decodes the JSON form; the member `version` says which. Unknown members are ignored, as in
+    /// other implementations.
     ///
     /// # Errors
     /// [`AzSnpEvidenceError`] with the member that is malformed.

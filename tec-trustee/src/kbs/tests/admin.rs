@@ -59,7 +59,11 @@ async fn what_is_not_accepted_says_why() {
         (post("reference-value", "[]"), "SerdeError", "the body is not as expected"),
         (get("reference-value/unknown"), "RvpsError", "there is no such reference value"),
         (delete("resource/a/b/c"), "PluginInternalError", "there is no such resource"),
-        (post("resource/a/b", ""), "PluginInternalError", "a resource path has three segments"),
+        (
+            post("resource/a/b", ""),
+            "PluginInternalError",
+            "a resource path must have three segments",
+        ),
     ] {
         let answer = ask.bearer(&token).of(&kbs).await;
         let error = answer.error();

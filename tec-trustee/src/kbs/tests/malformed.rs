@@ -148,7 +148,7 @@ async fn resources_are_refused_to_the_byte() {
         "resource/a/%2e/c",
         "resource///a/b/c",
     ] {
-        let detail = "a resource path has three segments";
+        let detail = "a resource path must have three segments";
         case(get(path).cookie(&cookie), 401, "PluginInternalError", detail).hold(kbs).await;
     }
 }

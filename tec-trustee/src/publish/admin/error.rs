@@ -1,4 +1,4 @@
-//! What can go wrong with the admin API.
+//! Errors of the admin API.
 
 use std::fmt;
 
@@ -12,8 +12,8 @@ use crate::wire::ErrorKind;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AdminSetupError {
-    /// Anyone on the network could read disk keys and tokens.
-    #[error("{server} is plain HTTP on another machine; disk keys need https")]
+    /// Plain HTTP would let anyone on the network read disk keys and tokens.
+    #[error("{server} is not on this machine and uses plain HTTP; disk keys require https")]
     PlainHttp {
         /// The server.
         server: BaseUrl,

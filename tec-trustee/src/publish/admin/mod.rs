@@ -46,11 +46,11 @@ pub struct AdminApi {
 }
 
 impl AdminApi {
-    /// The admin API at `endpoint`, of a Trustee of this generation. An https server with a CA bundle is
-    /// trusted by that bundle alone, one without a bundle by the platform's roots.
+    /// The admin API at `endpoint`, of a Trustee of this generation. An HTTPS server is verified against its
+    /// CA bundle alone or, without one, against the platform's roots.
     ///
     /// # Errors
-    /// Plain HTTP to another machine; an unusable CA bundle; or TLS cannot be set up.
+    /// The endpoint is plain HTTP to another machine, the CA bundle is unusable, or TLS cannot be set up.
     pub fn new(
         endpoint: &Endpoint,
         generation: Generation,

@@ -18,7 +18,7 @@ use crate::config::Generation;
 /// Largest size of an object, names and values together (Trustee, KBS configuration: 1 MiB).
 const MAX_OBJECT: usize = 1024 * 1024;
 
-/// ConfigMaps, Secrets, and the pod's part of them.
+/// ConfigMaps, Secrets, and the parts of the pod template that use them.
 ///
 /// The same desired state and layout give the same bytes.
 #[derive(Debug, Default)]
@@ -115,7 +115,7 @@ impl Form {
         }
     }
 
-    /// `attestation-policy`: the policy that counts, and empty ones where the service would otherwise try to
+    /// `attestation-policy`: the policy that applies, and empty ones where the service would otherwise try to
     /// write its own into a read-only directory and fail to start (Trustee, KBS configuration).
     fn policies(&mut self, desired: &State, layout: &Layout) {
         for id in layout.generation.default_policies() {

@@ -5,9 +5,9 @@ use tec_core::time::Timestamp;
 
 use crate::config::Generation;
 
-/// Number of objects over which secrets, keys or reference values are spread when they need no pod of their
-/// own. It is fixed, so that the pod does not change. With 1 MiB each (Trustee, KBS configuration), they hold
-/// some 100,000 disk keys.
+/// Number of objects over which secrets, keys or reference values are spread when a new one must not require
+/// a new pod. It is fixed, so that the pod does not change. With 1 MiB each (Trustee, KBS configuration),
+/// they hold some 100,000 disk keys.
 pub(super) const SHARDS: u8 = 16;
 
 /// How secrets and trusted keys get into the pod.

@@ -29,8 +29,8 @@ pub struct Mirrored {
 /// machine: a mounted Secret has no folders. Files that are not a machine's disk key are skipped, and files
 /// that the KBS would serve without a source are removed.
 ///
-/// Call it repeatedly; it changes only what differs. A key is written beside its place and renamed, so that
-/// the KBS never reads a partial one.
+/// Call it repeatedly; it changes only what differs. A key is written to a temporary file next to its place
+/// and renamed, so that the KBS never reads a partial one.
 ///
 /// # Errors
 /// The first file that cannot be read, written or removed. The others wait for the next call.

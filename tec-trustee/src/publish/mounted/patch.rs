@@ -22,7 +22,7 @@ pub enum Change<T> {
 #[derive(Debug)]
 #[expect(clippy::exhaustive_enums, reason = "a target must handle every change")]
 pub enum Object<T> {
-    /// It is created if it does not exist, and these of its keys are changed. Others stay.
+    /// It is created if it does not exist, and these of its keys are changed. Other keys stay.
     Merge(BTreeMap<String, Change<T>>),
     /// It is deleted.
     Delete,

@@ -21,10 +21,11 @@ use super::patch::{Observed, Patch};
 /// order, so that an interruption leaves nothing that a running pod misses: ConfigMaps, Secrets that are
 /// created or merged, the pod template, Secrets that are deleted.
 ///
-/// A machine's Secret that already exists holds its disk key: read it first, and desire what it holds.
+/// A machine's Secret that already exists holds its disk key: read it first, and make its content part of the
+/// desired state.
 #[async_trait]
 pub trait MountedTarget: fmt::Debug + Send + Sync {
-    /// What is there.
+    /// Returns the objects that are there.
     async fn observe(&self) -> Result<Observed, PortError>;
 
     /// Applies the changes.

@@ -26,7 +26,7 @@ struct Aws {
 }
 
 impl Aws {
-    /// With a user, a bucket `bucket`, and a key with the alias `kek`.
+    /// Starts moto with a user, a bucket `bucket`, and a key with the alias `kek`.
     async fn start() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let server = Server::start(&directory.path().join("log"), |address| {

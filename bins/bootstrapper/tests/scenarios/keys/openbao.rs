@@ -33,7 +33,7 @@ pub(crate) struct Bao {
 }
 
 impl Bao {
-    /// With a transit engine that contains the keys `kek` and `other`.
+    /// Starts OpenBao with a transit engine that contains the keys `kek` and `other`.
     pub(crate) async fn start() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let config = directory.path().join("config.hcl");

@@ -86,7 +86,11 @@ pub(crate) fn approved(stage: &Stage<'_>, first: &Host) -> anyhow::Result<usize>
     for request in &requests {
         let condition = answer(request);
         let node = request.pointer("/spec/username").and_then(Value::as_str);
-        anyhow::ensure!(condition == Some("Approved"), "a request of {node:?}: {condition:?}");
+        anyhow::ensure!(
+            condition == Some("Approved"),
+            "a request of {node:?} was not approved: \
+             {condition:?}"
+        );
         approved += 1;
     }
     Ok(approved)

@@ -1,4 +1,4 @@
-//! What the cluster does for its users, and its members.
+//! Tests what the cluster does for its users, and its members.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -10,7 +10,7 @@ use anyhow::Context as _;
 
 use crate::network::{BRIDGE, GATEWAY, ip, run};
 
-/// Enough for a LUKS2 header.
+/// Size of a disk: enough for a LUKS2 header.
 const DISK: u64 = 17 * 1024 * 1024;
 /// Port of swtpm, in its host's network.
 pub(crate) const TPM_PORT: u16 = 2321;
@@ -258,8 +258,8 @@ impl Host {
     }
 }
 
-/// How this machine differs from a node: who manages its cgroups, and its disk, which belongs to the user of
-/// the demo and may be nearly full.
+/// Kubelet settings for what differs from a node here: who manages the cgroups, and the disk, which belongs
+/// to the user of the demo and may be nearly full.
 fn kubelet(name: &str) -> String {
     format!(
         "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\

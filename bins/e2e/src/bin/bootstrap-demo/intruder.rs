@@ -58,12 +58,12 @@ pub(crate) fn check(stage: &Stage<'_>, worker: &Host, first: &Host) -> anyhow::R
     server(stage, worker, first)?;
     for binding in ["kubeadm:node-autoapprove-bootstrap", "kubeadm:kubelet-bootstrap"] {
         let found = stage.kubectl(first, &["get", "clusterrolebinding", binding]);
-        anyhow::ensure!(found.is_err(), "{binding} is bound");
+        anyhow::ensure!(found.is_err(), "{binding} exists");
     }
     let secrets = ["get", "secrets", "-A", "-o", "json"];
     let secrets = stage.kubectl(first, &secrets)?;
     for text in ["bootstrap.kubernetes.io/token", "kms-uri"] {
-        anyhow::ensure!(!secrets.contains(text), "a Secret has {text}");
+        anyhow::ensure!(!secrets.contains(text), "a Secret contains {text}");
     }
     stage.say("root on a worker tried every call, and became nobody else")
 }
@@ -122,11 +122,14 @@ fn server(stage: &Stage<'_>, worker: &Host, first: &Host) -> anyhow::Result<()> 
     let denied = || -> anyhow::Result<bool> {
         let found = stage.json(first, &["csr", request])?;
         let condition = found.pointer("/status/conditions/0/type").and_then(Value::as_str);
-        anyhow::ensure!(condition != Some("Approved"), "a worker may be the API server");
+        anyhow::ensure!(
+            condition != Some("Approved"),
+            "a worker's request for an API server certificate was approved"
+        );
         Ok(condition == Some("Denied"))
     };
     until("a refusal", || denied().unwrap_or(true))?;
-    anyhow::ensure!(denied()?, "the request is open");
+    anyhow::ensure!(denied()?, "the request was not denied");
     Ok(())
 }
 

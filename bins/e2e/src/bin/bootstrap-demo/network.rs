@@ -30,7 +30,7 @@ pub(crate) fn ip(arguments: &str) -> anyhow::Result<()> {
     run("ip", &arguments).map(drop)
 }
 
-/// Waits until no other run is active; the lock ends with this process at the latest.
+/// Waits until no other run is active; the lock is released when this process ends, at the latest.
 fn only_run() -> anyhow::Result<File> {
     let file = File::create(LOCK).with_context(|| format!("cannot create {LOCK}"))?;
     if file.try_lock().is_err() {

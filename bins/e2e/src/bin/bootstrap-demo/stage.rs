@@ -45,7 +45,7 @@ impl Stage<'_> {
         serde_json::from_str(&text).with_context(|| format!("cannot read {}", arguments.join(" ")))
     }
 
-    /// Same, as a list of objects.
+    /// Objects of a kind, as a list.
     pub(crate) fn items(&self, host: &Host, arguments: &[&str]) -> anyhow::Result<Vec<Value>> {
         let json = self.json(host, arguments)?;
         let items = json.get("items").and_then(Value::as_array);
@@ -113,7 +113,7 @@ pub(crate) fn ended(host: &Host, process: Process, expected: i32) -> anyhow::Res
 pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) -> anyhow::Result<()> {
     let begin = Instant::now();
     while !is_so() {
-        anyhow::ensure!(begin.elapsed() < LIMIT, "{what}: not within {} s", LIMIT.as_secs());
+        anyhow::ensure!(begin.elapsed() < LIMIT, "{what}: timed out after {} s", LIMIT.as_secs());
         for _ in 0..10 {
             pause();
         }

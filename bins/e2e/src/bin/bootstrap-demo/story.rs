@@ -182,7 +182,7 @@ fn check_logs(base: &Path) -> anyhow::Result<()> {
             if path.extension().is_some_and(|extension| extension == "log") {
                 let log = fs::read(&path)?;
                 let has = |secret: &Vec<u8>| log.windows(secret.len()).any(|part| part == secret);
-                anyhow::ensure!(!secrets.iter().any(has), "{} has a secret", path.display());
+                anyhow::ensure!(!secrets.iter().any(has), "{} contains a secret", path.display());
                 logs += 1;
             }
         }

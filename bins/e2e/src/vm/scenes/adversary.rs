@@ -1,4 +1,4 @@
-//! What an adversary may boot, and who is refused with which code.
+//! Boots by an adversary, each refused with the expected code.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -62,7 +62,7 @@ impl Stage {
         Ok(())
     }
 
-    /// What was changed, the image, and the file that must be named.
+    /// Changed images, each with what was changed and the file that must be named.
     fn changed_images(&self) -> anyhow::Result<Vec<(&'static str, Image, &'static str)>> {
         let initial = self.settings.artefacts.join("initrd-changed.img");
         let changed = self.initial.clone().with("etc/evil", "a program would do more\n");
@@ -108,7 +108,7 @@ impl Stage {
         let ended = node.boot()?.ended()?;
         ensure!(ended == Ended::Refused(code.to_owned()), "{what}: {ended:?}");
         let reason = self.reason(Some(id))?;
-        ensure!(reason.contains(named), "{named} is not named: {reason}");
+        ensure!(reason.contains(named), "the reason does not name {named}: {reason}");
         Ok([what.to_owned(), code.to_owned(), reason])
     }
 
@@ -134,12 +134,12 @@ impl Stage {
         fs::copy(one.disk(), two.disk()).context("cannot copy the disk")?;
         let boot = two.boot()?;
         let Ended::Refused(code) = boot.ended()? else {
-            bail!("the disk of another machine: {:?}", boot.ended()?)
+            bail!("a boot with the disk of another machine was not refused: {:?}", boot.ended()?)
         };
         ensure!(code == "TEC-A413", "refused with {code}");
         let id = self.machine_of(one)?;
         let reason = self.reason(None)?;
-        ensure!(reason.contains(&id.to_string()), "{id} is not named: {reason}");
+        ensure!(reason.contains(&id.to_string()), "the reason does not name {id}: {reason}");
         two.discard()?;
         Ok(["the disk in another machine".to_owned(), code, reason])
     }
@@ -152,7 +152,7 @@ impl Stage {
         copy_files(&one.tpm(), &three.tpm())?;
         three.boot()?.opened()?;
         let (id, known) = (self.machine_of(&three)?, self.machine_of(one)?);
-        ensure!(id == known, "it became machine {id} instead of {known}");
+        ensure!(id == known, "the node became machine {id} instead of {known}");
         // If both were reset equally often, only their clocks distinguish them, and these run unevenly on a
         // busy host.
         three.boot()?.opened()?;
@@ -180,7 +180,7 @@ impl Stage {
         let code = reply.code();
         ensure!(code == "TEC-A405", "the server says {code}: {}", reply.body);
         let reason = self.reason(None)?;
-        ensure!(reason.contains("nonce"), "no nonce is named: {reason}");
+        ensure!(reason.contains("nonce"), "the reason does not name the nonce: {reason}");
         Ok(["evidence is replayed".to_owned(), code, reason])
     }
 

@@ -151,7 +151,7 @@ impl Stage {
         let (running, console, _) =
             boot_until(&mut member.node, &["cryptsetup was killed", MADE, SERVED])?;
         running.cut();
-        ensure!(console.contains("closing a mapping"), "it left no mapping: {console}");
+        ensure!(console.contains("closing a mapping"), "no mapping was left to close: {console}");
         member.node.discard()
     }
 
@@ -162,7 +162,7 @@ impl Stage {
         let content = fs::read(&root)?;
         member.node.write_root(&content)?;
         let (running, console, _) = boot_until(&mut member.node, &["holds ext4"])?;
-        ensure!(console.contains("TEC-B415"), "it has no code: {console}");
+        ensure!(console.contains("TEC-B415"), "the console does not show TEC-B415: {console}");
         running.cut();
         ensure!(fs::read(member.node.root()?)? == content, "the disk was written to");
         Ok(())

@@ -73,7 +73,7 @@ impl Stage {
 
 fn opens(node: &mut Node, number: u32) -> anyhow::Result<()> {
     let boot = node.boot()?;
-    ensure!(boot.opened()? == number, "it is another root");
+    ensure!(boot.opened()? == number, "the root is a different one");
     Ok(())
 }
 

@@ -60,7 +60,7 @@ impl Stage {
     }
 }
 
-/// What the firmware does with a signed update: it appends it to dbx.
+/// Applies an update like firmware, which appends a signed update to dbx.
 fn take(node: &Node, update: &[u8]) -> anyhow::Result<()> {
     let bytes = fs::read(node.variables())?;
     let machine = PlatformState::from_variable_store(&bytes)?;

@@ -20,7 +20,7 @@ impl Stage {
             let boots = story.works(&format!("three {what}: three roots run"), || {
                 let boots = at_once(&mut nodes)?;
                 for boot in &boots {
-                    ensure!(boot.opened()? == number, "a root is not the one it should be");
+                    ensure!(boot.opened()? == number, "the root of a machine is a different one");
                 }
                 Ok(boots)
             })?;
@@ -35,7 +35,7 @@ impl Stage {
             }
             ids.sort();
             ids.dedup();
-            ensure!(ids.len() == NAMES.len(), "they share ids");
+            ensure!(ids.len() == NAMES.len(), "several machines have the same ID");
             Ok(())
         })?;
         for node in nodes {

@@ -73,7 +73,7 @@ impl Stage {
             let expected =
                 ["plane", "worker"].map(str::to_owned).into_iter().chain(cut).collect::<Vec<_>>();
             let members = cluster.members()?;
-            ensure!(members == expected, "these are members: {members:?}");
+            ensure!(members == expected, "unexpected members: {members:?}");
             Ok(())
         })?;
         running.cut();

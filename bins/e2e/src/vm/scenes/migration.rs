@@ -77,7 +77,7 @@ impl Stage {
 /// Boots into the root, which has been booted this many times, including this one.
 fn opens(node: &mut Node, times: u32) -> anyhow::Result<Boot> {
     let boot = node.boot()?;
-    ensure!(boot.opened()? == times, "it is another root");
+    ensure!(boot.opened()? == times, "the root is a different one");
     Ok(boot)
 }
 

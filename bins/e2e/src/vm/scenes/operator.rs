@@ -28,7 +28,7 @@ impl Stage {
         for (what, number) in [("first boot: the root runs", 1), ("reboot: so it does", 2)] {
             let boot = story.works(what, || {
                 let boot = node.boot()?;
-                ensure!(boot.opened()? == number, "it is another root");
+                ensure!(boot.opened()? == number, "the root is a different one");
                 Ok(boot)
             })?;
             let short = what.split(':').next().unwrap_or(what);

@@ -17,10 +17,10 @@ const HEADING: [&str; 7] =
 /// Characters of a console line shown in the table.
 const SHOWN: usize = 48;
 
-/// What to interrupt.
+/// The phase to interrupt.
 pub(super) struct Phase<'p> {
     pub(super) name: &'p str,
-    /// What the console shows at the end of the phase.
+    /// String on the console at the end of the phase.
     pub(super) end: &'p str,
     /// Duration from the first program of the node to that end.
     pub(super) whole: Duration,
@@ -79,7 +79,9 @@ impl Stage {
         Ok(match self.state_disk(machine) {
             Ok(dump) if dump.contains("tec-unclaimed") => "nobody's",
             Ok(dump) if dump.contains("tec-state") => CLAIMED,
-            Ok(dump) => anyhow::bail!("{} has a disk that says: {dump}", machine.name),
+            Ok(dump) => {
+                anyhow::bail!("the disk of {} has an unexpected header: {dump}", machine.name)
+            }
             Err(_) => "blank",
         })
     }
@@ -96,7 +98,7 @@ fn moment(seed: u64, number: u32, count: u32, whole: Duration) -> Duration {
     whole.mul_f64((f64::from(number - 1) + within) / f64::from(count))
 }
 
-/// Without colors, time and crate, since a table column is narrow.
+/// The last line of the console, without colors, time and crate, since a table column is narrow.
 fn last_line(console: &str) -> String {
     let mut lines = console.split(['\n', '\r']).map(without_colors);
     let last = lines.rfind(|line| !line.trim().is_empty()).unwrap_or_default();

@@ -20,7 +20,7 @@ use crate::volume;
 
 /// cryptsetup's prompt (cryptsetup(8), "open").
 const PROMPT: &str = "Enter passphrase for";
-/// No boot of a scene waits for the unit's five minutes.
+/// Shorter than the unit's five minutes, which no boot of a scene waits for.
 const SOON: &str =
     "[Service]\nRestartSec=5s\nStandardOutput=file:/dev/console\nStandardError=file:/dev/console\n";
 
@@ -36,7 +36,7 @@ impl Stage {
         let boot = story.works("first boot: the root's unit leaves a recovery key", || {
             let boot = node.boot()?;
             ensure!(boot.opened()? == 1, "the root is not new");
-            ensure!(boot.at(Mark::Recovery).is_some(), "its unit did not end");
+            ensure!(boot.at(Mark::Recovery).is_some(), "the unit did not finish");
             Ok(boot)
         })?;
         self.timed("first boot with recovery", &boot);
@@ -44,7 +44,7 @@ impl Stage {
         let before = Slots::of(&self.logs, &node)?;
         let first = story.works("the admin saves what the node left, sealed", || {
             let left = latest(&self.anchor, id)?;
-            ensure!(left.number == 1, "it is key {}", left.number);
+            ensure!(left.number == 1, "expected recovery key 1, found key {}", left.number);
             admin.open(&left.sealed)
         })?;
         story.shows("the volume", &before.dump);
@@ -56,18 +56,21 @@ impl Stage {
         self.timed("recovery", &boot);
         let after = Slots::of(&self.logs, &node)?;
         story.works("the slot of the typed key is gone, and the new key opens the disk", || {
-            ensure!(before.recovery != after.recovery, "the slot is the same");
+            ensure!(before.recovery != after.recovery, "the recovery key slot did not change");
             ensure!(before.all.len() == 2 && after.all.len() == 2, "{after:?}");
             let left = latest(&self.anchor, id)?;
-            ensure!(left.number == 2, "the last key is {}", left.number);
+            ensure!(left.number == 2, "expected recovery key 2, found key {}", left.number);
             let root = node.root()?;
-            ensure!(!opens(&root, &first)?, "the typed key opens the disk");
-            ensure!(opens(&root, &admin.open(&left.sealed)?)?, "the new one does not");
+            ensure!(!opens(&root, &first)?, "the typed key still opens the disk");
+            ensure!(
+                opens(&root, &admin.open(&left.sealed)?)?,
+                "the new key does not open the disk"
+            );
             Ok(())
         })?;
         story.shows("the volume", &after.dump);
         story.works("reboot: the disk opens by itself, and nothing changes", || {
-            ensure!(node.boot()?.opened()? == 3, "it is not the same root");
+            ensure!(node.boot()?.opened()? == 3, "the root is a different one");
             ensure!(Slots::of(&self.logs, &node)? == after, "the slots changed");
             Ok(())
         })?;
@@ -112,7 +115,7 @@ fn recovered(node: &mut Node, anchor: &mut Anchor, key: &str) -> anyhow::Result<
         _ => Ok(()),
     };
     let boot = node.boot_attended(&mut hands)?;
-    ensure!(boot.opened()? == 2, "it is not the same root");
+    ensure!(boot.opened()? == 2, "the root is a different one");
     for mark in [Mark::Refused, Mark::Typed, Mark::Recovery] {
         ensure!(boot.at(mark).is_some(), "there was no step {mark}");
     }
@@ -192,7 +195,7 @@ impl Slots {
             .filter(|token| token["type"] == "tec-recovery")
             .collect();
         let [token] = of_recovery.as_slice() else {
-            anyhow::bail!("the header has not one token of a recovery key: {metadata}");
+            anyhow::bail!("expected one recovery key token in the header: {metadata}");
         };
         let slot = token["keyslots"][0].as_str();
         Ok(Self {

@@ -36,7 +36,7 @@ impl Stage {
         story.shows("what Clevis and cryptsetup say of it", &shown);
         let boot = story.works("reboot: Clevis opens the disk", || {
             let boot = one.boot()?;
-            ensure!(boot.opened()? == 2, "it is not the same root");
+            ensure!(boot.opened()? == 2, "the root is a different one");
             ensure!(!boot.was_first(), "the disk was created again");
             Ok(boot)
         })?;
@@ -52,7 +52,11 @@ impl Stage {
             })
         })?;
         let (_, text) = self.explained(id)?;
-        ensure!(text.contains("kernel command line in GRUB"), "it is not named: {text}");
+        ensure!(
+            text.contains("kernel command line in GRUB"),
+            "the explanation does not name the \
+             command line: {text}"
+        );
         story.shows("what an admin reads", &text);
         one.install(&image)?;
         self.story = story;
@@ -60,7 +64,7 @@ impl Stage {
         Ok(())
     }
 
-    /// What third-party programs report about the volume, which must match the pin's documentation.
+    /// Checks that what third-party programs report about the volume matches the pin's documentation.
     fn look_at_disk(&self, one: &Node) -> anyhow::Result<String> {
         let root = one.root()?;
         let run = |program: &str, words: &[&str]| {
@@ -84,7 +88,7 @@ impl Stage {
             "num_retries": null,
             "trustee": {},
         }});
-        ensure!(header == expected, "the header is {header}");
+        ensure!(header == expected, "unexpected header: {header}");
         Ok(format!(
             "$ clevis luks list -d {root}\n{list}$ cryptsetup luksDump {root}\n{dump}",
             root = root.display()

@@ -18,8 +18,8 @@ struct Images {
 }
 
 impl Stage {
-    /// Boot loader first, kernel later, with boots between them; back, and forth again; and the end of the
-    /// old approval.
+    /// The boot loader is updated first, then the kernel, with boots between them; then a rollback, a second
+    /// update, and the revocation of the old approval.
     pub(in crate::vm) fn update(&mut self) -> anyhow::Result<()> {
         self.story.scene('c', "An update in two steps");
         let mut story = std::mem::take(&mut self.story);
@@ -85,7 +85,7 @@ impl Stage {
             (Ended::Root(_), Ended::Root(_)) => true,
             (ended, expected) => ended == expected,
         };
-        ensure!(same, "{ended:?} instead of {expected:?}");
+        ensure!(same, "the boot ended with {ended:?}, expected {expected:?}");
         let opens = matches!(ended, Ended::Root(_));
         ensure!(foretold == opens, "tec node nextboot said {foretold}");
         Ok(())

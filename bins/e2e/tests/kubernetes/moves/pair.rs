@@ -1,4 +1,4 @@
-//! Two anchors, each behind a link that can be cut, and what must always hold for them.
+//! Two anchors, each behind a link that can be cut, and the invariants that must always hold.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -114,7 +114,7 @@ impl Pair {
         pair
     }
 
-    /// From now on, this key must never be lost.
+    /// Records that this key must never be lost from now on.
     pub(crate) fn expect(&mut self, number: u64) {
         let key = sample::secret(number).expose("the test compares").to_vec();
         self.keys.insert(sample::machine_id(number), key);

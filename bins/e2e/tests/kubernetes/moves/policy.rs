@@ -32,7 +32,7 @@ async fn certificate(place: &Place, name: &str, ca: &str) {
     place.bench.create(&secret).await.unwrap();
 }
 
-/// Same, as issued by an operator.
+/// Stores a certificate as issued by an operator.
 async fn issue(place: &Place, name: &str, ca: &str) {
     let clusters = place.bench.objects::<TrustedExecutionCluster>().unwrap();
     let owner = clusters.get("cluster").await.unwrap();

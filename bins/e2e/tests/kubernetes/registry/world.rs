@@ -56,7 +56,7 @@ impl World {
         Self::with_settings(registries, flags, &json!({})).await
     }
 
-    /// Same, with these additional settings in the cluster object.
+    /// Like `start`, with these additional settings in the cluster object.
     pub(crate) async fn with_settings(
         registries: &[&str],
         flags: &[&str],

@@ -14,7 +14,7 @@ use tec_tpm::testing::SoftTpm;
 
 use super::world::World;
 
-/// What the node sends: its keys, and the certificate of the endorsement key.
+/// The body that the node sends: its keys, and the certificate of the endorsement key.
 fn offer(tpm: &SoftTpm, machine: &str, certificate: Option<&[u8]>) -> Value {
     let mut body = json!({
         "public_key": tpm.public_key().to_pem(), "uuid": machine,
@@ -108,7 +108,7 @@ async fn endorsement_keys_of_no_trusted_manufacturer_are_refused() {
         assert_eq!((status.as_u16(), &said["code"]), (403, &json!("TEC-R425")));
     }
     let log = server.log().unwrap();
-    for reason in ["without a certificate", "is not signed by its issuer", "for another key"] {
+    for reason in ["sent no certificate", "is not signed by its issuer", "for another key"] {
         assert!(log.contains(reason), "{reason}: {log}");
     }
     let (status, _) = world.put_at(&server, "/register-ak/proof", &answer(&tpm, &challenge)).await;

@@ -42,7 +42,7 @@ where
     list.iter().map(kept).collect()
 }
 
-/// What must not be lost or changed, by kind.
+/// The objects that must not be lost or changed, by kind.
 async fn treasure(bench: &Bench) -> Vec<BTreeMap<String, Value>> {
     vec![
         all::<TrustedExecutionCluster>(bench, &["/spec"]).await,
@@ -55,7 +55,7 @@ async fn treasure(bench: &Bench) -> Vec<BTreeMap<String, Value>> {
     ]
 }
 
-/// Everything that existed is unchanged; there may be more.
+/// Checks that everything that existed is unchanged; there may be more.
 async fn is_kept(bench: &Bench, before: &[BTreeMap<String, Value>]) {
     for (before, now) in before.iter().zip(treasure(bench).await) {
         for (name, was) in before {
@@ -80,7 +80,7 @@ async fn deployment(bench: &Bench, name: &str) -> Deployment {
     bench.objects::<Deployment>().unwrap().get(name).await.unwrap()
 }
 
-/// What the Deployment controller reports when all pods run the current version.
+/// Reports, like the Deployment controller, that all pods run the current version.
 pub(crate) async fn roll_out(bench: &Bench, name: &str) {
     let live = deployment(bench, name).await;
     let pods = live.spec.unwrap().replicas.unwrap();

@@ -151,7 +151,7 @@ pub(super) fn cluster() -> Value {
     custom("TrustedExecutionCluster", &json!({"name": "trusted-execution-cluster"}), &spec)
 }
 
-/// What the operator created for the cluster object, and what nodes and admins did since.
+/// Creates what the operator created for the cluster object, and what nodes and admins did since.
 pub(super) async fn everything(bench: &Bench, mut cluster: Value) {
     cluster["status"] = json!({"conditions": said("Installed", "InstallationCompleted")});
     let owner = put(bench, &cluster).await;
@@ -243,7 +243,7 @@ fn service(metadata: &Value, app: &str, (name, port): (&str, u16)) -> Value {
     }})
 }
 
-/// With the status of a running Deployment.
+/// A Deployment with the status of a running one.
 fn deployment(metadata: &Value, app: &str, pod: &Value) -> Value {
     json!({
         "apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata,

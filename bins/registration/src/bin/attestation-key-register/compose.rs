@@ -27,7 +27,7 @@ pub(crate) struct Composer {
     namespace: String,
     known: Arc<Known>,
     files: Files,
-    /// Belongs to this process; used when replicas share no key.
+    /// The challenge key of this process, used if replicas share none.
     challenge_key: Arc<ChallengeKey>,
     current: RwLock<Option<AkService>>,
 }

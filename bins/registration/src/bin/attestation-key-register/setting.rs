@@ -29,7 +29,8 @@ pub(crate) enum NotReady {
     #[error("cannot use spec.approval")]
     Approval(#[source] ApprovalError),
     #[error(
-        "the ConfigMap {config_map} of spec.approval.endorsementRootsConfigMap is not mounted: start with --ek-roots"
+        "the ConfigMap {config_map} of spec.approval.endorsementRootsConfigMap is not mounted \
+         (mount it, and pass its file with --ek-roots)"
     )]
     NoRoots { config_map: String },
     #[error("cannot read {}", .file.display())]
@@ -40,7 +41,7 @@ pub(crate) enum NotReady {
     },
     #[error("cannot use the CA certificates of endorsement keys: {why}")]
     Roots { why: String },
-    #[error("{} has {length} bytes, but a challenge key has 32", .file.display())]
+    #[error("{} has {length} bytes, but a challenge key must have 32", .file.display())]
     ChallengeKey { file: PathBuf, length: usize },
 }
 
@@ -52,7 +53,7 @@ pub(crate) struct Setting {
     files: [Option<Sha256Digest>; 2],
 }
 
-/// What a setting yields.
+/// The service that a setting yields.
 #[derive(Debug)]
 pub(crate) struct Made {
     pub(crate) matcher: Arc<dyn AkMatcher>,

@@ -23,9 +23,9 @@ use crate::slot::{Answering, Slot};
 const POLL: Duration = Duration::from_secs(2);
 /// Largest CA bundle; a bundle of all public CAs is about 250 KiB.
 const MAX_CA: u64 = 1 << 20;
-/// Long enough not to be guessed, short enough not to be some other file given by mistake.
+/// Length of a token: long enough not to be guessed, short enough not to be another file given by mistake.
 const TOKEN_LENGTH: std::ops::RangeInclusive<usize> = 16..=1024;
-/// Documented default of the cluster object.
+/// The default that the cluster object documents.
 const MAX_UNCLAIMED: u32 = 1000;
 const UNCLAIMED_SECONDS: u32 = 24 * 60 * 60;
 
@@ -52,7 +52,7 @@ pub(crate) enum NotReady {
     },
     #[error("cannot build the list of key brokers for nodes")]
     AdditionalTrustee(#[from] AdditionalTrusteeError),
-    #[error("the CA of {server} is in the Secret {secret}, but no flag says where it is mounted")]
+    #[error("the CA of {server} is in the Secret {secret}, but no flag names its mounted file")]
     NoFlag { server: &'static str, secret: String },
     #[error("cannot read {}", .file.display())]
     Read {
@@ -62,7 +62,11 @@ pub(crate) enum NotReady {
     },
     #[error("{} contains no certificate", .file.display())]
     NoCertificate { file: PathBuf },
-    #[error("registration needs a token of {TOKEN_LENGTH:?} characters, and none is mounted")]
+    #[error(
+        "registration needs a token of {} to {} characters, but none is mounted or its length is wrong",
+        TOKEN_LENGTH.start(),
+        TOKEN_LENGTH.end()
+    )]
     NoToken,
 }
 

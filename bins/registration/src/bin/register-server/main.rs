@@ -38,7 +38,10 @@ fn main() -> ExitCode {
 }
 
 async fn run(args: &Args) -> anyhow::Result<u8> {
-    let client = tec_k8s::client::connect().await.context("cannot find the API server")?;
+    let client = tec_k8s::client::connect().await.context(
+        "cannot create a Kubernetes client: found neither a service account nor a usable \
+         kubeconfig",
+    )?;
     let namespace = args.front.namespace.clone();
     let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
     let registry = KubeRegistry::new(client.clone(), &namespace, Arc::new(SystemClock));

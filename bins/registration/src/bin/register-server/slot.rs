@@ -7,11 +7,11 @@ use axum::response::{IntoResponse as _, Response};
 use tec_core::code::Code;
 use tec_core::http::{RegisterService, ReplyStyle, refusal};
 
-/// What answers requests.
+/// How requests are answered.
 #[derive(Clone, Debug)]
 pub(crate) enum Answering {
     Service(RegisterService),
-    /// Every request is refused with this code.
+    /// Refuses every request with this code.
     Refusing(Code),
 }
 

@@ -42,13 +42,14 @@ pub(crate) enum BackupCommand {
         /// File for the key.
         file: PathBuf,
     },
-    /// Create a backup; the server may run.
+    /// Create a backup; the server can keep running.
     Create {
-        /// Recipient, as `tec backup key` printed it.
+        /// Recipient, as printed by `tec backup key`.
         #[arg(long)]
         recipient: Recipient,
-        /// Give up the authority to the anchor that restores this backup, and only serve from now on. The
-        /// file holds the output of `tec -o json backup restore` for an earlier backup there.
+        /// Give up the authority to the anchor that restores this backup, and only serve from now
+        /// on. The file contains the output of `tec -o json backup restore` for an earlier backup
+        /// there.
         #[arg(long, value_name = "FILE")]
         give_up_to: Option<PathBuf>,
         /// File for the backup.

@@ -32,10 +32,11 @@ pub(crate) struct RestoreArgs {
     /// File with the key that opens it.
     #[arg(long, value_name = "FILE")]
     identity: PathBuf,
-    /// Signer of the backup, as `tec backup create` printed it.
+    /// Signer of the backup, as printed by `tec backup create`.
     #[arg(long)]
     signer: SignerKey,
-    /// Take the authority immediately. If the anchor that created the backup still runs, there will be two.
+    /// Take the authority immediately. If the anchor that created the backup still runs, both will
+    /// have authority.
     #[arg(long)]
     dangerous_source_is_gone: bool,
 }
@@ -161,7 +162,8 @@ async fn adopt(
 /// Writes a file of the state directory unless it exists.
 fn keep(state_dir: &Path, document: &Document, restored: &mut Restored) -> anyhow::Result<()> {
     let known = DOCUMENTS.iter().find(|name| **name == document.name);
-    let name = known.with_context(|| format!("the backup has a file {:?}", document.name))?;
+    let name = known
+        .with_context(|| format!("the backup contains the unknown file {:?}", document.name))?;
     let path = state_dir.join(name);
     if path.exists() {
         restored.kept.push((*name).to_owned());
@@ -171,8 +173,8 @@ fn keep(state_dir: &Path, document: &Document, restored: &mut Restored) -> anyho
     write_private(&path, content).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Takes the authority that the source gave up to this anchor. An authority that was given to another anchor,
-/// or was already taken, stays where it is.
+/// Takes the authority that the source gave up to this anchor. If the authority was given to another anchor,
+/// or was already taken, nothing changes.
 async fn take(store: &Store, grant: &Grant) -> anyhow::Result<()> {
     let unavailable = || coded(Code::StoreUnavailable, "take the authority");
     let now = store.authority().await.map_err(unavailable())?;
@@ -195,7 +197,7 @@ async fn seize(store: &Store) -> anyhow::Result<()> {
     moved(swap(store, &change, subject).await.map_err(unavailable())?)
 }
 
-/// Verifies that the record is now as requested.
+/// Verifies that the record is as requested.
 fn moved(outcome: SwapOutcome) -> anyhow::Result<()> {
     if outcome == SwapOutcome::Swapped {
         return Ok(());

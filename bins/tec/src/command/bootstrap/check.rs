@@ -67,7 +67,8 @@ fn own_config(state_dir: &Path) -> anyhow::Result<Vec<u8>> {
 /// Removes the machine that the check registered, if possible; otherwise it expires.
 ///
 /// # Security
-/// The server has named the machine: one that existed before, or is claimed, was not registered by the check.
+/// The server chose the ID of the machine: a machine that existed before, or is claimed, was not registered
+/// by the check.
 async fn forget(state_dir: &Path, seen: &Seen, began: Timestamp) {
     let Some(machine) = &seen.machine else { return };
     let Ok(store) = open_existing(state_dir) else {
@@ -91,7 +92,7 @@ async fn images(state_dir: &Path, access: Option<&Access>) -> anyhow::Result<Vec
     let images = if let Some(access) = access {
         let (images, lagging) = kube::approvals(access).await?;
         if let Some(target) = lagging {
-            let what = anyhow::anyhow!("{target} does not have everything it needs yet");
+            let what = anyhow::anyhow!("not everything is published to {target} yet");
             return Ok(vec![Check::of("reference values", Err(what))]);
         }
         images

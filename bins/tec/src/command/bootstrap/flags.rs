@@ -1,4 +1,4 @@
-//! How each flag of `tec serve` is handled if the anchor is a namespace: none is dropped silently.
+//! How each flag of `tec serve` is handled if the anchor is a namespace. No flag is ignored silently.
 
 use std::fmt;
 
@@ -62,9 +62,9 @@ impl Args for Given {
 enum Form {
     /// It becomes a field of the cluster object.
     Field(&'static str),
-    /// It goes elsewhere: into Secrets, certificates, or the operator's flags.
+    /// It is used elsewhere: in Secrets, certificates, or the operator's flags.
     Carried,
-    /// It has no place; the text says what to do instead.
+    /// It has no equivalent; the string says what to do instead.
     Refused(&'static str),
 }
 
@@ -113,13 +113,13 @@ const EVIDENCE: &str = "remove it, then set spec.evidence of the cluster object 
 /// A flag that cannot be honored.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum FlagError {
-    /// A namespace has no place for it.
+    /// A namespace has no equivalent of the flag.
     NoPlace { flag: String, instead: &'static str },
-    /// Without it, nodes would get an address that they cannot use.
+    /// The flag is missing: nodes would get an address that they cannot use.
     Missing { flag: String },
     /// The existing object differs, and is not changed.
     Differs { flag: String, field: &'static str, there: Value, name: String },
-    /// It has no effect without another flag.
+    /// The flag has no effect without another flag.
     NoEffect { flag: String, needs: &'static str },
     /// The existing operator runs with other flags, and is not changed.
     OtherOperator { flag: String, wanted: String },
@@ -175,7 +175,7 @@ pub(super) fn typed(id: &str) -> String {
     }
 }
 
-/// Checks that every given flag has a place in a namespace.
+/// Checks that every given flag has an equivalent in a namespace.
 pub(super) fn check(given: &Given) -> Result<(), FlagError> {
     for (id, form) in &FLAGS {
         if let (Refused(instead), true) = (form, given.has(id)) {
@@ -233,7 +233,7 @@ mod tests {
         }
     }
 
-    /// A new flag must be added to the table by someone who knows what it means in a namespace.
+    /// Fails for a new flag until it is added to the table with its meaning in a namespace.
     #[test]
     fn every_flag_of_the_server_is_carried_over_or_refused() {
         let command = InstallArgs::augment_args(ServeArgs::augment_args(Command::new("init")));

@@ -80,7 +80,11 @@ pub(crate) async fn found(
     let args = wanted.args;
     let addresses = args.addresses();
     let fixed = addresses.iter().all(|address| address.port() != 0);
-    ensure!(fixed, "nodes keep these addresses permanently: pass three ports other than 0");
+    ensure!(
+        fixed,
+        "port 0 is not allowed, because nodes keep these addresses permanently (pass \
+         three fixed ports)"
+    );
     let roots = operator::roots(args)?;
     let cluster = Cluster::connect(access).await?;
     let mut founding = Founding { cluster, wanted, args, made: Vec::new() };
@@ -96,7 +100,8 @@ pub(crate) async fn found(
         let given = std::fs::read_to_string(path)?;
         ensure!(
             token.as_deref() == Some(given.trim()),
-            "--registration-token-file differs from the token there, which stays (kubectl get secret {TOKEN})"
+            "--registration-token-file differs from the token in the cluster, which is kept \
+             (kubectl get secret {TOKEN})"
         );
     }
     let approved = founding.images(images).await?;
@@ -133,7 +138,7 @@ fn address(args: &ServeArgs, port: u16) -> String {
     }
 }
 
-/// The key brokers of `--also-kbs`. Nodes trust the certificate of one only if its CA is given.
+/// The key brokers of `--also-kbs`. Nodes trust the certificate of a key broker only if its CA is given.
 fn additional_trustees(args: &ServeArgs) -> anyhow::Result<Vec<AdditionalTrustee>> {
     let trustee = |text: &String| {
         let endpoint = endpoint::parse(text).with_context(|| format!("--also-kbs {text:?}"))?;
@@ -142,7 +147,7 @@ fn additional_trustees(args: &ServeArgs) -> anyhow::Result<Vec<AdditionalTrustee
         if endpoint.url.is_tls() {
             ensure!(
                 !endpoint.cert.is_empty(),
-                "--also-kbs {text} needs a CA file with --namespace: --also-kbs {text}=CA-FILE"
+                "--also-kbs {text} needs a CA file with --namespace (pass --also-kbs {text}=CA-FILE)"
             );
             return Ok(AdditionalTrustee::new(address, endpoint.cert.as_str()));
         }

@@ -23,13 +23,13 @@ struct Founded {
     anchor: AnchorId,
     endpoints: Endpoints,
     images: Vec<ImageName>,
-    /// The command to serve it.
+    /// The command that serves the state directory.
     serve: Vec<String>,
     /// The installer's config.
     ignition: Value,
 }
 
-/// Repeating it changes nothing except for newly given flags.
+/// Repeating the command changes nothing except for newly given flags.
 pub(super) async fn init(
     state_dir: &Path,
     args: &ServeArgs,
@@ -39,7 +39,11 @@ pub(super) async fn init(
 ) -> anyhow::Result<u8> {
     let addresses = args.addresses();
     let fixed = addresses.iter().all(|address| address.port() != 0);
-    ensure!(fixed, "nodes keep these addresses permanently: pass three ports other than 0");
+    ensure!(
+        fixed,
+        "port 0 is not allowed, because nodes keep these addresses permanently (pass \
+         three fixed ports)"
+    );
     let store = open(state_dir)?;
     let ports = addresses.map(|address| address.port());
     let endpoints = serve::found(state_dir, args, ports)?;

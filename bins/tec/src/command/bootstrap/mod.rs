@@ -27,8 +27,8 @@ use crate::serve::args::ServeArgs;
 pub(crate) enum BootstrapCommand {
     /// Set up a trust anchor and print the config for the installer. On a state directory, the other
     /// flags are those of `tec serve`. In a namespace, they go into the operator, its Services and the
-    /// cluster object; what exists stays, and a flag that differs from it or has no place there is an
-    /// error.
+    /// cluster object; existing objects are kept, and a flag that contradicts them or does not apply
+    /// is an error.
     Init {
         // First, because clap removes values as it reads them.
         #[command(flatten)]

@@ -20,11 +20,11 @@ const MAX_ANSWER: usize = 1 << 20;
 /// Prefix of a CA within a config (RFC 2397), as written by `render_merge`.
 const DATA: &str = "data:;base64,";
 
-/// What was found on the way.
+/// The results of the checks so far.
 #[derive(Debug)]
 pub(super) struct Seen {
     pub(super) checks: Vec<Check>,
-    /// The machine that was registered on the way.
+    /// The machine that was registered for the check.
     pub(super) machine: Option<MachineId>,
 }
 
@@ -117,7 +117,7 @@ async fn send(request: reqwest::RequestBuilder) -> anyhow::Result<(u16, String)>
     Ok((status, String::from_utf8_lossy(&body).into_owned()))
 }
 
-/// The innermost cause is what an admin can act on.
+/// The innermost cause, which an admin can act on.
 fn unreachable(error: &reqwest::Error) -> anyhow::Error {
     let url = error.url().map_or("the server", reqwest::Url::as_str);
     let mut cause: &dyn std::error::Error = error;
@@ -143,7 +143,7 @@ async fn register(config: &Value) -> anyhow::Result<PinConfig> {
     PinConfig::parse(pin.context("the node's config has no pin")?).context("cannot parse the pin")
 }
 
-/// Sends an invalid request: it is refused as malformed, and changes nothing.
+/// Sends an invalid request, which is refused as malformed and changes nothing.
 async fn ask_for_keys(registration: &AkRegistration) -> anyhow::Result<String> {
     let request = client(&registration.cert)?.put(&registration.url);
     let request = request.header(CONTENT_TYPE, "application/json").body("{}");

@@ -1,4 +1,5 @@
-//! `tec eventlog`: what a log contains, replays to and explains, and how two logs differ.
+//! `tec eventlog`: shows what a log contains, which values it replays to, which registers it explains, and
+//! how two logs differ.
 
 mod args;
 mod verify;
@@ -48,7 +49,7 @@ fn parse<'a>(bytes: &'a [u8], path: &Path) -> anyhow::Result<EventLog<'a>> {
 /// The value of each extended register, by bank.
 type Values = BTreeMap<&'static str, BTreeMap<PcrIndex, String>>;
 
-/// With the values of one bank, which the log must have, or of all banks that can be replayed.
+/// The values of one bank, which the log must have, or of all banks that can be replayed.
 fn view(log: &EventLog<'_>, bank: Option<BankName>) -> anyhow::Result<LogView> {
     let mut view = LogView::new(log);
     if let Some(bank) = bank.map(Bank::from) {

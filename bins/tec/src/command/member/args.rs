@@ -1,4 +1,4 @@
-//! Flags for what a node must prove, and where it is.
+//! Flags that select what a node must prove, and its address.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -29,7 +29,7 @@ pub(super) struct TrustArgs {
     /// Accept any attestation key: anyone on the network path can pose as the node.
     #[arg(long, conflicts_with = "aks")]
     dangerous_any_ak: bool,
-    /// File with the registers that the node must have, JSON.
+    /// File with the register values that the node must have, JSON.
     #[arg(long, value_name = "FILE")]
     measurements: Option<PathBuf>,
     /// Accept the node whatever it booted.
@@ -56,7 +56,7 @@ fn variant(name: &str) -> Result<Variant, String> {
 }
 
 impl TrustArgs {
-    /// Without demands on the node, this program would talk to any machine.
+    /// Fails without requirements on the node, because this program would then talk to any machine.
     fn ensure_something_is_demanded(&self) -> anyhow::Result<()> {
         anyhow::ensure!(
             !self.aks.is_empty() || self.dangerous_any_ak || self.variant == Variant::AzureSevSnp,
@@ -74,14 +74,15 @@ impl TrustArgs {
         (!self.aks.is_empty()).then(|| self.aks.iter().copied().collect())
     }
 
-    /// What vouches for keys that no flag names.
+    /// The CAs that vouch for keys that no flag names.
     pub(super) fn hardware(&self) -> anyhow::Result<Arc<dyn AkTrust>> {
         if self.variant != Variant::AzureSevSnp {
             return Ok(Arc::new(AnyAk));
         }
         let (id_keys, measurements) = (&self.snp_id_keys, &self.snp_measurements);
-        let policy = guests(id_keys, measurements, self.snp_minimum_tcb)
-            .context("--snp-id-key or --snp-measurement must say which guests are accepted")?;
+        let policy = guests(id_keys, measurements, self.snp_minimum_tcb).context(
+            "--snp-id-key or --snp-measurement is required to select the accepted guests",
+        )?;
         Ok(Arc::new(AzureSnpAk::new(Arc::new(SystemClock), policy)))
     }
 
@@ -96,7 +97,7 @@ impl TrustArgs {
         Ok(Arc::new(EveryTrust::new(all)))
     }
 
-    /// The registers that the node must have. `cluster` is the value required in the cluster's register.
+    /// The registers that the node must have. `cluster` is the value that the cluster's register must have.
     pub(super) fn measurements(
         &self,
         cluster: Option<Sha256Digest>,
@@ -143,11 +144,11 @@ impl TrustArgs {
     }
 }
 
-/// A cluster by its id.
+/// A cluster by its ID.
 pub(crate) fn cluster_id(text: &str) -> Result<ClusterId, String> {
     let mut id = [0; 32];
     hex::decode_to_slice(text, &mut id)
-        .map_err(|_| "the id of a cluster has 64 hexadecimal digits".to_owned())?;
+        .map_err(|_| "a cluster ID must have 64 hexadecimal digits".to_owned())?;
     Ok(ClusterId::new(id))
 }
 

@@ -1,5 +1,5 @@
-//! Repeats Init until its outcome is known: after the lock a node only moves forward, so a broken call is not
-//! an outcome.
+//! Repeats Init until its outcome is known: after the lock, a node can only continue, so a broken connection
+//! is not an outcome.
 //!
 //! ```text
 //!  reach ─► zero, or this cluster? ─► Init ─► kubeconfig
@@ -34,7 +34,7 @@ const LIMIT: Duration = Duration::from_hours(1);
 
 /// A node that is asked to become part of one cluster.
 pub(super) struct Asking<'d> {
-    /// Demands everything the node must prove, except its cluster.
+    /// Requires everything that the node must prove, except its cluster.
     pub(super) endpoint: Endpoint,
     pub(super) node: &'d str,
     pub(super) request: &'d Request,
@@ -56,7 +56,7 @@ impl<'d> Asking<'d> {
         if let (Some(derived), Some(given)) = (derived, cluster) {
             anyhow::ensure!(
                 derived == given,
-                "this request creates cluster {derived}, and --cluster names a different one"
+                "this request creates cluster {derived}, but --cluster names a different one"
             );
         }
         Ok(Self { endpoint, node, request, wait, cluster: derived.or(cluster) })
@@ -78,8 +78,8 @@ impl<'d> Asking<'d> {
         self.ask(Extent::Whole).await
     }
 
-    /// With external keys, only the node can say which cluster the request creates. It must do so before it
-    /// is locked, since afterwards there is no other way to find out.
+    /// With external keys, only the node knows which cluster the request creates. It must report the cluster
+    /// before it is locked: afterwards there is no way to find out.
     async fn learn_cluster(&mut self) -> Result<(), CodedError> {
         let checked = self.ask(Extent::Check).await?;
         // Older nodes do not support the check: they are asked while they are in no cluster.
@@ -119,7 +119,7 @@ impl<'d> Asking<'d> {
         }
     }
 
-    /// The keys of a cluster are only for a node that is in no cluster or already in that one.
+    /// The keys of a cluster are sent only to a node that is in no cluster or already in that one.
     fn ensure_ours(&self, marker: MarkerState) -> Result<(), CodedError> {
         let node = self.node;
         let is_ours = match marker {
@@ -141,7 +141,8 @@ impl<'d> Asking<'d> {
 enum Interrupted {
     /// The connection broke.
     Broken,
-    /// An Init is running: either this one, whose connection broke, or another one; the register will tell.
+    /// An Init is running: either this one, whose connection broke, or another one; the register will show
+    /// which.
     Busy,
 }
 
@@ -155,7 +156,7 @@ impl Interrupted {
     }
 }
 
-/// Calls a node; older nodes send nothing until the end, and do not support the check.
+/// Calls a node. Older nodes send nothing until the end, and do not support the check.
 async fn call(channel: Channel, request: &Request, extent: Extent) -> Result<InitResponse, Status> {
     let mut client = ApiClient::new(channel);
     match client.init_with_progress(request.message(extent)).await {

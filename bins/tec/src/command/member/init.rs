@@ -50,8 +50,8 @@ pub(crate) struct InitArgs {
     /// already begun to create it. Not needed with a master secret, which determines the ID.
     #[arg(long, value_name = "ID", value_parser = cluster_id)]
     cluster: Option<ClusterId>,
-    /// Time limit for the node's answer, in seconds, from the start and again from each broken connection;
-    /// becoming a cluster may take longer.
+    /// Time limit for the node's answer, in seconds; it starts again after each broken connection.
+    /// Creating the cluster may take longer.
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(0..=86_400))]
     wait: u64,
     #[command(flatten)]
@@ -95,8 +95,8 @@ pub(crate) async fn init(args: InitArgs, output: &Output) -> anyhow::Result<u8> 
     Ok(OK)
 }
 
-/// A node returns the kubeconfig once, and then stops its bootstrapper: a file that cannot be written must be
-/// detected beforehand.
+/// A node returns the kubeconfig once, and then stops its bootstrapper, so a file that cannot be written must
+/// be detected beforehand.
 fn ensure_writable(path: &Path) -> anyhow::Result<()> {
     let shown = path.display();
     anyhow::ensure!(!path.is_dir(), "{shown} is a directory");

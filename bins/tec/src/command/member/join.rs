@@ -1,4 +1,5 @@
-//! `tec node join`: run on a node, makes it a member of the cluster whose join services its platform names.
+//! `tec node join`: makes the node that it runs on a member of the cluster whose join services the platform
+//! names.
 
 use std::path::PathBuf;
 
@@ -35,8 +36,8 @@ struct Report {
     checks: Vec<Check>,
 }
 
-/// With `--dry-run`: exit code 0 if it could join, 3 if the only problem is that no join service answers,
-/// otherwise 1. Without it: as `bootstrapper run`, which also serves Init.
+/// With `--dry-run`: exit code 0 if the node could join, 3 if the only problem is that no join service
+/// answers, otherwise 1. Without `--dry-run`: as for `bootstrapper run`, which also serves Init.
 pub(crate) async fn join(args: JoinArgs, output: &Output) -> anyhow::Result<u8> {
     let settings = Settings::read(&args.config)?;
     // Needed to fetch components. Fails only if a provider is already installed, which is just as good.
@@ -77,7 +78,7 @@ fn told<T>(
 fn checks(survey: Survey) -> (Vec<Check>, Vec<Check>) {
     let marker = told(survey.marker, |state| match state {
         MarkerState::Unset => Ok("in no cluster".to_owned()),
-        MarkerState::Set(found) => Err(anyhow::anyhow!("in a cluster: {found}")),
+        MarkerState::Set(found) => Err(anyhow::anyhow!("already in a cluster: {found}")),
     });
     let disk = told(survey.disk, |(id, is_new)| {
         anyhow::ensure!(is_new, "disk {id} belongs to a cluster: recover it first");

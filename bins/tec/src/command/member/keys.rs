@@ -1,4 +1,4 @@
-//! Flags for where the keys of a cluster are.
+//! Flags that name the location of a cluster's keys.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -73,7 +73,8 @@ impl KeyArgs {
         let kms = match (&self.kms_uri_file, &self.master_secret) {
             (Some(path), _) => {
                 let text = secret_line(path)?;
-                let uri = std::str::from_utf8(text.expose(WHY)).context("it is not text")?;
+                let uri =
+                    std::str::from_utf8(text.expose(WHY)).context("the URI is not UTF-8 text")?;
                 KmsUri::parse(uri).with_context(|| format!("cannot use {}", path.display()))?
             }
             (None, Some(path)) => KmsUri::Cluster(master_secret(path)?),
@@ -82,7 +83,8 @@ impl KeyArgs {
         let storage = match &self.storage_uri_file {
             Some(path) => {
                 let text = secret_line(path)?;
-                let uri = std::str::from_utf8(text.expose(WHY)).context("it is not text")?;
+                let uri =
+                    std::str::from_utf8(text.expose(WHY)).context("the URI is not UTF-8 text")?;
                 StorageUri::parse(uri).with_context(|| format!("cannot use {}", path.display()))?
             }
             None => StorageUri::NoStore,
@@ -106,7 +108,7 @@ fn master_secret(path: &Path) -> anyhow::Result<MasterSecret> {
 }
 
 /// Creates the master secret file unless it exists, and returns whether it did. Of many concurrent calls, one
-/// creates it, and none replaces a secret that another one is giving to a node.
+/// creates the file, and none replaces a secret that another call is sending to a node.
 pub(super) fn make_master_secret(path: &Path) -> anyhow::Result<bool> {
     let random = || {
         let mut bytes = vec![0; 32];

@@ -20,8 +20,8 @@ use crate::output::{Output, table};
 /// Port of Recover (Constellation).
 const PORT: u16 = 9999;
 
-/// Longest time that a node may take after proving itself: a minute for the key service, then Argon2id, once
-/// for each caller before us.
+/// Longest time that a node may take after it has proven itself: a minute for the key service, then Argon2id,
+/// once for each earlier caller.
 const TRYING: Duration = Duration::from_mins(2);
 
 #[derive(Debug, Args)]
@@ -49,7 +49,7 @@ struct Tried {
     /// ID of the disk that the keys open.
     #[serde(skip_serializing_if = "Option::is_none")]
     disk: Option<String>,
-    /// Whether it is being opened; false with `--check`.
+    /// Whether the disk is being opened; false with `--check`.
     recovered: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     code: Option<&'static str>,

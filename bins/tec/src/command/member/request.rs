@@ -18,9 +18,9 @@ pub(super) struct Request {
 /// How far a node should go.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Extent {
-    /// Only check whether it could.
+    /// Only check whether the node could become a cluster.
     Check,
-    /// All the way to a cluster.
+    /// Create the cluster.
     Whole,
 }
 

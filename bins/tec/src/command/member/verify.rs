@@ -33,7 +33,7 @@ pub(crate) struct VerifyArgs {
     cluster: Option<Sha256Digest>,
 }
 
-/// The value required in the cluster's register.
+/// The value that the cluster's register must have.
 fn cluster(text: &str) -> Result<Sha256Digest, String> {
     if text == "none" {
         return Ok(Sha256Digest::ZERO);
@@ -71,8 +71,8 @@ impl Report {
     }
 }
 
-/// Exit code 0 if every check passes, 1 if one does not, and 3 if the node does not answer. Requests nothing
-/// from the node, and sends nothing to it.
+/// Exit code 0 if every check passes, 1 if one does not, and 3 if the node does not answer. After the
+/// handshake, nothing is requested from the node or sent to it.
 pub(crate) async fn verify(args: VerifyArgs, output: &Output) -> anyhow::Result<u8> {
     let node = address(&args.node, PORT);
     let expected = args.trust.measurements(args.cluster)?;
@@ -135,7 +135,7 @@ fn bound(peer: &AttestedPeer) -> anyhow::Result<String> {
 }
 
 fn known(trust: &TrustArgs, ak: Option<Fingerprint>) -> anyhow::Result<String> {
-    let Some(ak) = ak else { anyhow::bail!("the evidence contains none") };
+    let Some(ak) = ak else { anyhow::bail!("the evidence contains no attestation key") };
     match trust.pinned() {
         Some(pinned) => {
             anyhow::ensure!(pinned.contains(&ak), "{ak} is not one of the accepted keys");
@@ -151,9 +151,9 @@ fn registers(expected: &Measurements, values: &PcrValues, report: &mut Report) {
         let result = if *found == expectation.expected {
             Ok(found.to_string())
         } else if expectation.severity == Severity::Warn {
-            Ok(format!("{found}, not {}; it only warns", expectation.expected))
+            Ok(format!("found {found}, expected {}; only a warning", expectation.expected))
         } else {
-            Err(anyhow::anyhow!("{found}, not {}", expectation.expected))
+            Err(anyhow::anyhow!("found {found}, expected {}", expectation.expected))
         };
         report.note(format!("PCR {index}"), result);
     }

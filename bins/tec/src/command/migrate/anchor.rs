@@ -81,7 +81,7 @@ impl FromArgs {
 /// Where the trust goes.
 #[derive(Clone, Debug, Args)]
 pub(super) struct ToArgs {
-    /// State directory of the target; its server may run.
+    /// State directory of the target; its server can keep running.
     #[arg(
         id = "to",
         long = "to",
@@ -123,7 +123,7 @@ impl Anchor {
         }
     }
 
-    /// The code if it does not answer.
+    /// The error code if the anchor does not answer.
     pub(super) fn unavailable(&self) -> Code {
         match self {
             Self::Store(..) => Code::StoreUnavailable,
@@ -131,8 +131,8 @@ impl Anchor {
         }
     }
 
-    /// Refuses as long as nodes could not get all of their keys here: on Kubernetes other servers release
-    /// them, and must have received the keys and the policies.
+    /// Refuses until nodes can get all of their keys here: on Kubernetes, other servers release the keys, and
+    /// must have received them and the policies.
     pub(super) async fn is_published(&self) -> anyhow::Result<()> {
         let Self::Namespace(registry) = self else {
             return Ok(());

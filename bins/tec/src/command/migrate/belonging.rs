@@ -1,4 +1,4 @@
-//! What anchors keep in addition to their units: demands, registers, certificates.
+//! What anchors keep in addition to their units: demands, registers and certificates.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -26,7 +26,7 @@ const CA: [&str; 2] = ["ca.key", "ca.pem"];
 pub(super) enum Stay {
     /// The target's pinned registers, and its policy on admitting nodes.
     Policy,
-    /// The target's CA and certificates: nodes trust them already, or learn of them in another way.
+    /// The target's CA and certificates: nodes trust them already, or receive them in another way.
     Ca,
 }
 
@@ -45,9 +45,9 @@ impl Weighed {
     pub(super) fn text(&self) -> String {
         let how = match self.verdict {
             Verdict::Same => "the same",
-            Verdict::Bring => "comes along",
-            Verdict::Known => "another one that nodes know, too",
-            Verdict::Stays => "another one, which stays",
+            Verdict::Bring => "copied",
+            Verdict::Known => "different, but nodes trust both",
+            Verdict::Stays => "different; the target keeps its own",
             Verdict::Clash(why) => return format!("conflict: {}: {why}", self.article),
             _ => "unknown",
         };
@@ -55,7 +55,7 @@ impl Weighed {
     }
 }
 
-/// What the source has, and what becomes of it at the target.
+/// What the source has, and what happens to it at the target.
 pub(super) struct Luggage {
     comes: Belongings,
     pub(super) weighed: Vec<Weighed>,
@@ -101,12 +101,12 @@ impl Luggage {
         brought.map(|weighed| weighed.article).collect()
     }
 
-    /// Refuses contradictions, with a list.
+    /// Fails if there are contradictions, and lists them.
     pub(super) fn refuse_clashes(&self) -> Result<(), CodedError> {
         self.refuse(Code::TrustConflict, |verdict| matches!(verdict, Verdict::Clash(_)))
     }
 
-    /// Also refuses what is not at the target yet.
+    /// Also fails if something is not at the target yet.
     pub(super) fn refuse_missing(&self) -> Result<(), CodedError> {
         self.refuse(Code::TrustIncomplete, |verdict| {
             matches!(verdict, Verdict::Clash(_) | Verdict::Bring)

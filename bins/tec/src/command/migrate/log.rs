@@ -21,7 +21,7 @@ use tec_support::exit::CodedError;
 use super::super::coded;
 use super::anchor::Anchor;
 
-/// Lines read at a time.
+/// Number of lines read at a time.
 const LINES: usize = 1000;
 /// Bytes per page; an object has at most 1 MiB (Kubernetes, "ConfigMaps").
 const PAGE: usize = 512 << 10;
@@ -95,7 +95,7 @@ struct Shelf<'a> {
 }
 
 enum Kept<'a> {
-    /// Written to a temporary file, and renamed once it is complete.
+    /// Writes to a temporary file, which is renamed once it is complete.
     File {
         aside: PathBuf,
         path: PathBuf,
@@ -144,7 +144,7 @@ impl<'a> Shelf<'a> {
         }
     }
 
-    /// Stores the page that is full.
+    /// Stores a full page.
     async fn turn(&mut self) -> anyhow::Result<()> {
         if let Kept::Pages { registry, unavailable, page, names } = &mut self.kept
             && !page.is_empty()

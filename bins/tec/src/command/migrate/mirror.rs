@@ -15,7 +15,7 @@ use crate::output::Output;
 /// reported.
 ///
 /// # Cancel safety
-/// As for a copy: can be dropped at any await.
+/// Can be dropped at any await, like a copy.
 pub(super) async fn mirror(pair: &Pair, every: Duration, output: &Output) -> anyhow::Result<u8> {
     let stopped = program::stopped()?;
     tokio::select! {

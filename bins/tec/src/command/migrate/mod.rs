@@ -31,7 +31,7 @@ const RATE: NonZeroU32 = NonZeroU32::MIN.saturating_add(4999);
 
 /// How many times a move of the authority restarts after an interfering copy.
 const TRIES: u32 = 64;
-/// Pause before it restarts.
+/// Pause before a move of the authority restarts.
 const AGAIN: Duration = Duration::from_millis(100);
 
 /// Default number of seconds between copies of a mirror.
@@ -62,7 +62,7 @@ pub(crate) enum MigrateCommand {
     },
     /// Prove that the target holds every key, without moving one.
     Verify(Way),
-    /// Move the authority: the target approves from now on, this anchor only serves.
+    /// Move the authority: the target approves from now on, and this anchor only serves.
     Cutover {
         #[command(flatten)]
         way: Way,
@@ -186,8 +186,8 @@ impl Pair {
         Ok(Some(luggage))
     }
 
-    /// A move of the authority restarts if another copy, such as a mirror's, replaced this one; the pages it
-    /// copied are not lost.
+    /// A move of the authority restarts if another copy, such as a mirror's, replaced this one; the copied
+    /// pages are not lost.
     async fn migrate(&self, goal: Goal) -> migrate::Outcome {
         let anchors = (self.source.port(), self.target.port());
         let mut tries = match goal {
@@ -208,7 +208,7 @@ impl Pair {
         }
     }
 
-    /// Copies units first if the target is not standing by yet: nothing is written to an anchor that is its
+    /// Copies units first if the target is not on standby yet: nothing is written to an anchor that is its
     /// own authority.
     async fn move_on(&self, goal: Goal, luggage: &Luggage) -> anyhow::Result<migrate::Outcome> {
         luggage.refuse_clashes()?;

@@ -30,7 +30,7 @@ impl Records {
     }
 }
 
-/// What a copy would do.
+/// Report of what a copy would do.
 #[derive(Debug, Serialize)]
 pub(super) struct Planned {
     #[serde(flatten)]

@@ -1,4 +1,4 @@
-//! `tec pcr bundle`: sign the reference values of an image, and verify who signed them.
+//! `tec pcr bundle`: signs the reference values of an image, and verifies who signed them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -60,7 +60,7 @@ pub(crate) enum BundleCommand {
     },
 }
 
-/// What was signed, and the signer.
+/// The signed values, and the signer.
 #[derive(Serialize)]
 struct Signed<'b> {
     image: &'b ImageReference,

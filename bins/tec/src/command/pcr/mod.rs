@@ -1,4 +1,4 @@
-//! `tec pcr`: values of images and fleets, and what produced them.
+//! `tec pcr`: the values of images and fleets, and the measurements behind them.
 
 mod args;
 pub(super) mod bundle;
@@ -108,7 +108,7 @@ fn fleet(
             reference_values(&ReferenceValues::of_fleet(combined), args)
         }
         Form::Label | Form::Pcrlock | Form::Tpm2Tools | Form::Measurements => {
-            anyhow::bail!("this format holds one value per register, but a fleet has several")
+            anyhow::bail!("this format holds only one value per register, but a fleet has several")
         }
     }
 }

@@ -24,7 +24,7 @@ pub(crate) enum TrusteeCommand {
         /// Second configuration.
         after: PathBuf,
     },
-    /// Patch a configuration to state what is intended, and remove what is insecure.
+    /// Patch a configuration: apply the given settings, and remove insecure ones.
     Patch(Box<PatchArgs>),
     /// Create the key and the certificates of the token signer, or renew them before they expire.
     Signer {

@@ -20,7 +20,7 @@ use crate::output::Output;
 /// Largest PEM file to read.
 const MAX_PEM: u64 = 16 << 10;
 
-/// What happened to the files.
+/// What was done with the files.
 #[derive(Serialize)]
 struct Report {
     ca: FileReport,
@@ -60,7 +60,7 @@ impl Pair {
         }
     }
 
-    /// Both files, if both exist.
+    /// Reads both files, if both exist.
     fn read(&self) -> anyhow::Result<Option<(SecretBytes, String)>> {
         if !self.key.exists() || !self.certificate.exists() {
             return Ok(None);
@@ -121,7 +121,8 @@ fn ca(files: &Pair) -> anyhow::Result<Option<SignerCa>> {
     let Some((key, certificate)) = files.read()? else {
         if files.certificate.exists() {
             bail!(
-                "{} exists without its key {}: a new CA would not be trusted where this one is",
+                "{} exists, but its key {} is missing: restore it, because a new CA would not be \
+                 trusted in its place",
                 files.certificate.display(),
                 files.key.display()
             );
@@ -132,8 +133,8 @@ fn ca(files: &Pair) -> anyhow::Result<Option<SignerCa>> {
     Ok(Some(ca.with_context(|| files.key.display().to_string())?))
 }
 
-/// A key without its certificate was left by an interrupted run, and so was one with the certificate of the
-/// previous key.
+/// A key without its certificate, or with the certificate of the previous key, was left by an interrupted
+/// run.
 fn signer(files: &Pair) -> anyhow::Result<Option<IssuedSigner>> {
     let Some((key, certificate)) = files.read()? else {
         return Ok(None);

@@ -33,7 +33,7 @@ struct Outcome {
     missing: Vec<String>,
     path: String,
     decision: &'static str,
-    /// Why a policy failed, which is a denial.
+    /// Why a policy failed; a failure counts as a denial.
     error: Option<String>,
 }
 
@@ -73,8 +73,8 @@ impl Policies {
         let references = args.reference_values.as_deref().map(references).transpose()?;
         Ok(Self {
             attestation: AttestationPolicy::parse(&attestation)
-                .context("the attestation policy")?,
-            resource: ResourcePolicy::parse(&resource).context("the resource policy")?,
+                .context("cannot use the attestation policy")?,
+            resource: ResourcePolicy::parse(&resource).context("cannot use the resource policy")?,
             references: references.unwrap_or_default(),
         })
     }
@@ -138,7 +138,7 @@ impl Policies {
     }
 }
 
-/// What to appraise: the evidence itself, or the evidence in a token if requested.
+/// The evidence to appraise: the input itself or, if requested, the evidence in a token.
 fn evidence_of(claims: &Value, appraise: bool) -> Option<Value> {
     if claims.get("submods").is_none() {
         return Some(claims.clone());

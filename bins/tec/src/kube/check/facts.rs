@@ -29,13 +29,13 @@ fn programs(clusters: &[TrustedExecutionCluster]) -> [Component; 4] {
     ]
 }
 
-/// Result of looking something up.
+/// Result of a lookup.
 #[derive(Debug, Default)]
 pub(super) enum Seen<T> {
     There(T),
     #[default]
     Missing,
-    /// This user may not see it.
+    /// This user may not read the object.
     Hidden,
 }
 

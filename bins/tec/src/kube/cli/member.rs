@@ -22,8 +22,8 @@ pub(crate) enum MemberCommand {
     /// Let a node join again with a new disk, under the same name or a different one: its membership ends,
     /// and the key of its old disk is no longer released to anyone.
     Replace {
-        /// Whether the node returns with the same TPM, whose key is forgotten so that it can join again, or
-        /// with a new one, in which case the old key is revoked.
+        /// TPM with which the node returns: the same one, whose key is forgotten so that it can
+        /// join again, or a new one, in which case the old key is revoked.
         #[arg(long, value_enum)]
         tpm: Tpm,
         #[command(flatten)]

@@ -1,7 +1,7 @@
 //! Ends a membership.
 //!
-//! Each step may be the last of this process: the key is refused before anything becomes free, the claim goes
-//! last, and repeating the command continues where it stopped.
+//! Each step may be the last of this process: the key is refused before anything becomes free, the claim is
+//! removed last, and repeating the command continues where it stopped.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -159,7 +159,7 @@ async fn free_name(members: &KubeEnrollments, name: &NodeName) -> anyhow::Result
     Ok(freed.map_err(failed(format!("free the name {name}")))?)
 }
 
-/// Control planes that could serve the cluster without the leaving one.
+/// Control planes that could serve the cluster without the one that leaves.
 async fn ready_planes(cluster: &Cluster, roll: &Roll) -> anyhow::Result<BTreeSet<NodeName>> {
     let nodes: Api<Node> = Api::all(cluster.client.clone());
     let mut ready = BTreeSet::new();
@@ -259,7 +259,7 @@ impl Leaving {
     }
 }
 
-/// No other node has its name while the claim exists.
+/// No other node can take the name while the claim exists.
 async fn delete_node(cluster: &Cluster, name: &str) -> anyhow::Result<()> {
     let nodes: Api<Node> = Api::all(cluster.client.clone());
     match nodes.delete(name, &DeleteParams::default()).await {

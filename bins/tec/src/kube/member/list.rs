@@ -13,7 +13,7 @@ use tec_node::member::{Removed, Roll};
 use crate::kube::access::{Cluster, coded};
 use crate::output::{Output, table, word};
 
-/// State of a Node that serves.
+/// State of a Node that is ready.
 pub(super) const READY: &str = "Ready";
 
 /// A current or former member.

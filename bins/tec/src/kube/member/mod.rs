@@ -1,4 +1,4 @@
-//! `kubectl tec member`: nodes that joined through the join service.
+//! `kubectl tec member`: manages nodes that joined through the join service.
 //!
 //! ```text
 //! ConfigMap tec-members ─► list

@@ -377,7 +377,7 @@ impl World {
         }
     }
 
-    /// As if a release that did not carry recovery keys had cut over.
+    /// Simulates a cutover by a release that did not carry recovery keys.
     pub(super) fn escrows_stayed_behind(&self) {
         for (id, number) in self.escrows.keys() {
             let path = ResourcePath::recovery(id, *number);
@@ -478,7 +478,7 @@ impl World {
         self.check_no_escrow_is_lost(alone);
     }
 
-    /// The same as for disk keys.
+    /// Every acknowledged recovery key is at an anchor that releases it.
     fn check_no_escrow_is_lost(&self, alone: bool) {
         let standby = !alone && self.authority(Side::Target).role() == Role::Standby;
         let escrows = self.escrows.iter();

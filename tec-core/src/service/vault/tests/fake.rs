@@ -17,7 +17,7 @@ pub(super) struct FakeVault {
     pub(super) inits: u32,
     pub(super) roots: BTreeSet<String>,
     pub(super) controllers: BTreeSet<String>,
-    /// What was written, by path.
+    /// Objects that were written, by path.
     pub(super) objects: BTreeMap<String, Value>,
     /// Number of logins to refuse, as if the API server were away.
     pub(super) outage: u32,
@@ -250,7 +250,7 @@ impl FakeVault {
     }
 }
 
-/// What only root may write.
+/// Paths that only root may write.
 fn is_guarded(path: &str) -> bool {
     path.starts_with("sys/policies") || path.starts_with("auth/") || path.starts_with("sys/auth")
 }

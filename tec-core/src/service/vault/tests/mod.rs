@@ -29,7 +29,7 @@ fn up() -> Pod {
     pod
 }
 
-/// The one end state, whatever happened along the way.
+/// The only end state, whatever happened along the way.
 fn assert_up(pod: &Pod) {
     assert_eq!(pod.end, Some(Ok(Outcome::Up)));
     assert!(!pod.vault.sealed && pod.vault.key.is_some());

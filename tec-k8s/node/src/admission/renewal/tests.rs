@@ -118,7 +118,7 @@ fn reserved() -> ApiServerNames {
     }
 }
 
-/// An API server with these nodes and one open request; returns the patches that it received.
+/// Runs an API server with these nodes and one open request; returns the patches that it received.
 fn api_server(spec: &CertificateSigningRequestSpec) -> (Client, Arc<Mutex<Vec<Value>>>) {
     let patches = Arc::new(Mutex::new(Vec::new()));
     let request = json!({"metadata": {"name": "csr-1", "resourceVersion": "7"}, "spec": spec});

@@ -16,7 +16,7 @@ use zeroize::{ZeroizeOnDrop, Zeroizing};
 
 use super::http::{CallError, client, exchange, parsed};
 
-/// Service that requests are signed for.
+/// Name of the service that requests are signed for.
 const SERVICE: &str = "kms";
 /// Name of the protocol's operations (AWS KMS API Reference).
 const TARGET: &str = "TrentService";
@@ -137,7 +137,7 @@ fn url(key: &AwsKey) -> String {
     }
 }
 
-/// The signer panics on an id that cannot be in a header, and on an invalid host.
+/// The signer panics on an ID that cannot be in a header, and on an invalid host.
 pub(super) fn ensure_signable(url: &str, access_key_id: &str) -> Result<(), PortError> {
     let is_plain = access_key_id.bytes().all(|byte| byte.is_ascii_graphic());
     if is_plain && reqwest::Url::parse(url).is_ok() {
@@ -147,7 +147,7 @@ pub(super) fn ensure_signable(url: &str, access_key_id: &str) -> Result<(), Port
     Err(PortError::new(PortErrorKind::Invalid, operation))
 }
 
-/// The name of an error without its namespace, if it can be one.
+/// The name of an error without its namespace, if the text can be a name.
 fn word(kind: &str) -> String {
     let name = kind.rsplit('#').next().unwrap_or_default();
     name.chars().filter(char::is_ascii_alphanumeric).take(64).collect()

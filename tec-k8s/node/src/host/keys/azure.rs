@@ -17,19 +17,18 @@ use zeroize::{ZeroizeOnDrop, Zeroizing};
 
 use super::http::{CallError, ask, client};
 
-/// Where tokens are issued.
+/// Base URL of the service that issues tokens.
 const LOGIN: &str = "https://login.microsoftonline.com";
 const VERSION: &str = "api-version=7.4";
-/// Of the algorithms that keys of either service support, the one that hides and binds (RFC 8017, section
-/// 7.1).
+/// The only algorithm supported by keys of both services that encrypts securely (RFC 8017, section 7.1).
 const ALGORITHM: &str = "RSA-OAEP-256";
 
 /// An RSA key. The stored value is the version of the key, a line feed, and the wrapped bytes: a new version
 /// does not unwrap what an old one wrapped.
 ///
 /// # Security
-/// RSA wraps for anyone who knows the public key: unlike the other services, this one does not prove that we
-/// created a stored key. Write access to the storage must be as restricted as the use of the key.
+/// Anyone who knows the public key can wrap with RSA: unlike the other services, this one does not prove that
+/// we created a stored key. Write access to the storage must be as restricted as the use of the key.
 #[derive(Debug)]
 pub(super) struct KeyVault {
     key: AzureKey,
@@ -60,7 +59,7 @@ impl KeyVault {
         Self::at(key, LOGIN.to_owned(), vault)
     }
 
-    /// With both services at these URLs, where tests serve them.
+    /// Uses both services at these URLs, for tests.
     pub(super) fn at(key: AzureKey, login: String, vault: String) -> Result<Self, PortError> {
         let client = client(None, None).map_err(|error| error.during("reach Azure Key Vault"))?;
         Ok(Self { key, login, vault, client })
@@ -123,7 +122,7 @@ impl KeyVault {
     }
 }
 
-/// It becomes part of a path.
+/// The value becomes part of a path.
 fn is_version(text: &str) -> bool {
     !text.is_empty() && text.len() <= 64 && text.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }

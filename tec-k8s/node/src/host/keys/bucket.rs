@@ -11,9 +11,9 @@ use tec_core::port::{PortError, PortErrorKind};
 
 use super::connect::{options, retry, text, unusable};
 
-/// Largest file with credentials.
+/// Maximum size of a file with credentials.
 const MAX_CREDENTIALS: u64 = 64 * 1024;
-/// For clients that the API requires a bucket for, and that never use it.
+/// Bucket name for clients for which the API requires one that they never use.
 pub(super) const NO_BUCKET: &str = "none";
 
 pub(super) fn azure(from: &AzureBlobs) -> Result<Arc<dyn ObjectStore>, PortError> {

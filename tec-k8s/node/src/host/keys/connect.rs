@@ -1,4 +1,4 @@
-//! What the clients of all buckets share.
+//! Settings that the clients of all buckets share.
 
 use std::time::Duration;
 
@@ -6,11 +6,11 @@ use object_store::{BackoffConfig, ClientOptions, Error, RetryConfig};
 use tec_core::port::{PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
 
-/// A connection with its TLS handshake.
+/// Time limit of a connection with its TLS handshake.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
-/// One request.
+/// Time limit of one request.
 const REQUEST_LIMIT: Duration = Duration::from_secs(20);
-/// All attempts at one request; a caller that waits for them is waiting for a ticket.
+/// Time limit of all attempts at one request; the caller is waiting for a ticket.
 const RETRY_LIMIT: Duration = Duration::from_secs(20);
 const ATTEMPTS: usize = 3;
 

@@ -13,13 +13,13 @@ use tempfile::Builder;
 
 use crate::host::directory::{blocking, read_bounded};
 
-/// Only for root: a wrapped key is not secret, but replacing it stops a node.
+/// Readable and writable only by root: a wrapped key is not secret, but replacing it stops a node.
 const DIRECTORY: u32 = 0o700;
 
 /// A directory with one file per key, mode 0600. It is created when a key is added.
 ///
-/// A node that opens a disk with these keys must reach the directory before the disk is open: it belongs on a
-/// volume that nodes share, or beside the join service.
+/// A node that opens a disk with these keys must reach the directory before the disk is open: put it on a
+/// volume that nodes share, or next to the join service.
 #[derive(Clone, Debug)]
 pub(super) struct FileKeys(PathBuf);
 
@@ -28,7 +28,7 @@ impl FileKeys {
         Self(directory.into())
     }
 
-    /// Complete and durable under its name, or not there at all.
+    /// Writes a file that is either complete and durable under its name, or not there at all.
     fn create(&self, id: &DataKeyId, wrapped: &[u8]) -> io::Result<CreateOutcome> {
         let made = self.0.ancestors().take_while(|one| !one.exists()).count();
         let mut directory = fs::DirBuilder::new();
@@ -63,7 +63,7 @@ impl FileKeys {
     }
 }
 
-/// Whether a path is at this place or below it, or would be once it is created; also under other names.
+/// Whether a path is at this place or below it, or would be once created, even under another name.
 pub(super) fn is_on(path: &Path, place: &Path) -> io::Result<bool> {
     let (path, place) = (Resolved::of(path)?, Resolved::of(place)?);
     Ok(path.whole.starts_with(&place.whole) || place.is_mounted()? && path.device == place.device)

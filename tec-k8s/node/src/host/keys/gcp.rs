@@ -22,7 +22,7 @@ use super::http::{CallError, ask, client};
 /// Base URL of the service.
 const BASE: &str = "https://cloudkms.googleapis.com";
 
-/// A symmetric key; the service finds the version that wrapped by itself.
+/// A symmetric key; the service itself finds the version that wrapped a value.
 pub(super) struct GcpKms {
     url: String,
     credentials: GcpCredentialProvider,
@@ -50,7 +50,7 @@ impl GcpKms {
         Self::at(key, BASE)
     }
 
-    /// With the service at this URL, where tests serve it.
+    /// Uses the service at this URL, for tests.
     pub(super) fn at(key: &GcpKey, base: &str) -> Result<Self, PortError> {
         // Credentials are the same for all services; the client for buckets finds and renews them.
         let google = bucket::google(&key.credentials_path, bucket::NO_BUCKET)?;

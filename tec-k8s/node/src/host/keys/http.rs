@@ -11,12 +11,12 @@ use zeroize::Zeroizing;
 
 /// A connection with its TLS handshake.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
-/// A whole call; a service with a hardware module takes a second.
+/// Time limit of a whole call; a service with a hardware module takes a second.
 const CALL_LIMIT: Duration = Duration::from_secs(30);
 /// Largest answer.
 const MAX_ANSWER: usize = 64 * 1024;
 
-/// A key service did not do what it was asked. Nothing that was sent or received is part of the text.
+/// A call to a key service failed. Nothing that was sent or received is part of the text.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
@@ -29,26 +29,26 @@ pub enum CallError {
     /// It cannot be reached.
     #[error("cannot reach the key service")]
     Http(#[source] reqwest::Error),
-    /// It refused.
+    /// It refused the call.
     #[error("the key service answers {status}{}", reason.as_ref().map(|one| format!(": {one}")).unwrap_or_default())]
     Status {
         /// The status.
         status: u16,
-        /// The reason, if the service names one with a word.
+        /// The reason, if the service gives one as a single word.
         reason: Option<String>,
-        /// What this means for the caller.
+        /// Kind of failure, for the caller.
         kind: PortErrorKind,
     },
-    /// It answered with more than is reasonable.
+    /// The answer is too large.
     #[error("the key service answers with more than {MAX_ANSWER} bytes")]
     TooLarge,
     /// The answer is not as expected.
     #[error("the answer of the key service lacks {0}")]
     Malformed(&'static str),
-    /// Our credential expires and cannot be renewed.
+    /// Our credential is about to expire and cannot be renewed.
     #[error("the token expires in {seconds} seconds and cannot be renewed")]
     Ends {
-        /// In how many seconds.
+        /// Seconds until it expires.
         seconds: u64,
     },
     /// The stored value was not wrapped by this service.
@@ -82,7 +82,7 @@ impl CallError {
 }
 
 /// A client that follows no redirects: it would send the token along. Calls to a `server` without TLS stay on
-/// this machine: a proxy would read them.
+/// this machine and use no proxy, which could read them.
 pub(super) fn client(ca: Option<&str>, server: Option<&BaseUrl>) -> Result<Client, CallError> {
     let mut builder = Client::builder()
         .redirect(Policy::none())

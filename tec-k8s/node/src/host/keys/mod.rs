@@ -7,9 +7,9 @@
 //!  storage://file, s3, azure, gcp ─► WrappedKeys ─┴► EnvelopeKeys
 //! ```
 //!
-//! AWS is behind the feature `aws`, Azure and Google Cloud behind `experimental-clouds`: no test runs their
-//! key services and logins against an independent server. Without the feature, their URIs are refused with an
-//! error that names it.
+//! AWS needs the feature `aws`; Azure and Google Cloud need `experimental-clouds`, because no test runs their
+//! key services and logins against an independent server. Without the feature, such a URI is refused with an
+//! error that names the feature.
 
 #[cfg(feature = "aws")]
 mod aws;
@@ -41,24 +41,24 @@ use self::file::{FileKeys, is_on};
 pub use self::http::CallError;
 use self::openbao::OpenBaoTransit;
 
-/// URIs that name nothing this program can use.
+/// URIs that this program cannot use.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyServiceError {
-    /// Keys that are not derived must be stored.
+    /// The URIs name no store, and keys that are not derived must be stored.
     #[error("the key service generates random keys, but storage://no-store does not store them")]
     NoStore,
     /// This program was not built with the service.
-    #[error("{uri} is not part of this program: build it with the feature {feature}")]
+    #[error("this program was built without {uri} (build it with the feature {feature})")]
     NotBuilt {
         /// Scheme and type.
         uri: &'static str,
-        /// The feature that it needs.
+        /// The feature that the service needs.
         feature: &'static str,
     },
-    /// The URI leaves credentials to the machine's identity on its platform, which proves nothing about what
-    /// the machine booted.
-    #[error("{uri} has no credentials of its own, and those of the platform are never used")]
+    /// The URI relies on the machine's identity on its platform, which proves nothing about what the machine
+    /// booted.
+    #[error("{uri} contains no credentials, and those of the platform are never used")]
     NoCredentials {
         /// Scheme and type.
         uri: String,
@@ -69,7 +69,7 @@ pub enum KeyServiceError {
     /// This program cannot attest to a Trustee.
     #[error("this program cannot attest its machine to a Trustee")]
     NoTrustee,
-    /// A type that is newer than this program.
+    /// A type that this program does not know yet.
     #[error("unknown URI type")]
     Unknown,
 }
@@ -83,7 +83,7 @@ fn without_credentials(scheme: &str, kind: &str) -> PortError {
     refused(KeyServiceError::NoCredentials { uri })
 }
 
-/// Opens every service that is built in.
+/// Opens every service that was built in.
 #[derive(Clone, Debug)]
 pub struct KeyBackends {
     entropy: Arc<dyn Entropy>,

@@ -19,7 +19,7 @@ use super::bucket;
 use super::connect::{options, retry, text, unusable};
 use super::{KeyServiceError, refused};
 
-/// Largest wrapped key.
+/// Maximum size of a wrapped key.
 const MAX_OBJECT: u64 = 16 * 1024;
 
 /// A bucket. Its credentials are not part of `Debug`.

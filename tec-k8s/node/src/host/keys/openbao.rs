@@ -22,7 +22,7 @@ use super::http::{CallError, ask, client};
 const HEADER: &str = "X-Vault-Token";
 
 /// A key of the engine. The stored value is the ciphertext as the engine writes it, with the version of the
-/// key: a rotated key unwraps what older versions wrapped.
+/// key, so that a rotated key unwraps what its older versions wrapped.
 #[derive(Debug)]
 pub(super) struct OpenBaoTransit {
     key: OpenBaoKey,

@@ -1,5 +1,5 @@
-//! Stores and wrappers, by their suites. Servers of this test stand in for Azure and Google Cloud; they know
-//! the documented requests and nothing else about the real services.
+//! Runs the suites of stores and wrappers. Servers in this test stand in for Azure and Google Cloud; they
+//! implement the documented requests and nothing else.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

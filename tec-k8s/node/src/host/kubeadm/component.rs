@@ -16,11 +16,11 @@ use tec_core::port::{PortError, PortErrorKind};
 
 use super::KubeadmPaths;
 
-/// Largest download, and largest content of an archive: kubelet binaries have 80 MiB.
+/// Maximum size of a download, and of the content of an archive: a kubelet binary has 80 MiB.
 const MAX_BYTES: u64 = 1024 * 1024 * 1024;
 /// Maximum number of entries in an archive.
 const MAX_ENTRIES: usize = 4096;
-/// Attempts at one download, with waits that double.
+/// Number of attempts at one download, with waits that double.
 const ATTEMPTS: u32 = 5;
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// Mode of installed files (Constellation).
@@ -43,13 +43,13 @@ pub(super) enum ComponentError {
     Http(#[source] reqwest::Error),
     #[error("the server answers {0}")]
     Status(StatusCode),
-    #[error("the received content has SHA-256 {found}")]
+    #[error("the content has the wrong SHA-256 digest, {found}")]
     Hash { found: Sha256Digest },
-    #[error("it exceeds {limit} {unit}")]
+    #[error("the content exceeds {limit} {unit}")]
     TooLarge { limit: u64, unit: &'static str },
     #[error("{path:?} in the archive is not a file or directory inside it")]
     Entry { path: PathBuf },
-    #[error("a file cannot be used")]
+    #[error("cannot read or write a file")]
     File(#[from] io::Error),
 }
 
@@ -72,13 +72,13 @@ impl ComponentError {
     }
 }
 
-/// Where a component is stored until it is installed.
+/// Path where a component is stored until it is installed.
 pub(super) fn cached(paths: &KubeadmPaths, component: &Component) -> PathBuf {
     let directory = paths.scratch().join("components");
     directory.join(component.hash.to_string())
 }
 
-/// Downloads a component unless it is there, and examines it. Nothing is installed.
+/// Downloads a component unless it is there, and checks it. Nothing is installed.
 pub(super) async fn fetch(
     client: &reqwest::Client,
     paths: &KubeadmPaths,

@@ -1,8 +1,8 @@
 //! Input of kubeadm: documents of `kubeadm.k8s.io/v1beta4`. They are JSON, which is YAML.
 //!
 //! Unlike in older peers (Constellation), `registerWithTaints` has no taints. The kubelet sets the taint of a
-//! cloud by itself if there is one, and without a provider nobody would remove it; the taint of a network
-//! plugin is up to whoever deploys it.
+//! cloud provider by itself, and without a provider nobody would remove it. The taint of a network plugin is
+//! up to whoever deploys the plugin.
 
 use std::path::Path;
 
@@ -27,8 +27,8 @@ pub(super) const API_PORT: u16 = 6443;
 /// Audit log inside the API server's pod, and on the host.
 const AUDIT_LOG: &str = "/var/log/kubernetes/audit/audit.log";
 const AUDIT_LOG_DIRECTORY: &str = "/var/log/kubernetes/audit";
-/// Kubeadm mounts this directory into the controller manager's pod and has it created; its default is below
-/// /usr, which measured images mount read-only.
+/// kubeadm mounts this directory into the controller manager's pod and creates it. The default is below /usr,
+/// which measured images mount read-only.
 const VOLUME_PLUGINS: &str = "/opt/libexec/kubernetes/kubelet-plugins/volume/exec/";
 /// Authenticated TLS 1.2 ciphers.
 const AEAD_CIPHERS: [&str; 6] = [
@@ -40,7 +40,7 @@ const AEAD_CIPHERS: [&str; 6] = [
     "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
 ];
 /// Requests for events and leases are frequent and change nothing relevant to an audit; bodies are never
-/// logged, since some are secret.
+/// logged, since some contain secrets.
 const AUDIT_POLICY: &str = r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Policy",
  "omitStages": ["RequestReceived"],
  "rules": [
@@ -109,7 +109,7 @@ fn api_server(paths: &KubeadmPaths, settings: &KubeadmSettings, this: &Instance)
     })
 }
 
-/// With a pod subnet, the controller manager gives each node a part of it.
+/// If there is a pod subnet, the controller manager gives each node a part of it.
 fn networking(settings: &KubeadmSettings) -> Value {
     match settings.pod_subnet.as_str() {
         "" => json!({"serviceSubnet": settings.service_subnet}),
@@ -153,8 +153,8 @@ fn cluster(
     cluster
 }
 
-/// The kubelet requests each serving certificate from the cluster except the first, which its node provides;
-/// the join service approves.
+/// The kubelet requests each serving certificate from the cluster, except the first, which its node provides.
+/// The join service approves the requests.
 fn kubelet() -> Value {
     json!({
         "apiVersion": KUBELET,
@@ -188,8 +188,8 @@ pub(super) fn init(
     format!("{ours}---\n{}\n", settings.kube_proxy.trim_end())
 }
 
-/// The phases that `kubeadm init` skips: preflight and certificates, which came before, and the add-ons that
-/// the admin replaces.
+/// The phases that `kubeadm init` skips: preflight and certificates, which have already run, and the add-ons
+/// that the admin replaces.
 ///
 /// # Security
 /// The phase `bootstrap-token` would bind the holders of bootstrap tokens to the automatic approval of any
@@ -205,21 +205,21 @@ pub(super) fn skipped(proxy: KubeProxy, dns: ClusterDns) -> String {
     phases.join(",")
 }
 
-/// What kubeadm should do with the configuration.
+/// What kubeadm does with the configuration.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Attempt {
-    /// Examine the node, before anything is changed.
+    /// Checks the node, before anything is changed.
     Preflight,
-    /// Join; the node was examined before.
+    /// Joins; the node was checked before.
     Join,
 }
 
-/// A key that opens nothing. With it, kubeadm's preflight does not look for the files of a control plane,
-/// which reach the disk only after the lock.
+/// A placeholder for the certificate key. With it, kubeadm's preflight does not look for the files of a
+/// control plane, which are written only after the lock.
 const NO_CERTIFICATE_KEY: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
-/// How kubeadm, and then the kubelet, reaches the API server: as this node, with its own certificate, and no
-/// other way. It contains the key.
+/// The kubeconfig with which kubeadm, and then the kubelet, reaches the API server: as this node, with its
+/// own certificate only. It contains the key.
 pub(super) fn discovery(ticket: &JoinTicket, ca: &[u8], key: &SecretBytes) -> SecretBytes {
     let key = Zeroizing::new(STANDARD.encode(key.expose("kubeadm reads it")));
     let config = json!({

@@ -1,4 +1,4 @@
-//! The kubelet's key, and who signs for it.
+//! The kubelet's key, and the CA that signs for it.
 
 use std::fmt;
 use std::path::Path;

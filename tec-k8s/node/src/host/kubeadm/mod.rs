@@ -37,18 +37,19 @@ pub use self::settings::{ClusterDns, EtcdTls, ExternalEtcd, KubeadmSettings};
 
 const KUBEADM: &str = "kubeadm";
 const SYSTEMCTL: &str = "systemctl";
-/// Init pulls images, waits for static pods, and talks to the API server that it created.
+/// Time limit of init, which pulls images, waits for static pods, and talks to the API server that it
+/// created.
 const INIT_LIMIT: Duration = Duration::from_mins(15);
-/// A preflight pulls the images of a control plane.
+/// Time limit of a preflight, which pulls the images of a control plane.
 const PREFLIGHT_LIMIT: Duration = Duration::from_mins(15);
-/// Join (Constellation). A control plane holds a lease for its turn, which must not expire while it changes
-/// etcd.
+/// Time limit of a join (Constellation). A control plane holds a lease for its turn, which must not expire
+/// while it changes etcd.
 const JOIN_LIMIT: Duration = Duration::from_mins(5);
-/// Start of the kubelet (Constellation).
+/// Time limit for the start of the kubelet (Constellation).
 const KUBELET_LIMIT: Duration = Duration::from_mins(10);
-/// An answer from the server that provides components.
+/// Time limit for an answer from the server that provides components.
 const DOWNLOAD_IDLE_LIMIT: Duration = Duration::from_secs(30);
-/// Largest kubeconfig.
+/// Maximum size of a kubeconfig.
 const MAX_KUBECONFIG: u64 = 1024 * 1024;
 const PUBLIC: u32 = 0o644;
 const PRIVATE: u32 = 0o600;
@@ -80,8 +81,8 @@ fn unavailable(operation: impl Into<String>, error: std::io::Error) -> PortError
 }
 
 impl Kubeadm {
-    /// For this instance. The client downloads components; among its time limits, the one for an idle
-    /// connection matters.
+    /// Runs kubeadm for this instance. The client downloads components; only its time limit for idle
+    /// connections matters.
     ///
     /// # Errors
     /// No HTTP client can be created.
@@ -102,7 +103,7 @@ impl Kubeadm {
         Ok(Self { settings, paths, this, identity, programs, network: None, client })
     }
 
-    /// The same, but a cluster that it creates gets this network.
+    /// Deploys this network in a cluster that it creates.
     #[must_use]
     pub fn with_network(self, network: Arc<dyn ClusterNetwork>) -> Self {
         Self { network: Some(network), ..self }
@@ -187,13 +188,13 @@ impl Kubeadm {
     }
 
     /// Whether an earlier attempt passed preflight. This is recorded only after the lock, before the kubelet
-    /// is started: preflight would refuse that kubelet's port and what kubeadm has written since, and so
-    /// every attempt but the first.
+    /// is started: preflight would refuse that kubelet's port and the files that kubeadm has written since,
+    /// so that only the first attempt could pass.
     fn is_begun(&self) -> bool {
         self.paths.kubelet_certificate().exists()
     }
 
-    /// Checks that the ticket contains everything that it must, and that the parts match.
+    /// Checks that the ticket is complete and its parts match.
     fn check(&self, ticket: &JoinTicket) -> Result<(), PortError> {
         let refused = |operation: String| Err(PortError::new(PortErrorKind::Invalid, operation));
         if !self.identity.is_of(&ticket.kubelet_certificate) {
@@ -263,7 +264,7 @@ fn write(path: &Path, content: &[u8], mode: u32) -> Result<(), PortError> {
     write_whole(path, content, mode).map_err(|error| unavailable(operation(), error))
 }
 
-/// Where a program is run from.
+/// The place from which a program is run.
 #[derive(Clone, Copy)]
 enum Place {
     Cached,

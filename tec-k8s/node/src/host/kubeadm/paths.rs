@@ -1,20 +1,20 @@
-//! Where things are on a node (Constellation).
+//! Paths on a node (Constellation).
 
 use std::path::{Path, PathBuf};
 
 use tec_core::node::ticket::PkiFile;
 
-/// Paths below the root of a host, or of a test's substitute.
+/// Paths below the root of a host, or below a substitute in tests.
 #[derive(Clone, Debug)]
 pub struct KubeadmPaths(PathBuf);
 
 impl KubeadmPaths {
-    /// Those of this host.
+    /// The paths of this host.
     pub fn host() -> Self {
         Self::under("/")
     }
 
-    /// The same below a different root.
+    /// The paths below a different root.
     pub fn under(root: impl Into<PathBuf>) -> Self {
         Self(root.into())
     }
@@ -60,17 +60,17 @@ impl KubeadmPaths {
         self.kubelet_pki().join("kubelet-client-key.pem")
     }
 
-    /// Where the kubelet keeps certificates that the cluster issued to it.
+    /// Directory where the kubelet keeps certificates that the cluster issued to it.
     pub(super) fn kubelet_own_pki(&self) -> PathBuf {
         self.of_host("/var/lib/kubelet/pki")
     }
 
-    /// Where the state disk is mounted.
+    /// Mount point of the state disk.
     pub fn state(&self) -> PathBuf {
         self.of_host("/run/state")
     }
 
-    /// Where a file from a ticket is stored.
+    /// Path where a file from a ticket is stored.
     pub fn of_ticket(&self, file: PkiFile) -> PathBuf {
         let name = file.as_str();
         if name.starts_with("tec/") { self.state().join(name) } else { self.pki().join(name) }
@@ -80,7 +80,7 @@ impl KubeadmPaths {
         self.state().join("kubelet/pki")
     }
 
-    /// In memory, for what must not survive a boot.
+    /// A directory in memory, for what must not survive a boot.
     pub fn scratch(&self) -> PathBuf {
         self.of_host("/run/tec-bootstrapper")
     }

@@ -1,8 +1,8 @@
 //! The first serving certificate of a kubelet, which its node got when it was admitted.
 //!
 //! A kubelet with `serverTLSBootstrap` serves the target of the link `kubelet-server-current.pem`, and moves
-//! that link to each certificate that the cluster issues to it later. Without a first one it could serve
-//! nobody until the cluster approved a request.
+//! that link to each certificate that the cluster issues to it later. Without a first certificate, it could
+//! serve nobody until the cluster approved a request.
 
 use std::io;
 use std::os::unix::fs::symlink;
@@ -16,7 +16,8 @@ use super::{PRIVATE, unavailable, write};
 const FIRST: &str = "kubelet-server-first.pem";
 const CURRENT: &str = "kubelet-server-current.pem";
 
-/// Leaves certificate and key where the kubelet looks, but does not touch a link that the kubelet has moved.
+/// Writes certificate and key where the kubelet looks for them, but does not touch a link that the kubelet
+/// has moved.
 pub(super) fn place(directory: &Path, certificate: &str, key: &[u8]) -> Result<(), PortError> {
     let pair = Zeroizing::new([certificate.as_bytes(), b"\n", key].concat());
     write(&directory.join(FIRST), &pair, PRIVATE)?;

@@ -32,7 +32,7 @@ pub struct EtcdTls {
 const KUBE_PROXY: &str = r#"{"apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
  "kind": "KubeProxyConfiguration", "mode": "nftables"}"#;
 
-/// What serves DNS to pods.
+/// DNS server for pods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[expect(clippy::exhaustive_enums, reason = "kubeadm has no other add-on")]
@@ -40,7 +40,7 @@ pub enum ClusterDns {
     /// kubeadm's add-on.
     #[default]
     CoreDns,
-    /// Whatever the admin deploys.
+    /// Left to the admin.
     None,
 }
 
@@ -52,19 +52,19 @@ pub struct KubeadmSettings {
     pub api_server: String,
     /// Name of the cluster in kubeconfigs.
     pub cluster_name: String,
-    /// Further names and addresses in the API server's certificate.
+    /// Additional names and addresses in the API server's certificate.
     pub certificate_names: Vec<String>,
     /// Subnet of services.
     pub service_subnet: String,
     /// Subnet of pods, of which each node gets a part. Empty if the network plugin has its own.
     pub pod_subnet: String,
-    /// What serves DNS to pods.
+    /// DNS server for pods.
     pub dns: ClusterDns,
     /// Settings of kube-proxy: a document of the kind `KubeProxyConfiguration`.
     pub kube_proxy: String,
     /// Socket of the container runtime.
     pub cri_socket: String,
-    /// `external` with a cloud's controllers, otherwise empty.
+    /// `external` if a cloud provider's controllers run, otherwise empty.
     pub cloud_provider: String,
     /// Errors of kubeadm's preflight that are known and harmless.
     pub ignored_preflight_errors: Vec<String>,
@@ -90,8 +90,8 @@ impl KubeadmSettings {
         }
     }
 
-    /// Checks that a node with this address can be reached at all: kube-proxy drops traffic to the service
-    /// subnet that is not for a service, and a network plugin owns the pod subnet.
+    /// Checks that a node with this address can be reached: kube-proxy drops traffic to the service subnet
+    /// that is not for a service, and a network plugin owns the pod subnet.
     pub(super) fn leave_out(&self, address: IpAddr) -> Result<(), PortError> {
         for (subnets, key) in
             [(&self.service_subnet, "service_subnet"), (&self.pod_subnet, "pod_subnet")]

@@ -1,4 +1,4 @@
-//! A disk that nobody has opened yet: its content, and how it becomes a state disk.
+//! A disk that has never been opened: its content, and how it becomes a state disk.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -21,9 +21,9 @@ use crate::host::program::Call;
 const UNCLAIMED: &str = "tec-unclaimed";
 /// Label of a disk for which a cluster has a key.
 const CLAIMED: &str = "tec-state";
-/// Exit status of `blkid --probe` that found nothing (blkid(8), "EXIT STATUS").
+/// Exit status of `blkid --probe` if it finds nothing (blkid(8), "EXIT STATUS").
 const NOTHING: i32 = 2;
-/// Where LUKS2 headers begin: at the start, and the second one at up to 4 MiB (LUKS2 On-Disk Format
+/// Area in which LUKS2 headers begin: the first at the start, the second at up to 4 MiB (LUKS2 On-Disk Format
 /// Specification 1.1.3, 2.1).
 const HEADERS: u64 = (4 << 20) + 4096;
 const BLOCK: usize = 4096;
@@ -34,13 +34,13 @@ const FIRST_SEQUENCE: u64 = 2;
 const MAGICS: [&[u8]; 2] = [b"LUKS\xba\xbe", b"SKUL\xba\xbe"];
 const PROBE_LIMIT: Duration = Duration::from_mins(1);
 const FILE_SYSTEM_LIMIT: Duration = Duration::from_mins(10);
-/// Every sector is written once, for its integrity tag.
+/// Time limit of formatting: every sector is written once, for its integrity tag.
 const WIPE_LIMIT: Duration = Duration::from_hours(48);
-/// Bytes of the passphrase: as many as in the keys that replace it.
+/// Length of the passphrase in bytes: the same as of the keys that replace it.
 const PASSPHRASE: usize = 32;
 /// Name of the disk's mapping until it has a file system.
 const NAME: &str = "tec-new-state";
-/// In memory, with the digest of the passphrase for the disk that this boot created.
+/// Name of a file in memory, with the digest of the passphrase for the disk that this boot created.
 const MADE: &str = "made";
 /// Readable only by root, and not to be changed (Constellation).
 const KEY_MODE: u32 = 0o400;
@@ -52,7 +52,7 @@ pub enum Content {
     /// Nothing that blkid(8) recognizes, and no LUKS header anywhere.
     Blank,
     /// A state disk whose passphrase was lost with the boot that created it, before a cluster had a key:
-    /// nobody can open it any more. With its id, if that can be read.
+    /// nobody can open it anymore. Holds its ID, if that can be read.
     Unclaimed(Option<DiskId>),
     /// A LUKS disk for which someone may have the key.
     Encrypted,
@@ -145,7 +145,7 @@ impl LuksDisk {
     /// it. Leaves the checked header and the passphrase where systemd looks for them. Whatever was there is
     /// lost.
     ///
-    /// With `id` it keeps that id: a join service may have seen it before the power failed.
+    /// With `id`, the disk keeps that ID: a join service may have seen it before the power failed.
     ///
     /// Progress goes to the standard output of this process: every sector is written.
     ///
@@ -238,7 +238,7 @@ impl LuksDisk {
         closed.map(drop).map_err(|error| error.during("close a mapping of the new state disk"))
     }
 
-    /// The digest comes first: a passphrase without it came from elsewhere.
+    /// The digest is written first: a passphrase without a digest came from elsewhere.
     pub(super) fn hand_over_made(&self, passphrase: &SecretBytes) -> Result<(), PortError> {
         let made = self.scratch.join(MADE);
         write_whole(&made, digest(passphrase).as_bytes(), KEY_MODE).map_err(|error| {
@@ -292,7 +292,7 @@ impl LuksDisk {
     }
 }
 
-/// Digest of 32 random bytes, which it does not reveal.
+/// Digest of 32 random bytes; it does not reveal them.
 fn digest(passphrase: &SecretBytes) -> String {
     Sha256Digest::of(passphrase.expose("tell it from the passphrases of others")).to_string()
 }

@@ -13,15 +13,15 @@ use tec_core::port::{PortError, PortErrorKind};
 use super::LuksDisk;
 use crate::host::directory::blocking;
 
-/// Header of LUKS2 (16 MiB), integrity tags and a file system.
+/// Minimum size of a state disk: LUKS2 header (16 MiB), integrity tags and a file system.
 const SMALLEST: u64 = 64 * MIB;
 const MIB: u64 = 1024 * 1024;
-/// Where the last sector of a state disk begins, from its end.
+/// Offset of the last sector of a state disk, from its end.
 const LAST_SECTOR: i64 = -4096;
-/// `cryptsetup luksFormat` uses this plus its process id, or the disk's id, as the name of the mapping while
-/// it writes the integrity tags.
+/// `cryptsetup luksFormat` uses this prefix plus its process ID, or the disk's ID, as the name of the mapping
+/// while it writes the integrity tags.
 const WIPING: &str = "temporary-cryptsetup-";
-/// Suffix for the integrity layer, which it maps first.
+/// Suffix for the integrity layer, which cryptsetup maps first.
 const INTEGRITY: &str = "_dif";
 
 impl LuksDisk {
@@ -114,7 +114,7 @@ fn is_writable(device: &Path) -> io::Result<bool> {
 }
 
 /// Names of mappings, from the kernel: those in /dev/mapper appear later and disappear earlier. An integrity
-/// layer is closed with what is above it, and named only if nothing is.
+/// layer is closed together with the mapping above it, and listed only if there is none.
 fn leftovers(devices: &Path) -> io::Result<Vec<String>> {
     let entries = match fs::read_dir(devices) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -142,7 +142,8 @@ fn leftovers(devices: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Whether a process uses its library: cryptsetup, integritysetup, systemd-cryptsetup, cut to 15 characters.
+/// Whether a process uses the cryptsetup library: cryptsetup, integritysetup or systemd-cryptsetup; process
+/// names are cut to 15 characters.
 fn is_cryptsetup(process: u32) -> bool {
     let name = fs::read_to_string(format!("/proc/{process}/comm"));
     name.is_ok_and(|name| name.contains("crypt") || name.contains("setup"))

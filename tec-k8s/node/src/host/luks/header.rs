@@ -1,5 +1,5 @@
 //! The metadata of a LUKS2 header. They are not authenticated: whoever can write to the disk can make them
-//! declare that it is not encrypted, or only weakly.
+//! declare that the disk is not encrypted, or only weakly.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ const KDF: &str = "argon2id";
 const DIGEST: (&str, &str) = ("pbkdf2", "sha256");
 /// Size of a sector (Constellation).
 const SECTOR: u32 = 4096;
-/// Integrity of the state disk, with its own key.
+/// Integrity algorithm of the state disk, with its own key.
 const INTEGRITY: &str = "hmac(sha256)";
 
 /// Whether sectors must be authenticated.
@@ -22,7 +22,7 @@ const INTEGRITY: &str = "hmac(sha256)";
 pub enum Integrity {
     /// Each sector has an HMAC.
     Required,
-    /// It may have none: changes to the disk's content then go unnoticed.
+    /// Sectors need no HMAC: changes to the disk's content then go unnoticed.
     Optional,
 }
 
@@ -105,10 +105,10 @@ fn must(member: &'static str, found: &str, expected: &'static str) -> Result<(),
     Err(HeaderError::Refused { member, found: found.to_owned(), expected })
 }
 
-/// Checks the metadata that `cryptsetup luksDump --dump-json-metadata` prints.
+/// Checks the metadata printed by `cryptsetup luksDump --dump-json-metadata`.
 ///
 /// # Errors
-/// [`HeaderError`], the first finding.
+/// [`HeaderError`], for the first finding.
 pub(super) fn check(json: &[u8], integrity: Integrity) -> Result<(), HeaderError> {
     let header: Metadata = serde_json::from_slice(json).map_err(HeaderError::Malformed)?;
     if header.config.requirements.is_some() {

@@ -28,17 +28,17 @@ use super::directory::{blocking, write_whole};
 use super::program::{Call, ProgramError, Programs};
 
 const CRYPTSETUP: &str = "cryptsetup";
-/// Where mappings are.
+/// Directory of mappings.
 const MAPPER: &str = "/dev/mapper";
-/// Where the kernel shows block devices (sysfs).
+/// Directory where the kernel shows block devices (sysfs).
 const DEVICES: &str = "/sys/class/block";
 /// Exit status for a passphrase that opens nothing (cryptsetup(8), "RETURN CODES").
 const NO_PERMISSION: i32 = 2;
-/// Argon2id is meant to take seconds, and somewhat longer on slow machines.
+/// Time limit: Argon2id is meant to take seconds, and takes longer on slow machines.
 const LIMIT: Duration = Duration::from_mins(2);
 /// Readable only by root.
 const PRIVATE: u32 = 0o600;
-/// Longest initial passphrase.
+/// Maximum length of the initial passphrase.
 const MAX_PASSPHRASE: u64 = 4096;
 
 /// A disk, or a file with a LUKS2 header.
@@ -53,7 +53,7 @@ pub struct LuksDisk {
     programs: Arc<dyn Programs>,
 }
 
-/// A copy of the header that nobody else can change any more, and that passed the check.
+/// A copy of the header that passed the check and that nobody else can change anymore.
 #[derive(Debug)]
 struct Checked {
     directory: TempDir,
@@ -95,8 +95,8 @@ impl LuksDisk {
         self
     }
 
-    /// Stores the checked header, if this key opens it. Map the disk with this file as the header: the disk
-    /// may contain a different one next time.
+    /// Stores the checked header, if this key opens it. Map the disk with this file as the header: the header
+    /// on the disk may be different the next time it is read.
     ///
     /// # Errors
     /// The header is refused, or cannot be written, or the key does not open it.
@@ -135,7 +135,8 @@ impl LuksDisk {
         self.programs.run(call).await
     }
 
-    /// Reads the header once, and checks what was read: the disk may contain a different one next time.
+    /// Reads the header once, and checks what was read: the header on the disk may be different the next time
+    /// it is read.
     async fn checked(&self) -> Result<Checked, PortError> {
         let scratch = |error| {
             PortError::new(PortErrorKind::Unavailable, "make room for a header").because(error)

@@ -7,7 +7,7 @@ use std::{fs, io};
 use rustix::fs::{major, minor};
 use tec_core::node::derive::DiskId;
 
-/// Whether `directory`, or its nearest existing ancestor, is on the mapping of a LUKS2 disk with this id.
+/// Whether `directory`, or its nearest existing ancestor, is on the mapping of a LUKS2 disk with this ID.
 ///
 /// # Errors
 /// A directory cannot be examined.
@@ -23,7 +23,7 @@ pub fn lies_on(directory: &Path, disk: &DiskId) -> io::Result<bool> {
     }
 }
 
-/// `CRYPT-LUKS2-<UUID without hyphens>-<name>`, as assigned by libcryptsetup to its mappings.
+/// `CRYPT-LUKS2-<UUID without hyphens>-<name>`, which libcryptsetup assigns to its mappings.
 fn is_mapping(uuid: &str, disk: &DiskId) -> bool {
     let bare = disk.to_string().replace('-', "");
     uuid.strip_prefix("CRYPT-LUKS2-")

@@ -229,7 +229,7 @@ async fn a_probe_that_fails_does_not_make_a_disk_with_a_header_blank() {
     assert!(disk.content().await.is_err());
 }
 
-/// Maps with copies of `mapping`, since not every kernel has a device mapper.
+/// Emulates mappings with copies of `mapping`, since not every kernel has a device mapper.
 const CRYPTSETUP_OF_FILES: &str = r#"
 set -eu
 mapper=$1; shift

@@ -17,7 +17,7 @@ const HOST_NAME: &str = "/latest/meta-data/local-hostname";
 /// Tags are available if the instance was launched with that option.
 const TAGS: &str = "/latest/meta-data/tags/instance";
 const LIFETIME_HEADER: &str = "X-aws-ec2-metadata-token-ttl-seconds";
-/// A session lasts for one of our queries, in seconds.
+/// Lifetime of a session, in seconds: enough for one query.
 const LIFETIME: &str = "60";
 const TOKEN_HEADER: &str = "X-aws-ec2-metadata-token";
 const NOT_FOUND: u16 = 404;
@@ -80,7 +80,7 @@ impl Session<'_> {
 }
 
 impl AwsMetadata {
-    /// At this base URL, or at the address that is the same on every instance.
+    /// Uses this base URL, or the address that is the same on every instance.
     pub fn new(base: Option<String>) -> Self {
         let base = base.unwrap_or_else(|| DEFAULT.to_owned());
         Self { base: base.trim_end_matches('/').to_owned() }

@@ -10,11 +10,12 @@ use crate::host::http::Ask;
 
 /// Its address, the same on every instance (Azure Instance Metadata Service, "Access").
 pub(super) const DEFAULT: &str = "http://169.254.169.254";
-/// Without it the service refuses, so that no other server on the machine can be tricked into asking.
+/// The header that the service requires, so that no server on the machine can be tricked into sending a
+/// request.
 pub(super) const HEADER: &str = "Metadata";
 const INSTANCE: &str = "/metadata/instance?format=json&api-version=2021-02-01";
-/// Reads the instance's own document; peers come from its tags, since listing them takes the cloud's API and
-/// an account for it.
+/// Reads the instance's own document. Peers come from its tags, since listing them would need the cloud's API
+/// and an account.
 #[derive(Clone, Debug)]
 pub struct AzureMetadata {
     base: String,
@@ -94,7 +95,7 @@ impl Document {
 }
 
 impl AzureMetadata {
-    /// At this base URL, or at the address that is the same on every instance.
+    /// Uses this base URL, or the address that is the same on every instance.
     pub fn new(base: Option<String>) -> Self {
         let base = base.unwrap_or_else(|| DEFAULT.to_owned());
         let base = base.trim_end_matches('/').to_owned();

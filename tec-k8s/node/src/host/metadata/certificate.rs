@@ -12,7 +12,7 @@ use crate::host::http::Ask;
 
 /// Their path (Azure, "Trusted Hardware Identity Management").
 const PATH: &str = "/metadata/THIM/amd/certification";
-/// The service throttles: attempts, and the first wait, which doubles.
+/// Number of attempts, and the first wait, which doubles: the service throttles requests.
 const ATTEMPTS: u32 = 3;
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 
@@ -31,7 +31,7 @@ struct Document {
 }
 
 impl AzureCertificates {
-    /// At this base URL, or at the address that is the same on every instance.
+    /// Uses this base URL, or the address that is the same on every instance.
     pub fn new(base: Option<String>, file: Option<PathBuf>) -> Self {
         let base = base.unwrap_or_else(|| DEFAULT.to_owned());
         let base = base.trim_end_matches('/').to_owned();
@@ -41,7 +41,7 @@ impl AzureCertificates {
     /// The certificate, in PEM or DER. It is not verified.
     ///
     /// # Errors
-    /// Neither service nor file has one.
+    /// Neither the service nor the file provides one.
     pub async fn vcek(&self) -> Result<Vec<u8>, PortError> {
         let mut wait = FIRST_WAIT;
         let mut attempt = 1;

@@ -9,7 +9,7 @@ use tec_core::port::PortError;
 
 use super::{MetadataError, Record, parsed};
 
-/// A JSON file with the members `self`, `peers`, `endpoint` and `initSecretHash`; it is read at each call.
+/// A JSON file with the members `self`, `peers`, `endpoint` and `initSecretHash`; it is read on each call.
 #[derive(Clone, Debug)]
 pub struct FileMetadata(PathBuf);
 
@@ -26,7 +26,7 @@ struct Document {
 }
 
 impl FileMetadata {
-    /// This file.
+    /// Uses this file.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self(path.into())
     }

@@ -14,11 +14,12 @@ use crate::host::http::Ask;
 const DEFAULT: &str = "http://169.254.169.254";
 const INSTANCE: &str = "/computeMetadata/v1/instance/?recursive=true&alt=json";
 const PROJECT: &str = "/computeMetadata/v1/project/project-id";
-/// Required in a request, and the mark of an answer: other servers that listen at the address lack it.
+/// Required in a request, and present in a genuine answer: other servers that listen at the address do not
+/// send it.
 const FLAVOR: &str = "Metadata-Flavor";
 const GOOGLE: &str = "Google";
 
-/// Reads the instance's own document; what it lacks comes from attributes of the instance.
+/// Reads the instance's own document; the rest comes from attributes of the instance.
 #[derive(Clone, Debug)]
 pub struct GcpMetadata {
     base: String,
@@ -60,7 +61,7 @@ impl Document {
 }
 
 impl GcpMetadata {
-    /// At this base URL, or at the address that is the same on every instance.
+    /// Uses this base URL, or the address that is the same on every instance.
     pub fn new(base: Option<String>) -> Self {
         let base = base.unwrap_or_else(|| DEFAULT.to_owned());
         Self { base: base.trim_end_matches('/').to_owned() }

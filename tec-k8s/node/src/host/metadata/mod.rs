@@ -1,4 +1,4 @@
-//! What platforms report about instances.
+//! Metadata that platforms provide about instances.
 
 mod aws;
 mod azure;
@@ -85,7 +85,7 @@ impl Record {
         })
     }
 
-    /// The valid ones.
+    /// The valid instances.
     fn instances(records: &[Self]) -> Vec<Instance> {
         records.iter().filter_map(|one| one.instance().ok()).collect()
     }

@@ -17,7 +17,7 @@ pub struct QemuMetadata {
 }
 
 impl QemuMetadata {
-    /// At this base URL, or at the usual one.
+    /// Uses this base URL, or the usual one.
     pub fn new(base: Option<String>) -> Self {
         let base = base.unwrap_or_else(|| DEFAULT.to_owned());
         let base = base.trim_end_matches('/').to_owned();

@@ -1,7 +1,7 @@
-//! What instances learn from tags or attributes, the same on all clouds.
+//! What instances read from tags or attributes; the same on all clouds.
 //!
-//! In addition to those of the older implementation, two replace queries to a cloud's API, which would need
-//! an account: control planes by address, and the API server's name.
+//! In addition to the tags of the older implementation, two replace queries to a cloud's API, which would
+//! need an account: addresses of control planes, and the API server's name.
 
 use tec_core::node::metadata::Instance;
 

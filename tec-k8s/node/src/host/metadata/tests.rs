@@ -186,7 +186,7 @@ async fn aws_is_asked_within_a_session_and_lacks_what_no_tag_says() {
     .await;
 }
 
-/// What such services answer when they are busy, or are a different service.
+/// Answers of such services when they are busy, or of a different service.
 #[tokio::test]
 async fn no_answer_of_any_cloud_is_taken_for_an_instance_when_it_is_none() {
     let huge = "x".repeat(2 * 1024 * 1024);
@@ -219,7 +219,7 @@ async fn no_answer_of_any_cloud_is_taken_for_an_instance_when_it_is_none() {
     }
 }
 
-/// A service that never answers blocks no caller forever: the paused clock jumps to the limit.
+/// A service that never answers blocks no caller forever: the paused clock jumps to the time limit.
 #[tokio::test(start_paused = true)]
 async fn a_service_that_says_nothing_is_given_up() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

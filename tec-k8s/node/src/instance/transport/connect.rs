@@ -14,7 +14,7 @@ use tower::ServiceExt as _;
 
 use super::{Cause, PING, marker, tell_warnings};
 
-/// A connection, its handshake and two documents: quotes take seconds on discrete TPMs.
+/// Time limit of a connection with its handshake and two documents: quotes take seconds on discrete TPMs.
 const CONNECT_LIMIT: Duration = Duration::from_mins(1);
 
 /// The peer's evidence was evaluated and refused; any other failure may be different next time.
@@ -50,7 +50,7 @@ pub async fn dial(endpoint: &Endpoint, address: &str) -> Result<Channel, PortErr
     connect(endpoint, address, |_| true).await
 }
 
-/// Connects to `host:port`, once: what the other end proved counts for the whole channel.
+/// Connects to `host:port`, only once: what the other end proved applies to the whole channel.
 ///
 /// # Errors
 /// As for [`dial`]; also `Denied` for evidence without registers.
@@ -69,7 +69,7 @@ pub async fn reach(endpoint: &Endpoint, address: &str) -> Result<Reached, PortEr
     Ok(Reached { channel, marker })
 }
 
-/// Over streams that `admits` accepts.
+/// Connects over streams that `admits` accepts.
 async fn connect(
     endpoint: &Endpoint,
     address: &str,

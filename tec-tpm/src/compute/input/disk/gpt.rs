@@ -10,7 +10,7 @@ use crate::guid::Guid;
 
 /// Type of an EFI system partition in a GPT (UEFI 2.10, 5.3.3).
 const SYSTEM_GUID: Guid = Guid::of(0xc12a_7328_f81f_11d2_ba4b_00a0_c93e_c93b);
-/// Maximum number of entries of a GPT that are read; 128 are usual.
+/// Maximum number of entries of a GPT that are read; 128 is usual.
 const MAX_ENTRIES: u32 = 1024;
 /// Largest entry of a GPT that is read; 128 bytes are usual (UEFI 2.10, 5.3.2).
 const MAX_ENTRY: u32 = 4096;
@@ -25,8 +25,8 @@ pub(super) fn sector(bytes: &Bytes) -> io::Result<Option<u64>> {
     Ok(None)
 }
 
-/// The partitions of a GPT. The copy at the end of the disk is no substitute: firmware would repair
-/// the first one with it, and would then not boot this image.
+/// The partitions of a GPT. The copy at the end of the disk is not used: firmware would repair the
+/// first one with it, and would then not boot this image.
 pub(super) fn partitions(bytes: &Bytes, sector: u64) -> Result<Vec<Partition>, DiskError> {
     let header: [u8; 92] = read(bytes, sector, "the GPT header")?;
     check_header(&header, sector)?;

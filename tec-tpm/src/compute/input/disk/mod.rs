@@ -1,7 +1,7 @@
 //! Partitions of a raw disk image: GPT and MBR.
 //!
-//! Our own readers instead of a crate: they need only a few hundred lines, and each error must
-//! state the offset.
+//! These readers replace a crate: they take only a few hundred lines, and each error must state the
+//! offset.
 
 mod gpt;
 mod mbr;
@@ -19,9 +19,9 @@ pub enum DiskError {
     /// Reading failed.
     #[error("offset {offset}: reading failed")]
     Read {
-        /// Where.
+        /// Offset of the read.
         offset: u64,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -33,14 +33,14 @@ pub enum DiskError {
         /// What is cut off.
         part: &'static str,
     },
-    /// A field contradicts the specification, another field or a limit.
+    /// A field contradicts the specification, another field, or a limit.
     #[error("offset {offset}: {field} is {value}, which is invalid")]
     Field {
-        /// Where it is.
+        /// Where the field is.
         offset: u64,
         /// The field.
         field: &'static str,
-        /// Its value.
+        /// Value of the field.
         value: u64,
     },
     /// A checksum does not match.
@@ -48,7 +48,7 @@ pub enum DiskError {
     Checksum {
         /// Where the part begins.
         offset: u64,
-        /// What the checksum is over.
+        /// What the checksum covers.
         part: &'static str,
     },
     /// No partition can be the one that firmware boots from.
@@ -74,14 +74,14 @@ pub enum DiskError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Partition {
-    /// Number as Linux counts, from 1.
+    /// Number, counted from 1 as in Linux.
     pub number: u32,
-    /// Its bytes in the image.
+    /// Range of its bytes in the image.
     pub range: Range<u64>,
     system: Use,
 }
 
-/// What a partition is for, as far as it matters to firmware.
+/// What firmware can use a partition for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Use {
     /// EFI system partition.

@@ -53,7 +53,7 @@ impl Chain {
         }
     }
 
-    /// Where the next cluster is, and moves past it.
+    /// Returns where the next cluster is, and moves past it.
     pub(super) fn next(&mut self) -> Result<Option<Range<u64>>, FatError> {
         let (Some(cluster), Some(range)) = (self.next, self.peek()?) else {
             return Ok(None);

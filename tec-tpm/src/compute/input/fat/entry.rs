@@ -75,7 +75,7 @@ pub(super) struct Entry {
     pub(super) kind: Kind,
     /// The name that is shown; none if it has no text form.
     pub(super) name: Option<String>,
-    /// The short name, which firmware finds, too.
+    /// The short name, by which firmware also finds the file.
     pub(super) short: Option<String>,
     /// High and low half of the first cluster's number.
     pub(super) first: (u16, u16),
@@ -172,9 +172,9 @@ fn short_name(record: &[u8; 32]) -> Option<String> {
 /// (section 7).
 #[derive(Debug, Default)]
 struct LongName {
-    /// Parts as they came, until one does not match.
+    /// Parts in the order read, until one does not match.
     parts: Vec<[u16; 13]>,
-    /// Number of the last part that came.
+    /// Number of the last part read.
     order: u8,
     checksum: u8,
 }
@@ -212,7 +212,7 @@ impl LongName {
         self.parts.push(part);
     }
 
-    /// The name, if all parts came and belong to this record.
+    /// The name, if all parts are there and belong to this record.
     fn finish(self, record: &[u8; 32]) -> Long {
         if self.parts.is_empty() || self.order != 1 || self.checksum != checksum(record) {
             return Long::Absent;

@@ -12,9 +12,9 @@ pub enum FatError {
     /// Reading failed.
     #[error("offset {offset}: reading failed")]
     Read {
-        /// Where.
+        /// Offset of the read.
         offset: u64,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -29,11 +29,11 @@ pub enum FatError {
     /// A field of the boot sector contradicts the specification or another field.
     #[error("offset {offset}: {field} is {value}, which is invalid")]
     Field {
-        /// Where it is.
+        /// Where the field is.
         offset: u64,
         /// The field.
         field: &'static str,
-        /// Its value.
+        /// Value of the field.
         value: u64,
     },
     /// A chain of clusters leads to one that cannot belong to it.
@@ -49,15 +49,15 @@ pub enum FatError {
     Short {
         /// Where the end of the chain is.
         offset: u64,
-        /// Bytes that the file should still have according to its folder.
+        /// Bytes missing from the size that its folder states.
         missing: u64,
     },
     /// Two folders share the same clusters.
     #[error("offset {offset}: folder {path:?} shares its clusters with another folder")]
     SharedFolder {
-        /// Where its entry is.
+        /// Where the entry of the folder is.
         offset: u64,
-        /// Its path.
+        /// Path of the folder.
         path: String,
     },
     /// Two names are the same to firmware, which ignores case.
@@ -65,16 +65,16 @@ pub enum FatError {
     SameName {
         /// Where the entry of the second one is.
         offset: u64,
-        /// Its path.
+        /// Path of the second one.
         path: String,
     },
-    /// A folder has more entries than the specification allows, or all of them together exceed the
+    /// A folder has more entries than the specification allows, or all folders together exceed the
     /// limit.
     #[error("offset {offset}: folder {path:?} has too many entries")]
     TooManyEntries {
         /// Where the folder begins.
         offset: u64,
-        /// Its path.
+        /// Path of the folder.
         path: String,
     },
     /// A name cannot be part of a path.
@@ -82,7 +82,7 @@ pub enum FatError {
     Name {
         /// Where the entry is.
         offset: u64,
-        /// Why.
+        /// The cause.
         #[source]
         source: TreeError,
     },

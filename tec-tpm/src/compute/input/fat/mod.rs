@@ -1,7 +1,7 @@
 //! A FAT file system, read only: what firmware sees of an EFI system partition.
 //!
-//! Not the crate `fatfs`: it panics on file systems that contradict themselves, and its files cannot outlive
-//! it. Our tests use it to create the file systems that are read here.
+//! The crate `fatfs` is not used: it panics on inconsistent file systems, and its files cannot outlive it.
+//! Our tests use it to create the file systems that are read here.
 //!
 //! Sections named here are those of Microsoft's "FAT32 File System Specification" 1.03, which
 //! UEFI 2.10, 13.3.1.1 refers to.
@@ -38,7 +38,7 @@ pub(super) struct FatImage {
 /// Where the content of a file lies.
 #[derive(Clone, Copy, Debug)]
 struct Extent {
-    /// First cluster; none of an empty file.
+    /// First cluster; none for an empty file.
     first: Option<u32>,
     size: u32,
     /// Where the entry of the file is.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::error::FatError;
 use crate::compute::input::bytes::{Bytes, le16, le32};
 
-/// Where things are. Offsets count bytes from the start of the image.
+/// Where the parts of a file system are. Offsets count bytes from the start of the image.
 #[derive(Debug)]
 pub(super) struct Volume {
     bytes: Arc<Bytes>,
@@ -32,7 +32,7 @@ pub(super) enum Width {
 pub(super) enum Root {
     /// A region of its own.
     Fixed(Range<u64>),
-    /// A folder like all others: its first cluster, and where its number is.
+    /// An ordinary folder: its first cluster, and where the number of that cluster is.
     Cluster(u32, u64),
 }
 
@@ -95,7 +95,7 @@ impl BootSector<'_> {
         }
     }
 
-    /// Sectors of one table; the field for FAT32 counts where the older one is zero.
+    /// Sectors of one table; the FAT32 field applies if the older one is zero.
     fn table_sectors(&self) -> (u64, bool) {
         match le16(self.sector, 22) {
             0 => (le32(self.sector, 36).into(), true),
@@ -205,7 +205,7 @@ impl Volume {
         Some(high | u32::from(low)).filter(|cluster| *cluster != 0)
     }
 
-    /// Where a cluster is, whose number is at `offset`.
+    /// Where a cluster is; its number is at `offset`.
     pub(super) fn cluster(&self, cluster: u32, offset: u64) -> Result<Range<u64>, FatError> {
         match cluster.checked_sub(2) {
             Some(number) if number < self.clusters => {
@@ -231,8 +231,8 @@ impl Volume {
     }
 }
 
-/// Section 3.5 derives the width from the number of clusters, drivers derive it from which field
-/// holds the size of the table; where these disagree, so do programs.
+/// Section 3.5 derives the width from the number of clusters, but drivers derive it from the field
+/// that holds the size of the table; if these disagree, so do programs.
 fn width(fields: &BootSector<'_>, clusters: u32, is_32: bool) -> Result<Width, FatError> {
     match (clusters, is_32) {
         (FEWEST_32.., true) => Ok(Width::Bits32),
@@ -242,7 +242,7 @@ fn width(fields: &BootSector<'_>, clusters: u32, is_32: bool) -> Result<Width, F
     }
 }
 
-/// Section 3.3: without mirroring, which bit 7 of the flags at 40 says, bits 0 to 3 name the table.
+/// Section 3.3: if bit 7 of the flags at 40 turns mirroring off, bits 0 to 3 name the table.
 fn active_table(fields: &BootSector<'_>, width: Width) -> Result<u64, FatError> {
     let flags = le16(fields.sector, 40);
     if width != Width::Bits32 || flags & 0x80 == 0 {

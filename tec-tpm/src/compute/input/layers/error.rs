@@ -9,41 +9,42 @@ use crate::compute::input::tree::TreeError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LayerError {
-    /// It cannot be opened.
+    /// The stream cannot be opened.
     #[error("cannot open the stream")]
     Open(#[source] io::Error),
-    /// It cannot be read.
+    /// The stream cannot be read.
     #[error("the stream cannot be read")]
     Tar(#[source] TarError),
     /// An entry contradicts the entries before it.
     #[error("offset {offset}: an entry contradicts the entries before it")]
     Entry {
-        /// Where its content begins in the stream, or its number in a table of contents.
+        /// Where the content of the entry begins in the stream, or the number of the entry in a
+        /// table of contents.
         offset: u64,
-        /// Why.
+        /// The cause.
         #[source]
         source: TreeError,
     },
     /// Files that are needed cannot be kept.
-    #[error("offset {offset}: cannot keep {path} in a temporary file")]
+    #[error("offset {offset}: cannot store {path} in a temporary file")]
     Keep {
-        /// Where its content begins in the stream.
+        /// Where the content of the file begins in the stream.
         offset: u64,
         /// Path of the file.
         path: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
     /// What follows the entries cannot be read or is invalid.
     #[error("the end of the stream is malformed")]
     End(#[source] io::Error),
-    /// A file cannot be fetched by the table of contents.
+    /// A file cannot be fetched through the table of contents.
     #[error("cannot fetch entry {number} of the table of contents")]
     Fetch {
         /// Number of the entry.
         number: u64,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },

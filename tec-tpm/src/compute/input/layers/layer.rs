@@ -13,16 +13,16 @@ use crate::compute::input::unpack::{Source, Stream};
 /// A tar stream.
 #[derive(Debug)]
 pub(in crate::compute::input) enum Layer {
-    /// It is stored in a file as it is; files in it are read in place.
+    /// Stored in a file as is; its files are read in place.
     Plain(Arc<Bytes>),
-    /// It is unpacked from something else; files in it are copied to a temporary file.
+    /// Unpacked from another stream; its files are copied to a temporary file.
     Stream(Box<dyn Source>, EndMark),
     /// A table lists its contents; files are fetched one by one.
     Table(Table),
 }
 
 impl Layer {
-    /// Whether the content of an entry is lost unless it is copied on the way.
+    /// Whether the content of an entry is lost unless it is copied while the stream is read.
     pub(super) fn must_copy(&self, item: &Item) -> bool {
         matches!(self, Self::Stream(..)) && item.kind == ItemKind::File
     }

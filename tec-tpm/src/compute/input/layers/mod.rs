@@ -22,13 +22,13 @@ use super::tree::Tree;
 /// What whiteouts mean in tar streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Whiteouts {
-    /// Files with odd names.
+    /// Ordinary files with unusual names.
     Ordinary,
-    /// OCI Image Specification 1.1, layer.md, "Whiteouts": they remove what is below.
+    /// OCI Image Specification 1.1, layer.md, "Whiteouts": they remove what lower layers contain.
     Removing,
 }
 
-/// The files of tar streams, the later ones over the earlier ones.
+/// The files of tar streams, later streams over earlier ones.
 pub(super) struct LayeredImage {
     layers: Vec<Layer>,
     tree: Tree<Stored>,
@@ -52,7 +52,7 @@ impl fmt::Debug for LayeredImage {
 }
 
 impl LayeredImage {
-    /// Reads all streams once. What looks like a boot file is kept on the way.
+    /// Reads all streams once. Files that look like boot files are kept.
     ///
     /// The error comes with the number of the layer.
     pub(super) fn open(
@@ -92,7 +92,7 @@ impl LayeredImage {
         Ok(image)
     }
 
-    /// Reads a stream; what looks like a boot file is kept.
+    /// Reads a stream; files that look like boot files are kept.
     fn items(&self, number: usize) -> Result<Vec<Item>, LayerError> {
         let mut items = Vec::new();
         let Some(layer) = self.layers.get(number) else {
@@ -110,7 +110,7 @@ impl LayeredImage {
         Ok(items)
     }
 
-    /// Puts the entries of the upper layers over each other, the uppermost of them first.
+    /// Stacks the entries of the upper layers; the topmost layer comes first.
     fn stack(&mut self, uppermost: &[Vec<Item>]) -> Result<(), (usize, LayerError)> {
         self.tree = Tree::new();
         let last = self.layers.len();
@@ -146,7 +146,7 @@ impl LayeredImage {
         self.tree.find(path).is_ok()
     }
 
-    /// Takes what lies below `path` as the image.
+    /// Uses what lies below `path` as the image.
     pub(super) fn within(mut self, path: &str) -> Self {
         self.tree = self.tree.within(path);
         self
@@ -164,9 +164,9 @@ impl LayeredImage {
         }
     }
 
-    /// Fetches a file that was not kept on the way. A stream is read once more, for files that did
-    /// not look like boot files because they are other names for files elsewhere, as in the
-    /// repositories of OSTree; all of them are then kept.
+    /// Fetches a file that was not kept. A stream is read once more for files that did not look
+    /// like boot files because they are links to files elsewhere, as in OSTree repositories; all of
+    /// them are then kept.
     fn keep_late(&self, stored: Stored) -> Result<(), LayerError> {
         let mut kept = Vec::new();
         match self.layers.get(stored.layer) {
@@ -193,7 +193,7 @@ impl LayeredImage {
         Ok(())
     }
 
-    /// Where a layer has files that have the name of a boot file and are not kept.
+    /// Offsets of the files of a layer that have the name of a boot file and were not kept.
     fn boot_files_of(&self, layer: usize) -> BTreeSet<u64> {
         let paths = self.tree.files("").unwrap_or_default().into_iter();
         let boot_files = paths.filter(|path| is_boot_file(path));

@@ -13,7 +13,7 @@ pub(super) fn names_boot_file(item: &Item) -> bool {
     item.path.as_deref().is_some_and(is_boot_file)
 }
 
-/// Where boot files lie; see `find`.
+/// Whether `path` is where boot files lie; see `find`.
 pub(super) fn is_boot_file(path: &str) -> bool {
     let folders = [
         "usr/lib/efi/",

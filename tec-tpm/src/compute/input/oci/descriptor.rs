@@ -1,4 +1,4 @@
-//! What describes the parts of an image (descriptor.md).
+//! Descriptors of the parts of an image (descriptor.md).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::compute::input::allowance::Allowance;
 use crate::compute::input::blob::{Blob, BlobDigest};
 use crate::compute::input::parts::ImageParts;
 
-/// Annotations with the name of an image (annotations.md), and where containerd puts it.
+/// Annotations with the name of an image (annotations.md), and the one that containerd uses.
 const NAMES: [&str; 2] = ["org.opencontainers.image.ref.name", "io.containerd.image.name"];
 
 /// Describes a part.
@@ -82,7 +82,7 @@ impl Descriptor {
         }
     }
 
-    /// What it describes; `file` is where it is described.
+    /// The part that it describes; `file` is where the descriptor is.
     pub(super) fn blob(
         &self,
         parts: &Arc<dyn ImageParts>,

@@ -14,7 +14,7 @@ pub enum OciError {
     Read {
         /// Path in the layout.
         file: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -23,7 +23,7 @@ pub enum OciError {
     Json {
         /// Path in the layout.
         file: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: serde_json::Error,
     },
@@ -47,7 +47,7 @@ pub enum OciError {
         /// References and digests of these images.
         candidates: Vec<String>,
     },
-    /// No image is for the machines whose boot is computed here, Linux on x86-64.
+    /// No image is for Linux on x86-64, the only platform supported here.
     #[error("no image is for linux/amd64; available: {}", candidates.join(", "))]
     NoPlatform {
         /// References and digests of all images.
@@ -56,9 +56,9 @@ pub enum OciError {
     /// A digest is not of a known type.
     #[error("{digest:?} in {file} is not a SHA-256 or SHA-512 digest")]
     Digest {
-        /// Where it is.
+        /// The file that contains the digest.
         file: String,
-        /// The text.
+        /// The digest as given.
         digest: String,
     },
     /// A part of the image has an unknown type.
@@ -69,7 +69,7 @@ pub enum OciError {
         /// The type.
         media_type: String,
     },
-    /// Indexes refer to indexes too often, or there are too many layers.
+    /// Indexes are nested too deeply, or there are too many layers.
     #[error("{file} has more than {limit} {what}")]
     TooMany {
         /// Path in the layout.
@@ -84,7 +84,7 @@ pub enum OciError {
     Layer {
         /// Path in the layout.
         file: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: LayerError,
     },
@@ -93,7 +93,7 @@ pub enum OciError {
     Table {
         /// Path in a layout.
         file: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: TableError,
     },

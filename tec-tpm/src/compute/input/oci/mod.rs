@@ -1,8 +1,8 @@
 //! An image in an OCI image layout (OCI Image Specification 1.1): `index.json`, manifest, layers.
 //!
-//! A layout is files by path, so any [`BootImage`] can hold one: a directory or an archive.
-//! For an image stored elsewhere, such as in a registry, the manifest and its [`ImageParts`] are
-//! enough.
+//! A layout consists of files by path, so any [`BootImage`] can hold one: a directory or an
+//! archive. For an image stored elsewhere, such as in a registry, the manifest and its
+//! [`ImageParts`] are enough.
 
 mod descriptor;
 mod error;
@@ -25,7 +25,7 @@ use super::table::{Place, Table};
 use super::tar::EndMark;
 use crate::compute::find_boot_files;
 
-/// Largest index or manifest: what registries take (Distribution Specification 1.1, "Pushing
+/// Largest index or manifest: what registries accept (Distribution Specification 1.1, "Pushing
 /// Manifests").
 const MAX_JSON: u64 = 4 << 20;
 /// Maximum number of layers; overlayfs supports 500.
@@ -76,8 +76,8 @@ pub(super) fn open(
     image.map_err(|error| layer_error(&paths, error))
 }
 
-/// Opens the image with this manifest, which errors call `name`. Of layers with a table of contents
-/// only the files that are asked for are read.
+/// Opens the image with this manifest; errors call it `name`. Of layers with a table of contents,
+/// only the requested files are read.
 pub(super) fn open_parts(
     name: &str,
     manifest: &[u8],
@@ -130,7 +130,7 @@ fn layer_error(paths: &[String], (number, source): (usize, LayerError)) -> OciEr
     OciError::Layer { file: paths.get(number).cloned().unwrap_or_default(), source }
 }
 
-/// Whether there is a boot chain where images for bootc have theirs.
+/// Whether there is a boot chain where bootc images have theirs.
 fn is_bootable(image: &LayeredImage) -> bool {
     find_boot_files(image).is_ok_and(|files| {
         let all = [&files.shim, &files.grub].into_iter().chain(&files.kernels);

@@ -13,7 +13,7 @@ use crate::compute::input::tar::{Item, ItemKind, plain, text};
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) item: Item,
-    /// Where its content lies; none if it has none.
+    /// Where its content lies; none if it has no content.
     pub(super) packed: Option<Packed>,
 }
 
@@ -22,13 +22,13 @@ pub(super) struct Entry {
 pub(super) struct Packed {
     /// The packed bytes.
     pub(super) range: Range<u64>,
-    /// Bytes that come out of them before the content.
+    /// Unpacked bytes before the content.
     pub(super) inner: u64,
     /// Digest of the content.
     pub(super) digest: BlobDigest,
 }
 
-/// Both formats have the same JSON, which is the one of stargz.
+/// Both formats use the JSON of stargz.
 #[derive(Deserialize)]
 struct Toc {
     version: u32,
@@ -46,11 +46,11 @@ struct TocEntry {
     digest: String,
     /// Where the packed piece begins.
     offset: u64,
-    /// Where it ends; zstd:chunked only.
+    /// Where the packed piece ends; zstd:chunked only.
     end_offset: u64,
-    /// Where it begins in what comes out; estargz only.
+    /// Where the content begins in the unpacked bytes; estargz only.
     inner_offset: u64,
-    /// What a piece is, other than data; zstd:chunked only.
+    /// Type of a piece that is not data; zstd:chunked only.
     chunk_type: String,
 }
 

@@ -8,36 +8,36 @@ use crate::compute::input::tar::TarError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TableError {
-    /// The annotation that leads to it is malformed.
+    /// The annotation that points to the table is malformed.
     #[error("the annotation {name} has the malformed value {value:?}")]
     Annotation {
         /// Name of the annotation.
         name: &'static str,
-        /// What it says.
+        /// Value of the annotation.
         value: String,
     },
-    /// It cannot be read, or is not the one that the manifest means.
+    /// The table cannot be read, or is not the one that the manifest refers to.
     #[error("offset {offset}: cannot read the table")]
     Read {
-        /// Where in the layer.
+        /// Offset in the layer.
         offset: u64,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// The end of the layer does not lead to it.
+    /// The end of the layer does not point to the table.
     #[error("offset {offset}: no footer points to the table")]
     Footer {
-        /// Where in the layer.
+        /// Offset in the layer.
         offset: u64,
     },
-    /// The stream around it is malformed.
+    /// The stream around the table is malformed.
     #[error("the stream around the table cannot be read")]
     Tar(#[source] TarError),
-    /// It is malformed.
+    /// The table is malformed.
     #[error("the table is malformed")]
     Json(#[source] serde_json::Error),
-    /// It has an unknown version.
+    /// The table has an unknown version.
     #[error("tables of version {version} are not supported")]
     Version {
         /// The version.
@@ -46,24 +46,24 @@ pub enum TableError {
     /// An entry has an invalid path or link.
     #[error("cannot read entry {number} of the table")]
     Path {
-        /// Which entry.
+        /// Number of the entry.
         number: u64,
-        /// Why.
+        /// The cause.
         #[source]
         source: TarError,
     },
     /// An entry has an unknown type.
     #[error("entry {number} of the table has the unknown type {kind:?}")]
     Kind {
-        /// Which entry.
+        /// Number of the entry.
         number: u64,
-        /// Its type.
+        /// Type of the entry.
         kind: String,
     },
     /// The pieces of a file are not contiguous, or are beyond the end.
     #[error("entry {number} of the table has an impossible offset")]
     Range {
-        /// Which entry.
+        /// Number of the entry.
         number: u64,
     },
 }

@@ -3,7 +3,7 @@
 //! Both are ordinary packed tar streams whose files are packed separately, with a table of contents
 //! at the end. Annotations of the layer, which the manifest's digest covers, hold the digest of the
 //! table; the table holds the digest of each file. So a few files can be fetched without the rest,
-//! and are as certain as if all had been read.
+//! and are as trustworthy as if the whole layer had been read.
 //!
 //! Based on the documentation of both formats: stargz-snapshotter, `docs/estargz.md`, and
 //! containers/storage, `docs/containers-storage-zstd-chunked.md`.
@@ -22,7 +22,7 @@ use super::blob::Blob;
 use super::tar::Item;
 use super::unpack::Stream;
 
-/// A layer by its table of contents.
+/// A layer that is read through its table of contents.
 #[derive(Debug)]
 pub(super) struct Table {
     blob: Blob,
@@ -30,7 +30,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Reads the table; none if it leaves out what is needed to check files one by one, so that the
+    /// Reads the table; none if it lacks what is needed to check files one by one, so that the
     /// layer has to be read as a whole.
     pub(super) fn read(place: &Place, blob: &Blob) -> Result<Option<Self>, TableError> {
         let (toc, end) = place.read(blob)?;

@@ -23,7 +23,7 @@ const ZSTD_POSITION: &str = "io.github.containers.zstd-chunked.manifest-position
 const ZSTD_DIGEST: &str = "io.github.containers.zstd-chunked.manifest-checksum";
 /// Name of the only file in the stream of an estargz table.
 const ESTARGZ_FILE: &str = "stargz.index.json";
-/// Size of the footer of an estargz layer: an empty member of gzip with an extra field.
+/// Size of the footer of an estargz layer: an empty gzip member with an extra field.
 const FOOTER: usize = 51;
 /// The only type of table that zstd:chunked has.
 const ZSTD_TYPE: u64 = 1;
@@ -31,7 +31,7 @@ const ZSTD_TYPE: u64 = 1;
 const MAX_TABLE: u64 = 256 << 20;
 
 impl Place {
-    /// What the annotations of a layer lead to, if anything.
+    /// The place that the annotations of a layer point to, if any.
     pub(in crate::compute::input) fn of<'a>(
         annotation: impl Fn(&str) -> Option<&'a str>,
     ) -> Option<Self> {
@@ -42,7 +42,7 @@ impl Place {
         text(ESTARGZ_DIGEST).map(|digest| Self::Estargz { digest })
     }
 
-    /// The table, whose digest was compared, and where it begins in the layer: files end there.
+    /// The table, with its digest verified, and where it begins in the layer: files end there.
     pub(super) fn read(&self, blob: &Blob) -> Result<(Vec<u8>, u64), TableError> {
         match self {
             Self::Estargz { digest } => estargz(blob, digest),

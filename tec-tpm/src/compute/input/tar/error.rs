@@ -11,14 +11,14 @@ pub enum TarError {
     Read {
         /// Where the part that was read begins.
         offset: u64,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
     /// The archive ends too early.
     #[error("offset {offset}: the archive is truncated")]
     Truncated {
-        /// Where.
+        /// Where the archive ends.
         offset: u64,
     },
     /// The checksum of a header does not match.
@@ -44,7 +44,7 @@ pub enum TarError {
     Kind {
         /// Where the header begins.
         offset: u64,
-        /// Its type flag.
+        /// Type flag of the entry.
         kind: u8,
     },
     /// An entry that is not a file has content.
@@ -70,15 +70,15 @@ pub enum TarError {
     TooLarge {
         /// Where the header begins.
         offset: u64,
-        /// Its size.
+        /// Size of the header or name.
         size: u64,
         /// Limit.
         limit: u64,
     },
-    /// A block of zeros, of which two mark the end, stands alone.
+    /// There is a single block of zeros; two of them mark the end.
     #[error("offset {offset}: a single block of zeros is followed by more data")]
     LoneZeros {
-        /// Where it begins.
+        /// Where the block begins.
         offset: u64,
     },
 }

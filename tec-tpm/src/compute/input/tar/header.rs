@@ -45,7 +45,7 @@ pub(in crate::compute::input) fn is_header(block: &[u8; BLOCK]) -> bool {
     Header::parse(block, 0).is_ok()
 }
 
-/// Sum of all bytes, those of the checksum itself taken as spaces.
+/// Sum of all bytes, with those of the checksum itself counted as spaces.
 fn checksum(block: &[u8; BLOCK]) -> u64 {
     let sum = |from: usize, to: usize| {
         let part = block.get(from..to).unwrap_or_default();
@@ -75,7 +75,7 @@ fn number(field: &[u8], at: u64) -> Result<u64, TarError> {
     text.iter().try_fold(0, digit).ok_or(refused)
 }
 
-/// Largest number; adding some to it never overflows.
+/// Largest number; small enough that adding to it never overflows.
 const MAX_SIZE: u64 = 1 << 62;
 
 /// A decimal number.

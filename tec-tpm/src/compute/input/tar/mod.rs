@@ -1,7 +1,7 @@
 //! A tar stream: POSIX ustar and pax, and the long names and large numbers of GNU.
 //!
-//! Not the crate `tar`, which reads names of any length into memory and does not report offsets.
-//! Our tests use it to write the archives that are read here.
+//! The crate `tar` is not used: it reads names of any length into memory and does not report
+//! offsets. Our tests use it to write the archives that are read here.
 
 mod error;
 mod header;
@@ -42,7 +42,8 @@ pub(super) struct Item {
     /// Relative, without `.`; empty for the root. None if it is not text.
     pub(super) path: Option<String>,
     pub(super) kind: ItemKind,
-    /// Where its content begins in the stream, or its number in a table of contents.
+    /// Where the content of the entry begins in the stream, or the number of the entry in a table
+    /// of contents.
     pub(super) offset: u64,
     /// Size of its content.
     pub(super) size: u64,
@@ -64,7 +65,7 @@ pub(super) enum ItemKind {
 
 /// Size of a block; everything begins at one (POSIX pax, "ustar Interchange Format").
 pub(super) const BLOCK: usize = 512;
-/// Largest extended header or long name; security labels and access lists may be there.
+/// Largest extended header or long name; it may hold security labels and access lists.
 const MAX_EXTENDED: u64 = 1 << 20;
 
 /// What extended headers before an entry say about it.

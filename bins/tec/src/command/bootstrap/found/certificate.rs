@@ -38,7 +38,8 @@ impl Founding<'_> {
                 let there = self.cluster.get::<Secret>(name).await?.data.unwrap_or_default();
                 ensure!(
                     there.get("tls.crt").is_some_and(|there| there.0 == chain.as_bytes()),
-                    "--tls-cert differs from the certificate there, which stays (kubectl get secret {name})"
+                    "--tls-cert differs from the certificate in the cluster, which is kept \
+                     (kubectl get secret {name})"
                 );
             }
             return Ok(ca);

@@ -1,4 +1,4 @@
-//! The operator, and the CA certificates that its servers check endorsement keys against.
+//! Sets up the operator, and the CA certificates that its servers check endorsement keys against.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ impl Founding<'_> {
         self.is_as_wanted(&installation).await
     }
 
-    /// Without given pins, the operator's own default applies.
+    /// The operator to install. Without given pins, the operator's own default applies.
     fn installation(&self) -> Installation {
         let Wanted { args, given, install } = self.wanted;
         let mut installation = Installation::default();
@@ -104,7 +104,8 @@ impl Founding<'_> {
         let is_same = there.data.is_some_and(|data| data.get("ca.crt") == Some(&roots));
         ensure!(
             is_same,
-            "--ek-roots differs from ca.crt of the ConfigMap {ROOTS}, which stays (kubectl edit configmap {ROOTS})"
+            "--ek-roots differs from ca.crt of the ConfigMap {ROOTS}, which is kept (to change it: \
+             kubectl edit configmap {ROOTS})"
         );
         Ok(())
     }
@@ -113,7 +114,7 @@ impl Founding<'_> {
 /// The CA certificates of endorsement keys.
 ///
 /// # Errors
-/// They cannot be read, or would have no effect.
+/// The certificates cannot be read, or would have no effect.
 pub(super) fn roots(args: &ServeArgs) -> anyhow::Result<Option<String>> {
     for (id, is_given) in
         [("ek_roots", args.ek_roots.is_some()), ("allow_ek", !args.allow_ek.is_empty())]
