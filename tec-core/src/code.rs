@@ -13,10 +13,12 @@ macro_rules! codes {
     ($($name:ident = $text:literal, $status:literal, $title:literal, $cause:literal, $fix:literal;)*) => {
         /// An error code. Families: R register, A attest, K key, P policy, T TLS, I image,
         /// S store, C cluster, N node, B bootstrap of nodes, M migration of trust, V vault.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(
+            Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+        )]
         #[non_exhaustive]
         pub enum Code {
-            $(#[doc = concat!("`", $text, "`: ", $title, ".")] $name,)*
+            $(#[doc = concat!("`", $text, "`: ", $title, ".")] #[serde(rename = $text)] $name,)*
         }
 
         impl Code {
@@ -58,8 +60,8 @@ macro_rules! codes {
 
 codes! {
     RegisterMalformed = "TEC-R400", 400, "the request is malformed",
-        "The body is not the JSON that the endpoint expects, has unknown fields, or contains an ID \
-         that is not a UUID.",
+        "The body is not the JSON that the endpoint expects, has unknown fields, or contains an ID that is \
+         not a UUID.",
         "Send {\"public_key\": \"<PEM>\", \"uuid\": \"<machine id>\"}; see \
          https://github.com/trusted-execution-clusters/tec/blob/main/docs/reference/http.md.";
     RegisterToken = "TEC-R401", 401, "a valid registration token is needed",
@@ -88,12 +90,11 @@ codes! {
         "See https://github.com/trusted-execution-clusters/tec/blob/main/docs/reference/http.md for the \
          paths.";
     RegisterKeyElsewhere = "TEC-R412", 409, "the attestation key belongs to another machine",
-        "A node with this TPM was registered before, under another ID: it was reinstalled, or lost \
-         power during its first boot. A node continues as the machine named in the answer, unless it runs an \
-         older release or its pin has a custom path.",
-        "If the disk of the old machine is no longer needed, remove that machine with `tec machine \
-         remove` (`tec ak list` shows its ID); this deletes its disk key. Then register the node \
-         again.";
+        "A node with this TPM was registered before, under another ID: it was reinstalled, or lost power \
+         during its first boot. A node continues as the machine named in the answer, unless it runs an older \
+         release or its pin has a custom path.",
+        "If the disk of the old machine is no longer needed, remove that machine with `tec machine remove` \
+         (`tec ak list` shows its ID); this deletes its disk key. Then register the node again.";
     RegisterTooLarge = "TEC-R413", 413, "the body is too large",
         "Registration bodies are capped at 64 KiB.",
         "Check what the client sends: a registration contains one public key.";
@@ -105,16 +106,16 @@ codes! {
          (SubjectPublicKeyInfo), or its TPM public area is not that of a restricted signing key.",
         "Create the key with `node-agent ak create`, or as a restricted, fixedTPM signing key.";
     RegisterEkProof = "TEC-R423", 403, "the attestation key is not proven by an endorsement key",
-        "The server approves only keys that a TPM's endorsement key vouches for, and the proof is \
-         missing, invalid, or expired.",
+        "The server approves only keys that a TPM's endorsement key vouches for, and the proof is missing, \
+         invalid, or expired.",
         "Use a node-agent that answers credential activation, or start the server with --ak-approval tofu.";
     RegisterRebind = "TEC-R424", 403, "an admin must approve the new key of this machine",
-        "The machine had an attestation key before, which was revoked or deleted. Trust on \
-         first use applies only once in the life of a machine, so that no one else gets its disk key while \
-         an admin replaces a TPM. The new key is stored and waits for approval (status 202, `pending`).",
+        "The machine had an attestation key before, which was revoked or deleted. Trust on first use applies \
+         only once in the life of a machine, so that no one else gets its disk key while an admin replaces a \
+         TPM. The new key is stored and waits for approval (status 202, `pending`).",
         "Compare the fingerprint with `node-agent ak show` on the node, then run `tec ak approve \
-         <fingerprint>` (on Kubernetes `kubectl tec ak approve <name>`). With --ak-approval ek, a new key \
-         in the same TPM needs no admin.";
+         <fingerprint>` (on Kubernetes `kubectl tec ak approve <name>`). With --ak-approval ek, a new key in \
+         the same TPM needs no admin.";
     RegisterEkRefused = "TEC-R425", 403, "the endorsement key is not trusted here",
         "The server trusts only endorsement keys whose certificate chains to one of its CA certificates \
          (--ek-roots, on Kubernetes spec.approval.endorsementRootsConfigMap). This key has no certificate, \
@@ -129,24 +130,24 @@ codes! {
         "Remove unclaimed machines with `tec machine prune`, wait until they expire, or raise \
          --max-unclaimed.";
     RegisterQuarantined = "TEC-R431", 429, "too many machines were claimed on first use",
-        "The limit on machines admitted by trust on first use, in total or from this network, was \
-         reached. The key is stored and waits for an admin (status 202, `pending`); its machine \
-         expires like any unclaimed one.",
-        "Approve it with `tec ak approve <fingerprint>`, remove unknown machines with `tec machine \
-         remove`, or raise --max-claimed and --max-claimed-per-source (on Kubernetes spec.approval).";
+        "The limit on machines admitted by trust on first use, in total or from this network, was reached. \
+         The key is stored and waits for an admin (status 202, `pending`); its machine expires like any \
+         unclaimed one.",
+        "Approve it with `tec ak approve <fingerprint>`, remove unknown machines with `tec machine remove`, \
+         or raise --max-claimed and --max-claimed-per-source (on Kubernetes spec.approval).";
     RegisterUnavailable = "TEC-R503", 503, "the service is temporarily unavailable",
         "The server's store failed.",
         "Look for a TEC-S code in the server's log at the time of the request.";
 
     RegisterNotReady = "TEC-R504", 503, "the service is not set up yet",
         "The TrustedExecutionCluster is missing or has no publicTrusteeAddr, the CA of a server that nodes \
-         must trust is missing, one of additionalTrustees is invalid, or the CA certificates of \
-         endorsement keys are invalid. Nothing was registered.",
+         must trust is missing, one of additionalTrustees is invalid, or the CA certificates of endorsement \
+         keys are invalid. Nothing was registered.",
         "See the server's log for what is missing; nodes retry by themselves.";
 
     RegisterLowSpace = "TEC-R507", 507, "registration is paused: the disk is nearly full",
-        "The state directory has less free space than --reserve-mib. The remaining space is \
-         reserved for audit lines, without which no disk key is released.",
+        "The state directory has less free space than --reserve-mib. The remaining space is reserved for \
+         audit lines, without which no disk key is released.",
         "Free or add disk space; nodes retry by themselves. Registered nodes can still unlock their disks.";
 
     EvidenceMalformed = "TEC-A400", 400, "the evidence is malformed",
@@ -165,8 +166,8 @@ codes! {
     NoAttempt = "TEC-A410", 404, "no boot is recorded",
         "No evidence was sent to this server: the node has not booted since it registered, or cannot reach \
          the key broker.",
-        "Start the node. If it is running, compare the address in its Clevis pin with `tec \
-         status`, and read its console.";
+        "Start the node. If it is running, compare the address in its Clevis pin with `tec status`, and read \
+         its console.";
     AkNotBound = "TEC-A404", 401, "the attestation key is not bound to this machine",
         "The key that signed is unknown, waits for approval, was revoked, or belongs to another machine.",
         "Find the key with `tec ak list`, then approve it with `tec ak approve <fingerprint>`, or register \
@@ -184,41 +185,39 @@ codes! {
         "The counters and the clock in the quote are not later than those of the last quote by this key: the \
          state of an emulated TPM is in use in two places, or an older state was restored from a snapshot.",
         "Find out which machine is the right one: anyone who has a copy of the TPM's state can obtain its \
-         disk key. If a snapshot was restored, boot the node again; if it is still refused, run `tec \
-         machine readmit`, or on Kubernetes `kubectl tec machine readmit`. Otherwise clear the TPM, revoke \
-         the key with `tec ak revoke`, register the node again, and approve its new key with `tec ak \
-         approve`.";
+         disk key. If a snapshot was restored, boot the node again; if it is still refused, run `tec machine \
+         readmit`, or on Kubernetes `kubectl tec machine readmit`. Otherwise clear the TPM, revoke the key \
+         with `tec ak revoke`, register the node again, and approve its new key with `tec ak approve`.";
     PlatformChanged = "TEC-A409", 401, "firmware or Secure Boot policy changed",
         "PCR 0, 2 or 7 differs from the machine's baseline, which is its first accepted boot: its firmware \
-         was updated, an option ROM was added, or Secure Boot was reconfigured. Entries added to db and \
-         dbx are accepted without approval if the boot sent its event log.",
+         was updated, an option ROM was added, or Secure Boot was reconfigured. Entries added to db and dbx \
+         are accepted without approval if the boot sent its event log.",
         "`tec platform diff <machine>` shows each changed event. If the change is yours, approve it with \
          `tec platform approve <machine>`, which applies to every machine with the same baseline. If not, \
          quarantine the machine with `tec machine quarantine <machine>`.";
     PcrMismatch = "TEC-A412", 401, "boot not approved: it matches no approved image",
-        "A measured component, such as the kernel or the boot loader, differs from every approved image, \
-         or the approval of its image expired or was revoked.",
+        "A measured component, such as the kernel or the boot loader, differs from every approved image, or \
+         the approval of its image expired or was revoked.",
         "If you changed the component, approve its image: `tec image approve <name> <path>` (on Kubernetes \
-         `kubectl tec image approve <name> <reference>`). If the change is unexpected, suspect \
-         tampering and leave the machine off.";
+         `kubectl tec image approve <name> <reference>`). If the change is unexpected, suspect tampering and \
+         leave the machine off.";
     ReleaseDenied = "TEC-A413", 401, "the release policy does not allow this",
         "The attested machine asked for a path that is not its own, or the policy denies it.",
         "Check the path in the node's Clevis pin: it must be default/<its own id>/root.";
     TargetNotNamed = "TEC-K403", 403, "no keys are published to this Trustee",
-        "No Secret names its URL, or the URL is not https. A Secret is required so that permission \
-         to edit the cluster object is not enough to send disk keys to a server.",
-        "Put the exact URL into the entry `url` of the Secrets that the target names; the message \
-         shows the command.";
+        "No Secret names its URL, or the URL is not https. A Secret is required so that permission to edit \
+         the cluster object is not enough to send disk keys to a server.",
+        "Put the exact URL into the entry `url` of the Secrets that the target names; the message shows the \
+         command.";
     EscrowRefused = "TEC-K409", 409, "recovery key rejected: it is malformed or the escrow limit is reached",
         "64 recovery keys of this machine are stored already, or the one that it sent is malformed.",
-        "Print the stored keys with `tec machine recovery-key <machine>`, and save one that opens \
-         the disk. If the new key is malformed, update node-agent.";
+        "Print the stored keys with `tec machine recovery-key <machine>`, and save one that opens the disk. \
+         If the new key is malformed, update node-agent.";
     MachineQuarantined = "TEC-A423", 401, "the machine is quarantined",
         "An admin quarantined this machine: it may attest, but gets no disk key until it is released. Its \
          key is kept.",
-        "Find out why (`tec audit` or `kubectl tec machine show`), then run `tec machine release \
-         <machine>` (on Kubernetes `kubectl tec machine release <machine>`), or retire or revoke the \
-         machine.";
+        "Find out why (`tec audit` or `kubectl tec machine show`), then run `tec machine release <machine>` \
+         (on Kubernetes `kubectl tec machine release <machine>`), or retire or revoke the machine.";
     KeyMissing = "TEC-A414", 401, "there is no key at this path",
         "The machine attested successfully, but no key was stored for it, or its key was removed.",
         "If the key was lost, restore the store from a backup; a new key cannot open the old disk.";
@@ -243,8 +242,8 @@ codes! {
          fills ca.crt.";
     CaHeldBack = "TEC-T409", 409, "machines do not trust the next CA yet",
         "The CA of the servers is being replaced, and some machines did not report that their disks trust \
-         the next one: they are off, do not run node-agent refresh-ca, or use another implementation of \
-         the Clevis pin.",
+         the next one: they are off, do not run node-agent refresh-ca, or use another implementation of the \
+         Clevis pin.",
         "Switch them on, install the timer tec-refresh-ca or run `node-agent refresh-ca`, or retire those \
          that are gone; see \
          https://github.com/trusted-execution-clusters/tec/blob/main/docs/how-to/replace-the-ca.md.";
@@ -268,12 +267,12 @@ codes! {
         "The image's manifest, its configuration, or the total size of its layers exceeds the limit.",
         "Check that the reference names an operating system image.";
     ImageBomb = "TEC-I415", 413, "the image is a decompression bomb",
-        "It unpacks to more than 128 MiB and a hundred times its size, or to more than 64 GiB, \
-         unlike any operating system image.",
+        "It unpacks to more than 128 MiB and a hundred times its size, or to more than 64 GiB, unlike any \
+         operating system image.",
         "Check where the file comes from. Pass a mostly empty disk uncompressed.";
     ImageAbsent = "TEC-I414", 404, "the registry has no such image",
-        "The image was deleted or never pushed, or the reference names the wrong repository; some \
-         registries also report this for private images.",
+        "The image was deleted or never pushed, or the reference names the wrong repository; some registries \
+         also report this for private images.",
         "Compare the reference with the registry; pass a pull secret if the image is private.";
     ImageAltered = "TEC-I424", 502, "the registry sent content that does not match the digest",
         "The image was altered in transit or in the registry, or a mirror is broken.",
@@ -283,8 +282,8 @@ codes! {
         "Build the image with a label printed by `compute-pcrs all`, or without one.";
     ImageUnsigned = "TEC-I426", 422, "no accepted key signed the image",
         "The image has no signature, or only signatures of other keys or of another digest.",
-        "Sign it with `cosign sign --key`, by digest, and push the signature; or add the signer's public \
-         key to the accepted ones.";
+        "Sign it with `cosign sign --key`, by digest, and push the signature; or add the signer's public key \
+         to the accepted ones.";
     ImageLabelLies = "TEC-I427", 422, "the image's label states PCR values that its files do not produce",
         "The label org.coreos.pcrs was created for different boot files, or was falsified.",
         "Build the image again with the label that `compute-pcrs all` prints for it, or without one; find \
@@ -293,8 +292,8 @@ codes! {
         "The host is not a container registry, or speaks another protocol.",
         "Check the host in the reference and the mirrors.";
     RegistryUnreachable = "TEC-I503", 503, "the registry cannot be reached",
-        "Name resolution, the network, TLS or the registry failed, or the registry asked the \
-         client to retry later.",
+        "Name resolution, the network, TLS or the registry failed, or the registry asked the client to retry \
+         later.",
         "Try to reach the registry from the same network. For a private registry, provide its CA \
          certificate.";
     BundleSignature = "TEC-I401", 401, "the bundle of reference values is not signed by any of the \
@@ -322,8 +321,8 @@ codes! {
         "Free space on the disk of the state directory. The server resumes by itself.";
     StoreAccess = "TEC-S403", 503, "the state directory is not accessible to this user, or open to others",
         "Files with keys must belong to the user of the server and be inaccessible to all others.",
-        "Run the command as the user of the server. If the mode is wrong, set mode 700 on the \
-         directory and 600 on its files.";
+        "Run the command as the user of the server. If the mode is wrong, set mode 700 on the directory and \
+         600 on its files.";
     StoreVersion = "TEC-S505", 503, "the store was written by a newer version",
         "The schema version in the file is higher than this program supports.",
         "Use the newer program; stores cannot be downgraded.";
@@ -332,8 +331,8 @@ codes! {
         "Check the server's log and the state directory, and look for another program that holds tec.db \
          open.";
     SettingsConflict = "TEC-S409", 409, "a flag contradicts the settings of the state directory",
-        "`tec bootstrap init` wrote the settings to tec.toml, and nodes keep the settings they \
-         received then.",
+        "`tec bootstrap init` wrote the settings to tec.toml, and nodes keep the settings they received \
+         then.",
         "Omit the flag. To change a setting, edit tec.toml, then start the server.";
     SettingsMalformed = "TEC-S422", 422, "the settings of the state directory are malformed",
         "tec.toml is not TOML, or a key in it is not the long name of a flag of `tec serve`.",
@@ -350,8 +349,8 @@ codes! {
         "The name or the namespace is wrong, or the custom resources are not installed.",
         "Check --namespace, and run `kubectl tec check`.";
     ClusterConflict = "TEC-C409", 409, "conflict with an object in the cluster",
-        "An object with this name exists already, it was changed in the meantime, or there are several \
-         where only one is allowed.",
+        "An object with this name exists already, it was changed in the meantime, or there are several where \
+         only one is allowed.",
         "Check the object that the message names, and try again.";
     ClusterRefused = "TEC-C422", 422, "the cluster refuses this object",
         "A field is malformed, or cannot be changed once it is set.",
@@ -361,19 +360,19 @@ codes! {
         "Try `kubectl get --raw /readyz` with the same context.";
     ClockSkewed = "TEC-C425", 503, "the server's clock is wrong",
         "The clock of the host that runs the server differs from the API server's by more than 30 seconds. \
-         Servers register no node and release no key; the operator issues and renews no certificate, \
-         removes no unclaimed machine, and publishes only images that are approved according to both \
-         clocks. Revocations still take effect.",
+         Servers register no node and release no key; the operator issues and renews no certificate, removes \
+         no unclaimed machine, and publishes only images that are approved according to both clocks. \
+         Revocations still take effect.",
         "The server's log and the condition `Ready` of the cluster object show the difference. Find out \
-         which of the two hosts is wrong (`chronyc tracking` on both) and synchronize its clock; \
-         everything resumes by itself.";
+         which of the two hosts is wrong (`chronyc tracking` on both) and synchronize its clock; everything \
+         resumes by itself.";
     NodeTpm = "TEC-N500", 503, "the TPM cannot be used",
         "There is no TPM, it is busy, or the resource manager is missing.",
         "Check /dev/tpmrm0, or name another TPM with --tcti.";
     NodeHandle = "TEC-N409", 409, "another object is at the attestation key's handle",
         "The persistent handle (default 0x81010002) holds an object other than the attestation key.",
-        "If nothing uses that object, evict it with `tpm2_evictcontrol`. Otherwise pass another \
-         --ak-handle to all commands.";
+        "If nothing uses that object, evict it with `tpm2_evictcontrol`. Otherwise pass another --ak-handle \
+         to all commands.";
     NodeLockout = "TEC-N423", 503, "the TPM is in lockout",
         "Wrong passwords were tried on the TPM, and the attestation key was created by a release that did \
          not exempt it from dictionary attack protection.",
@@ -388,11 +387,11 @@ codes! {
     NodeDisk = "TEC-N424", 500, "the header of the disk cannot be read or changed",
         "The device is not LUKS2, has no token of the pin trustee, its passphrase opens no key slot, or \
          cryptsetup failed.",
-        "Inspect it with `cryptsetup luksDump` and `clevis luks list`. Running the same command \
-         again is safe.";
+        "Inspect it with `cryptsetup luksDump` and `clevis luks list`. Running the same command again is \
+         safe.";
     NodeClock = "TEC-N425", 503, "the server's certificate is not valid at the time of the node's clock",
-        "The clock of the node is wrong (an empty battery, or no network time in the initramfs), \
-         or the certificate has expired.",
+        "The clock of the node is wrong (an empty battery, or no network time in the initramfs), or the \
+         certificate has expired.",
         "Compare `date` on the node with the dates of the server's certificate. Set the clock in the \
          firmware's settings, or renew the certificate; the node continues by itself.";
     NodeFull = "TEC-N507", 507, "no space left on the node",
@@ -400,8 +399,8 @@ codes! {
         "Free space, and run the same command again: nothing was lost.";
 
     BootstrapRequest = "TEC-B400", 400, "the node cannot process the request",
-        "A key URI, a storage URI or a component is malformed, or of a type that this build of the \
-         node does not support.",
+        "A key URI, a storage URI or a component is malformed, or of a type that this build of the node does \
+         not support.",
         "The message names the invalid field; see \
          https://github.com/trusted-execution-clusters/tec/blob/main/docs/how-to/bootstrap-nodes.md.";
     BootstrapSecret = "TEC-B401", 401, "wrong init secret for this node",
@@ -414,8 +413,8 @@ codes! {
     BootstrapNoDisk = "TEC-B404", 404, "the state disk is missing",
         "The device that [disk] of bootstrapper.toml names does not exist: the disk is not attached, its \
          partition has another label, or udev has not found it yet.",
-        "Attach the disk, or set device to a path that `lsblk -o PATH,PARTLABEL` shows. The unit tries \
-         again every five seconds.";
+        "Attach the disk, or set device to a path that `lsblk -o PATH,PARTLABEL` shows. The unit tries again \
+         every five seconds.";
     BootstrapReadOnly = "TEC-B405", 405, "the state disk is read-only",
         "The disk is attached read-only, or the kernel stopped writing to its file system after an I/O \
          error.",
@@ -423,30 +422,30 @@ codes! {
     BootstrapUnlisted = "TEC-B406", 406, "the node does not list the key service",
         "The Recover request names a key service or a store that recovery_key_services of the node's \
          bootstrapper.toml does not list. No service was called.",
-        "Add the URI from the message, without credentials, to recovery_key_services, or recover \
-         with the master secret: keys derived from it need no key service.";
+        "Add the URI from the message, without credentials, to recovery_key_services, or recover with the \
+         master secret: keys derived from it need no key service.";
     BootstrapEndorsement = "TEC-B407", 403, "the node's endorsement key is refused",
         "The certificate of the node's endorsement key expired or does not chain to any of \
          endorsement_roots, the key is not in endorsement_keys, or the node did not prove that its \
          attestation key is in the same TPM.",
-        "The message and the log of the join service give the reason and the fingerprint of the \
-         endorsement key. If the machine is yours, add the fingerprint to endorsement_keys in \
-         join-service.toml; the join service reads the file again by itself.";
+        "The message and the log of the join service give the reason and the fingerprint of the endorsement \
+         key. If the machine is yours, add the fingerprint to endorsement_keys in join-service.toml; the \
+         join service reads the file again by itself.";
     BootstrapPlaneTicket = "TEC-B408", 403, "the ticket of the control plane is refused",
         "The ticket expired, is for another node or cluster, or control_plane_signers of join-service.toml \
          does not list the key that signed it.",
-        "The message gives the reason. Create a new ticket with `tec ticket control-plane`, and \
-         save it on the node, in the file set by control_plane_ticket in bootstrapper.toml.";
+        "The message gives the reason. Create a new ticket with `tec ticket control-plane`, and save it on \
+         the node, in the file set by control_plane_ticket in bootstrapper.toml.";
     BootstrapActivated = "TEC-B409", 409, "the node is already a member, or is becoming one",
         "Another Init is running or has run, or the node has joined.",
         "To resume an Init whose answer was lost, send the same request again, with --cluster unless its \
          keys are derived from a master secret.";
     BootstrapNameTaken = "TEC-B410", 409, "the name belongs to another node",
-        "A member of the cluster has this name but a different attestation key: two instances have the \
-         same name, or the machine was replaced. Or a member of this name was removed, and its client \
-         certificate has not expired.",
-        "Give the instance another name. If it replaces a member, remove that member from the cluster \
-         first, with --dangerous-free-name if its old disk is erased.";
+        "A member of the cluster has this name but a different attestation key: two instances have the same \
+         name, or the machine was replaced. Or a member of this name was removed, and its client certificate \
+         has not expired.",
+        "Give the instance another name. If it replaces a member, remove that member from the cluster first, \
+         with --dangerous-free-name if its old disk is erased.";
     BootstrapWrongKey = "TEC-B412", 412, "the keys do not open the disk",
         "The keys belong to another cluster, or the disk belongs to another machine.",
         "Check the key service; `tec node recover --check` tries keys without recovering.";
@@ -454,9 +453,8 @@ codes! {
         "The disk has no room for the LUKS2 header, the integrity tags and a file system.",
         "Attach a disk of 64 MiB or more; etcd and the container images of a node need several GiB.";
     BootstrapForeignDisk = "TEC-B415", 415, "the state disk already contains data",
-        "The disk has a file system, a partition table, or a LUKS header that this boot did not \
-         write. The person who formatted a LUKS disk may know its volume key, which a new \
-         passphrase does not change.",
+        "The disk has a file system, a partition table, or a LUKS header that this boot did not write. The \
+         person who formatted a LUKS disk may know its volume key, which a new passphrase does not change.",
         "Set device to another disk, or erase this one with `bootstrapper prepare --dangerous-erase`.";
     BootstrapHeader = "TEC-B422", 422, "the header of the state disk is refused",
         "The header is damaged, or names a cipher, key derivation, sector size or integrity that \
@@ -468,36 +466,35 @@ codes! {
         "`tec-recover.service` asks the join services for the key; if none of them gives it, run `tec node \
          recover`.";
     BootstrapNotPrepared = "TEC-B424", 424, "the node cannot be prepared",
-        "There is a problem with the disk or a component, or the kubeadm preflight check failed; \
-         nothing was changed.",
-        "The node's log names the problem; `tec node init` prints it. You can run the same \
-         command again.";
+        "There is a problem with the disk or a component, or the kubeadm preflight check failed; nothing was \
+         changed.",
+        "The node's log names the problem; `tec node init` prints it. You can run the same command again.";
     BootstrapClock = "TEC-B425", 425, "the clock of the node is wrong",
-        "The clock is earlier than this release, or outside the validity period of a certificate \
-         that the cluster has just issued, for example because of an empty battery or a missing time server.",
-        "Compare `date -u` on the node with another machine, and set the clock or the time server; the \
-         node continues by itself.";
+        "The clock is earlier than this release, or outside the validity period of a certificate that the \
+         cluster has just issued, for example because of an empty battery or a missing time server.",
+        "Compare `date -u` on the node with another machine, and set the clock or the time server; the node \
+         continues by itself.";
     BootstrapKeyService = "TEC-B502", 502, "the node cannot use the key service",
         "The key service does not answer or refuses the node, or this build of the node does not support it.",
         "The node's log gives the reason. Nothing was changed.";
     BootstrapUnreachable = "TEC-B503", 503, "the node does not answer",
-        "The node is not up yet, its bootstrapper has exited because the node is a member, or a \
-         firewall blocks the connection.",
+        "The node is not up yet, its bootstrapper has exited because the node is a member, or a firewall \
+         blocks the connection.",
         "Init is served on port 9000 until the node is a member, Recover on port 9999 until its disk is \
          open.";
     BootstrapMetadata = "TEC-B504", 504, "the platform does not describe this instance",
-        "The metadata service does not answer, or its answer has no valid name, role, address, API server \
-         or hash of the init secret.",
-        "The message names the field. Check the tags of the instance and [metadata] of \
-         bootstrapper.toml; the node retries by itself.";
+        "The metadata service does not answer, or its answer has no valid name, role, address, API server or \
+         hash of the init secret.",
+        "The message names the field. Check the tags of the instance and [metadata] of bootstrapper.toml; \
+         the node retries by itself.";
     BootstrapStateFull = "TEC-B507", 507, "the state disk is full",
         "The file system of the state directory, or its quota, has less than 16 MiB left.",
         "Free space below the state directory, or attach a larger disk.";
     BootstrapMembersFull = "TEC-B509", 507, "the registry of members is full",
-        "The ConfigMap tec-members has a line for each member and for the disk of each removed \
-         member; it holds about two thousand members or five thousand removed ones.",
-        "Remove members that are gone, or create another cluster: the disks of removed members \
-         stay on record permanently.";
+        "The ConfigMap tec-members has a line for each member and for the disk of each removed member; it \
+         holds about two thousand members or five thousand removed ones.",
+        "Remove members that are gone, or create another cluster: the disks of removed members stay on \
+         record permanently.";
     BootstrapDefect = "TEC-B500", 500, "the node failed for an unknown reason",
         "The node runs another version, or has a defect.",
         "Read the log of the bootstrapper: `journalctl -u tec-bootstrapper` on the node.";
@@ -508,8 +505,8 @@ codes! {
          `tec migrate rollback`.";
     AnchorStandsBy = "TEC-M504", 503, "this trust anchor is on standby",
         "It is the target of a migration that has not been cut over, so it serves no nodes yet.",
-        "Nodes try the next server on their list by themselves; run `tec migrate cutover` when \
-         everything is copied.";
+        "Nodes try the next server on their list by themselves; run `tec migrate cutover` when everything is \
+         copied.";
     AnchorReplaced = "TEC-M410", 410, "this trust anchor was replaced by another",
         "The migration was cut over and this anchor was retired.",
         "Point nodes to the servers of the other anchor, and switch this one off.";
@@ -520,15 +517,13 @@ codes! {
         "One of them is paired with another anchor, or holds the trust of another cluster.",
         "Check that the command names the right anchors; a target accepts the trust of one source only.";
     TrustConflict = "TEC-M409", 409, "the target holds something else under the same name",
-        "At the target, a machine has a different disk key or attestation key, an image of the \
-         same name has different measurements, or policies or certificates differ. Nothing was \
-         overwritten.",
-        "The list names each conflict; remove the wrong object at the target or at the source, or \
-         keep a policy or CA of the target with --keep-target, and run the command again.";
+        "At the target, a machine has a different disk key or attestation key, an image of the same name has \
+         different measurements, or policies or certificates differ. Nothing was overwritten.",
+        "The list names each conflict; remove the wrong object at the target or at the source, or keep a \
+         policy or CA of the target with --keep-target, and run the command again.";
     TrustIncomplete = "TEC-M422", 409, "the target does not have everything that the source has",
-        "The copy is incomplete, one side changed in the meantime, or a Trustee of the target lags \
-         behind. If an earlier release cut over, the source still has the only copy of the \
-         recovery keys.",
+        "The copy is incomplete, one side changed in the meantime, or a Trustee of the target lags behind. \
+         If an earlier release cut over, the source still has the only copy of the recovery keys.",
         "Run `tec migrate apply`, then `tec migrate verify`; the list names what is missing or differs. \
          After a cutover, run `tec migrate rollback` and `tec migrate cutover` instead.";
     TransferMalformed = "TEC-M400", 400, "not a TEC backup or transfer file",
@@ -542,8 +537,8 @@ codes! {
         "Create the transfer again, and find out who had access to the file.";
     TransferForeign = "TEC-M403", 403, "the transfer file is for another anchor, or from an unexpected one",
         "The file is encrypted to another key, or signed by an anchor that you did not name.",
-        "Pass the identity that the transfer was encrypted to, and the public key of the anchor that \
-         created it.";
+        "Pass the identity that the transfer was encrypted to, and the public key of the anchor that created \
+         it.";
     TransferReplayed = "TEC-M425", 409, "the transfer file is older than the state of this anchor",
         "A later transfer was restored here, or the authority moved since it was created.",
         "Create a new transfer. Restore a backup into a new state directory.";
@@ -554,14 +549,14 @@ codes! {
     VaultSecretMissing = "TEC-V510", 503, "the vault's wrapping key is missing",
         "The vault is initialized, or its controller's certificate says that it was, but the Secret with the \
          key that wraps its unseal key was deleted.",
-        "Restore the Secret from a backup. The vault cannot create a new key without the old one: \
-         while it is unsealed, copy its contents elsewhere. To start over, delete its storage and the \
-         Secret of the controller's certificate; a new Secret alone cannot unseal the vault.";
+        "Restore the Secret from a backup. The vault cannot create a new key without the old one: while it \
+         is unsealed, copy its contents elsewhere. To start over, delete its storage and the Secret of the \
+         controller's certificate; a new Secret alone cannot unseal the vault.";
     VaultKeyFileMissing = "TEC-V511", 503, "the vault's wrapped key is missing",
         "The vault is initialized, but the file with its wrapped unseal key is not on the volume.",
         "Restore the file from a backup, or attach the volume that belongs to this vault; with several pods, \
-         copy the file from the volume of another one. The vault cannot create a new key without \
-         the old one: while it is unsealed, copy its contents elsewhere.";
+         copy the file from the volume of another one. The vault cannot create a new key without the old \
+         one: while it is unsealed, copy its contents elsewhere.";
     VaultKeyBroken = "TEC-V512", 503, "the vault's wrapped key cannot be decrypted",
         "The file and the Secret do not belong together, or the file was altered.",
         "Restore the file and the Secret that were written together; each contains its key ID.";
@@ -586,23 +581,6 @@ codes! {
 impl fmt::Display for Code {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
-    }
-}
-
-impl serde::Serialize for Code {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.as_str())
-    }
-}
-
-impl<'de> serde::Deserialize<'de> for Code {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
-        Self::ALL
-            .iter()
-            .copied()
-            .find(|code| code.as_str() == text)
-            .ok_or_else(|| serde::de::Error::custom("unknown error code"))
     }
 }
 
