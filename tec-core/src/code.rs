@@ -244,8 +244,8 @@ codes! {
         "The CA of the servers is being replaced, and some machines did not report that their disks trust \
          the next one: they are off, do not run node-agent refresh-ca, or use another implementation of the \
          Clevis pin.",
-        "Switch them on, install the timer tec-refresh-ca or run `node-agent refresh-ca`, or retire those \
-         that are gone; see \
+        "Switch on those that are off. On the others, install the timer tec-refresh-ca or run `node-agent \
+         refresh-ca`. For machines that are gone, run `kubectl tec machine retire <machine>`; see \
          https://github.com/trusted-execution-clusters/tec/blob/main/docs/how-to/replace-the-ca.md.";
     ImageUnreadable = "TEC-I400", 400, "the image cannot be read",
         "No shim, boot loader or kernel was found, or a file is corrupt.",

@@ -13,7 +13,7 @@ use tec_tpm::verifier::{AzSnpVtpmVerifier, ByTee, TpmVerifier};
 #[expect(clippy::exhaustive_structs, reason = "a command line, built field by field")]
 pub struct EvidenceArgs {
     /// Type of evidence to accept; repeatable
-    #[arg(long, value_name = "SORT", value_enum, default_value = "tpm")]
+    #[arg(long, value_name = "TYPE", value_enum, default_value = "tpm")]
     pub evidence: Vec<EvidenceSort>,
     /// SHA-384 of an ID key whose guests are accepted, 96 hexadecimal digits; with `--evidence az-snp-vtpm`;
     /// repeatable

@@ -64,8 +64,9 @@ pub struct FrontArgs {
     /// 10 seconds' worth of the total
     #[arg(long, env = "TEC_RATE", default_value = "1000")]
     pub rate: NonZeroU32,
-    /// Networks whose addresses each stand for many clients, such as 10.0.0.0/8, separated by commas: nodes
-    /// or balancers that hide client addresses. Only the server's total limits apply to them (default: none)
+    /// Networks, separated by commas (such as 10.0.0.0/8), in which each address stands for many clients: nodes
+    /// or load balancers that hide client addresses. Only the server's total limits apply to them (default:
+    /// none)
     #[arg(long, env = "TEC_SHARED_SOURCES", value_name = "LIST", value_delimiter = ',')]
     pub shared_sources: Vec<Network>,
     /// Namespace of the objects (default: the pod's own)

@@ -41,7 +41,7 @@ pub trait Settings: DeserializeOwned {
     /// Reads a TOML file.
     ///
     /// # Errors
-    /// The file cannot be read, has an unknown or wrong member, or contradicts itself.
+    /// The file cannot be read, has an unknown key or an invalid value, or contradicts itself.
     fn read(path: &Path) -> anyhow::Result<Self> {
         let text = input::text(path, MAX_SETTINGS)?;
         Self::parse(&text).with_context(|| format!("cannot use the settings in {}", path.display()))
@@ -50,7 +50,7 @@ pub trait Settings: DeserializeOwned {
     /// Parses the text of a file.
     ///
     /// # Errors
-    /// The text has an unknown or wrong member, or contradicts itself.
+    /// The text has an unknown key or an invalid value, or contradicts itself.
     fn parse(text: &str) -> anyhow::Result<Self> {
         let settings: Self = toml::from_str(text)?;
         settings.check()?;

@@ -24,7 +24,7 @@ pub struct SbatEntry {
 #[non_exhaustive]
 pub enum SbatError {
     /// The section is not text.
-    #[error(".sbat is not UTF-8 text from offset {offset} on")]
+    #[error(".sbat contains invalid UTF-8 at offset {offset}")]
     Encoding {
         /// Offset in the section.
         offset: usize,

@@ -114,19 +114,19 @@ pub struct Serve {
     /// Service account of this controller, namespace/name
     #[arg(long, env = "TEC_CONTROLLER")]
     pub controller: Account,
-    /// Service accounts of NATS servers
+    /// Service accounts of NATS servers, namespace/name, separated by commas
     #[arg(long, env = "TEC_NATS", value_delimiter = ',', required = true)]
     pub nats: Vec<Account>,
-    /// Service accounts of OpenSearch nodes
+    /// Service accounts of OpenSearch nodes, in the same form
     #[arg(long, env = "TEC_OPENSEARCH", value_delimiter = ',', required = true)]
     pub opensearch: Vec<Account>,
-    /// Service accounts of collectors
+    /// Service accounts of collectors, in the same form
     #[arg(long, env = "TEC_COLLECTORS", value_delimiter = ',', required = true)]
     pub collectors: Vec<Account>,
-    /// Service accounts of telemetry senders
+    /// Service accounts of telemetry senders, in the same form
     #[arg(long, env = "TEC_TRACERS", value_delimiter = ',', required = true)]
     pub tracers: Vec<Account>,
-    /// Service accounts of telemetry viewers
+    /// Service accounts of telemetry viewers, in the same form
     #[arg(long, env = "TEC_VIEWERS", value_delimiter = ',', required = true)]
     pub viewers: Vec<Account>,
     /// Namespaces whose service accounts are components

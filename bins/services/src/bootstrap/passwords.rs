@@ -116,7 +116,10 @@ impl Passwords {
             let body = SecretBytes::new(body.to_string().into_bytes());
             let reply = admin.call(Method::PUT, &path, &[], Some(&body)).await?;
             let status = reply.status;
-            anyhow::ensure!(matches!(status, 200 | 201), "OpenSearch answered {status} to {path}");
+            anyhow::ensure!(
+                matches!(status, 200 | 201),
+                "cannot set up OpenSearch: PUT {path} returned HTTP status {status}"
+            );
         }
         tracing::info!("OpenSearch has the roles of this release");
         Ok(())

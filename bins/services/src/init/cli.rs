@@ -130,6 +130,6 @@ pub enum Service {
         #[arg(long, env = "TEC_COLLECTOR_GRPC", default_value = "4317")]
         grpc_port: u16,
     },
-    /// A telemetry viewer: password of the user viewer
+    /// A telemetry viewer: password of the user `viewer`
     Viewer,
 }

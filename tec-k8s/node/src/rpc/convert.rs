@@ -24,7 +24,7 @@ pub(super) enum MessageError {
     Storage(UriError),
     #[error(transparent)]
     Member(#[from] TicketError),
-    #[error("the master secret must be part of kms_uri")]
+    #[error("master_secret is not accepted on its own: pass the master secret in kms_uri")]
     MasterSecret,
     #[error("master_secret: {0}")]
     ShortSecret(ShortMasterSecretError),

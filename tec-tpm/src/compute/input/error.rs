@@ -27,7 +27,7 @@ pub enum InputError {
     },
     /// The format of the file is not known.
     #[error(
-        "{file} is not a directory, disk, FAT file system, tar stream, OCI layout or EFI program"
+        "{file} is not a directory, raw disk, FAT file system, tar stream, OCI layout or unified kernel image"
     )]
     Unknown {
         /// The file.

@@ -12,7 +12,7 @@ use super::super::OutputError;
 #[non_exhaustive]
 pub enum BundleError {
     /// The signature file does not have the expected form.
-    #[error("the signature cannot be read")]
+    #[error("the signature file is malformed")]
     SignatureForm(#[source] OutputError),
     /// The signature algorithm is not accepted.
     #[error("the signature algorithm is {algorithm:?}; only {taken} is accepted")]

@@ -135,7 +135,7 @@ async fn register(config: &Value) -> anyhow::Result<PinConfig> {
     }
     let (status, body) = send(request).await?;
     if status != 200 {
-        bail!("{} answers {status}: {body}", merge.url);
+        bail!("{} returned HTTP status {status}: {body}", merge.url);
     }
     let config: Value = serde_json::from_str(&body).context("cannot parse the node's config")?;
     let pin = config.pointer("/storage/luks/0/clevis/custom/config");
@@ -174,7 +174,7 @@ async fn open_session(server: &Endpoint) -> anyhow::Result<String> {
     let (status, body) = send(request.body(body.to_string())).await?;
     let challenge: Value = serde_json::from_str(&body).unwrap_or_default();
     if status != 200 || challenge.get("nonce").is_none() {
-        bail!("answers {status}: {body}");
+        bail!("returned HTTP status {status}: {body}");
     }
     Ok("gives a challenge".to_owned())
 }

@@ -79,7 +79,7 @@ pub(crate) enum PcrCommand {
 /// Format of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Form {
-    /// As `--output` says: text for people, or JSON with the source of each value.
+    /// Format selected by `--output`: readable text, or JSON with the source of each value.
     Report,
     /// The label `org.coreos.pcrs`; one image only.
     Label,

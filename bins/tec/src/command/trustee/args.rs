@@ -125,7 +125,7 @@ pub(crate) struct PatchArgs {
     /// CA that tokens must chain to; repeatable.
     #[arg(long = "trusted-cert", value_name = "PATH", required = true)]
     pub(crate) trusted_certs: Vec<String>,
-    /// Public key of admins (default: the admin API is closed).
+    /// Public key of the admin (default: the admin API is closed).
     #[arg(long)]
     pub(crate) admin_key: Option<String>,
     /// Directory where the KBS stores its data, or below which files are mounted.
