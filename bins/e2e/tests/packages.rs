@@ -12,7 +12,7 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Service, ServiceAccount};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use k8s_openapi::api::rbac::v1::{ClusterRole, Role, RoleBinding};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -48,6 +48,7 @@ fn assert_valid(document: &Value) {
     let kind = text(document, "/kind");
     let through_the_type = match kind {
         "ClusterRole" => round_trip::<ClusterRole>(document),
+        "ClusterRoleBinding" => round_trip::<ClusterRoleBinding>(document),
         "ConfigMap" => round_trip::<ConfigMap>(document),
         "CustomResourceDefinition" => round_trip::<CustomResourceDefinition>(document),
         "Deployment" => round_trip::<Deployment>(document),
@@ -121,7 +122,7 @@ fn every_document_of_the_chart_is_valid_with_every_option_on() {
     let values = [
         "--set=monitoring.serviceMonitor=true,monitoring.prometheusRule=true",
         "--set=monitoring.dashboard=true,assignedPodUser=true",
-        "--set=imagePullSecrets[0].name=registry",
+        "--set=imagePullSecrets[0].name=registry,actOnNodes=true",
     ];
     let chart = helm("tec-operator", "elsewhere", &values).unwrap();
     for document in &chart {
@@ -141,11 +142,21 @@ fn every_document_of_the_chart_is_valid_with_every_option_on() {
 
 #[test]
 fn every_document_of_the_bases_is_valid() {
-    for base in ["kustomize/base", "kustomize/crds", "kustomize/users", "monitoring"] {
+    for base in
+        ["kustomize/base", "kustomize/crds", "kustomize/nodes", "kustomize/users", "monitoring"]
+    {
         for document in kustomize(base).unwrap() {
             assert_valid(&document);
         }
     }
+}
+
+#[test]
+fn the_right_to_change_nodes_is_an_option_of_both_packages() {
+    let (chart, _) = operator_of_the_chart("--set=userRoles=false,actOnNodes=true");
+    let mut base = operator_of("kustomize/base");
+    base.extend(operator_of("kustomize/nodes"));
+    assert_eq!(chart, base);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use kube::api::ObjectMeta;
 use serde_json::{Value, json};
 use tec_k8s::api::crds;
 use tec_k8s::render::{
-    Component, Installation, Object, PodUser, definition_guard, operator, user_roles,
+    Component, Installation, Object, PodUser, definition_guard, node_rights, operator, user_roles,
 };
 
 use crate::kustomize::GUARD;
@@ -86,6 +86,9 @@ fn chart() -> Result<Files> {
             guarded(".Values.userRoles", &yaml::documents(&user_roles())?),
         ),
     ]);
+    let nodes = template(&node_rights(&marked(PodUser::Fixed)))?;
+    let nodes = guarded(".Values.actOnNodes", &format!("---\n{}", nodes.join("---\n")));
+    files.insert("templates/nodes.yaml".to_owned(), format!("{}{nodes}", yaml::GENERATED));
     let (accounts, programs) = operator_templates()?;
     files.insert("templates/accounts.yaml".to_owned(), accounts);
     files.insert("templates/operator.yaml".to_owned(), programs);

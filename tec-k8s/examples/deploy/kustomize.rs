@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use tec_k8s::api::crds;
 use tec_k8s::render::{
     Component, DEFAULT_NAMESPACE, Installation, Object, PodUser, definition_guard, namespace,
-    operator, user_roles,
+    node_rights, operator, user_roles,
 };
 
 use crate::{Files, yaml};
@@ -34,6 +34,10 @@ pub(crate) fn files() -> Result<Files> {
     base(&mut files, &accounts, &programs)?;
     files.insert("users/roles.yaml".to_owned(), yaml::documents(&user_roles())?);
     files.insert("users/kustomization.yaml".to_owned(), kustomization(&["roles.yaml".to_owned()])?);
+    let nodes = node_rights(&Installation::default());
+    files.insert("nodes/rights.yaml".to_owned(), yaml::documents(&nodes)?);
+    files
+        .insert("nodes/kustomization.yaml".to_owned(), kustomization(&["rights.yaml".to_owned()])?);
     files.insert("openshift/kustomization.yaml".to_owned(), openshift()?);
     Ok(files)
 }

@@ -58,7 +58,7 @@ fn generations() -> Value {
 }
 
 /// All values except `images`, `imagePullSecrets` and `monitoring`, which have members of their own.
-pub(crate) const SETTINGS: [Setting; 14] = [
+pub(crate) const SETTINGS: [Setting; 15] = [
     Setting {
         name: "assignedPodUser",
         default: "false",
@@ -70,6 +70,13 @@ pub(crate) const SETTINGS: [Setting; 14] = [
         name: "userRoles",
         default: "true",
         about: "ClusterRoles with which people may see or change the custom resources.",
+        schema: flag,
+        place: Place::Elsewhere,
+    },
+    Setting {
+        name: "actOnNodes",
+        default: "false",
+        about: "Let the operator get and patch all Nodes, for spec.onUntrusted of the cluster object.",
         schema: flag,
         place: Place::Elsewhere,
     },

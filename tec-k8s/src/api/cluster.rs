@@ -17,6 +17,7 @@ use super::policy::{
 };
 use super::rule::{azure_needs_builtin, immutable, only_to_false, set_at_creation, stays_set};
 use super::trustee::{AdditionalTrustee, AdditionalTrusteeError, endpoints};
+use super::untrusted::OnUntrustedSpec;
 
 /// Addresses, ports and certificates of the services that nodes talk to.
 ///
@@ -191,6 +192,11 @@ pub struct TrustedExecutionClusterSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "EvidenceSpec")]
     pub evidence: Option<EvidenceSpec>,
+
+    /// What is done about a machine that no longer attests well after boot (default nothing).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "OnUntrustedSpec")]
+    pub on_untrusted: Option<OnUntrustedSpec>,
 }
 
 impl TrustedExecutionCluster {
@@ -245,7 +251,8 @@ impl TrustedExecutionCluster {
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct TrustedExecutionClusterStatus {
-    /// `Ready`, `Installed`, `TLS`, `CertificateAuthority`, `AuditDurable` and `KnownTrusteeAddress`.
+    /// `Ready`, `Installed`, `TLS`, `CertificateAuthority`, `AuditDurable`, `KnownTrusteeAddress` and
+    /// `ActsOnUntrusted`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "conditions_schema")]
     pub conditions: Vec<Condition>,

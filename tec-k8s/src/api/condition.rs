@@ -35,6 +35,10 @@ pub enum ConditionKind {
     Upgrade,
     /// Cluster: the operator changes nothing in its namespace.
     Paused,
+    /// Machine: something is done because it is untrusted.
+    ActedOn,
+    /// Cluster: the operator acts on untrusted machines.
+    ActsOnUntrusted,
     /// Any kind: everything that follows from it is done.
     Ready,
 }
@@ -55,6 +59,8 @@ impl ConditionKind {
             Self::Attested => "Attested",
             Self::Upgrade => "Upgrade",
             Self::Paused => "Paused",
+            Self::ActedOn => "ActedOn",
+            Self::ActsOnUntrusted => "ActsOnUntrusted",
             Self::Ready => "Ready",
         }
     }
@@ -170,6 +176,22 @@ pub enum Reason {
     AttestationFailed,
     /// The machine's request was denied.
     ResourcePolicyDenied,
+    /// The machine is untrusted, and the message lists what was done.
+    Untrusted,
+    /// The machine is untrusted, and the message lists what a dry run would do.
+    DryRun,
+    /// The machine is untrusted, and as many machines as allowed are acted on already.
+    LimitReached,
+    /// The machine is untrusted, and no Node is proven to be its own.
+    NoNode,
+    /// The operator may not change Nodes.
+    NoNodeRights,
+    /// The machine attests well again, or the actions are switched off; what was done is undone.
+    Restored,
+    /// The operator acts on untrusted machines.
+    Acting,
+    /// spec.onUntrusted is absent.
+    NoActions,
 }
 
 impl Reason {
@@ -229,6 +251,14 @@ impl Reason {
             Self::AttestationSucceeded => "AttestationSucceeded",
             Self::AttestationFailed => "AttestationFailed",
             Self::ResourcePolicyDenied => "ResourcePolicyDenied",
+            Self::Untrusted => "Untrusted",
+            Self::DryRun => "DryRun",
+            Self::LimitReached => "LimitReached",
+            Self::NoNode => "NoNode",
+            Self::NoNodeRights => "NoNodeRights",
+            Self::Restored => "Restored",
+            Self::Acting => "Acting",
+            Self::NoActions => "NoActions",
         }
     }
 
@@ -250,6 +280,8 @@ impl Reason {
             | Self::AttestationSucceeded
             | Self::PausedByAnnotation
             | Self::UpgradeComplete
+            | Self::Untrusted
+            | Self::Acting
             | Self::AsDesired => "True",
             _ => "False",
         }

@@ -13,6 +13,7 @@ use tec_core::time::Timestamp;
 use super::condition::conditions_schema;
 use super::convert::{ConvertError, stamp, stamped_at, time_schema};
 use super::rule::{immutable, stays_set};
+use super::untrusted::ActedOn;
 
 /// Marks an object that an admin created; absent if a first boot created it.
 const REGISTERED_BY: &str = "trusted-execution-clusters.io/registered-by";
@@ -68,7 +69,8 @@ pub struct MachineSpec {
     pub revoked_at: Option<String>,
 
     /// Name of the node that runs on the machine, as admins know it. It is used to display the machine and to
-    /// find it in commands; no decision depends on it.
+    /// find it in commands. spec.onUntrusted of the cluster object acts on this Node only if the Node's label
+    /// names the machine, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(min = 1, max = 253))]
     pub node_name: Option<String>,
@@ -222,7 +224,7 @@ impl LastAttestation {
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct MachineStatus {
-    /// `Ready`, `KeyPublished` and `Attested`.
+    /// `Ready`, `KeyPublished`, `Attested` and `ActedOn`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "conditions_schema")]
     pub conditions: Vec<Condition>,
@@ -263,6 +265,11 @@ pub struct MachineStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "time_schema")]
     pub last_boot: Option<String>,
+
+    /// What is done because the machine is untrusted, as `spec.onUntrusted` of the cluster object says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "ActedOn")]
+    pub acted_on: Option<ActedOn>,
 
     /// SHA-256 digests of the CAs that its disk's pin trusts for the key broker, as reported while the CA was
     /// being replaced. The next CA signs once every machine trusts it.

@@ -31,6 +31,7 @@ mod tests;
 mod tpm_clock;
 mod transport;
 mod trustee;
+mod untrusted;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt as _;
@@ -56,6 +57,9 @@ pub use self::recovery_key::{RecoveryKey, RecoveryKeySpec};
 pub use self::tpm_clock::{CLOCK_OF, TpmClock, TpmClockSpec};
 pub use self::transport::{TlsServer, Transport};
 pub use self::trustee::{AdditionalTrustee, AdditionalTrusteeError};
+pub use self::untrusted::{
+    ActedOn, CORDONED, OnUntrustedSpec, PROTECTED_MACHINE_LABEL, UNTRUSTED_TAINT, UntrustedAction,
+};
 
 /// API group of all kinds.
 pub const GROUP: &str = "trusted-execution-clusters.io";
@@ -72,8 +76,9 @@ pub const FIELD_MANAGER: &str = "trusted-cluster-operator";
 /// Trustee learns of them when the pause ends.
 pub const PAUSED: &str = "trusted-execution-clusters.io/paused";
 
-/// Label of a Kubernetes Node with the ID of the machine on which it runs. It is only for display, and no
-/// decision depends on it, since a kubelet may label its own Node as it likes.
+/// Label of a Kubernetes Node with the ID of the machine on which it runs. A kubelet may label its own Node as
+/// it likes: the label is for display, and `spec.onUntrusted` uses it only together with the name of the Node
+/// in the Machine.
 pub const MACHINE_LABEL: &str = "trusted-execution-clusters.io/machine";
 
 /// Annotation of a cluster object: the SHA-256 digest of the CA to replace. Once the CA has been replaced,

@@ -1,7 +1,7 @@
 //! The guard's reports of attestation attempts, as a condition of the machine.
 //!
-//! The guard may write only Events, so that an attacker who takes it over cannot bind a key. No decision
-//! depends on what it reports.
+//! The guard may write no status, so that an attacker who takes it over cannot bind a key. No decision depends
+//! on these Events, which every kubelet can write; see `untrusted` for the records that count there.
 
 use k8s_openapi::api::events::v1::Event;
 use kube::runtime::watcher;

@@ -138,6 +138,8 @@ pub(super) struct Context {
     pub(super) metrics: Arc<Metrics>,
     /// Something may have to be published.
     pub(super) publish: Notify,
+    /// Untrusted machines may have to be looked at.
+    pub(super) untrusted: Notify,
     warnings: Warnings,
     memory: Mutex<Memory>,
 }
@@ -160,6 +162,7 @@ impl Context {
             queue: Queue::new(Arc::clone(&parts.entropy)),
             metrics,
             publish: Notify::new(),
+            untrusted: Notify::new(),
             warnings: Warnings(recorder(&parts)),
             memory: Mutex::default(),
             parts,

@@ -289,7 +289,7 @@ fn canonical_id(machine: &Machine) -> Result<MachineId, String> {
 }
 
 /// Another object with the same ID that counts instead.
-fn older(ctx: &Context, machine: &Machine) -> Option<String> {
+pub(super) fn older(ctx: &Context, machine: &Machine) -> Option<String> {
     let mine = machine.precedence();
     let same = ctx.caches.machines.indexed(&machine.spec.id);
     let live = same.iter().filter(|other| other.metadata.deletion_timestamp.is_none());

@@ -6,6 +6,7 @@
 //!                          │      key       decision, binding, Secret of the key
 //!                          │      image     measurements: label, or a Job
 //!                          └─────► sync ──► Trust: every Trustee holds what it should
+//!   AttestationRecords ─► untrusted ─► taints and quarantines, if the cluster object asks for them
 //! ```
 //! *What it is*: level-triggered. Each object is reconciled when something about it changes, and whatever is
 //! missing is done; doing it again changes nothing. An object that fails is retried after a growing delay and
@@ -48,6 +49,7 @@ mod sweep;
 mod sync;
 mod token;
 mod trust;
+mod untrusted;
 
 pub use self::metrics::Metrics;
 pub use self::parts::Parts;

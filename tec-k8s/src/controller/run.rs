@@ -25,7 +25,7 @@ use super::lease::Leadership;
 use super::metrics::Metrics;
 use super::parts::Parts;
 use super::queue::Next;
-use super::{attempt, cluster, image, key, machine, sweep, sync};
+use super::{attempt, cluster, image, key, machine, sweep, sync, untrusted};
 use crate::api::{AUTHORITY, FIELD_MANAGER, Machine};
 use crate::signal::Metric;
 
@@ -124,7 +124,10 @@ impl Operator {
                 () = &mut shutdown => return,
             }
             self.health.set(true);
-            let rounds = async { futures::join!(sync::run(ctx).boxed(), sweep::run(ctx).boxed()) };
+            let untrusted = untrusted::run(ctx).boxed();
+            let rounds = async {
+                futures::join!(sync::run(ctx).boxed(), sweep::run(ctx).boxed(), untrusted)
+            };
             tokio::select! {
                 _ = rounds => {}
                 () = process(ctx, shutdown) => {}
@@ -206,6 +209,7 @@ async fn follow(ctx: &Context) {
             .clusters
             .follow(watcher(ctx.objects(), any()), |cluster| {
                 ctx.queue.wake(Task::Cluster(cluster.name_any()));
+                ctx.untrusted.notify_one();
                 // A different one may now be the oldest.
                 wake_cluster();
             })
@@ -214,6 +218,7 @@ async fn follow(ctx: &Context) {
             .machines
             .follow(watcher(ctx.objects(), any()), |machine| {
                 ctx.queue.wake(Task::Machine(machine.name_any()));
+                ctx.untrusted.notify_one();
                 ctx.wake_machine(&machine.spec.id);
                 ctx.wake_keys(&machine.spec.id);
             })

@@ -57,7 +57,7 @@ pub use self::name::{
 pub use self::object::Object;
 pub use self::operator::{namespace, operator};
 pub use self::pins::{Authorities, PinsError, pins};
-pub use self::rbac::user_roles;
+pub use self::rbac::{node_rights, node_rights_name, user_roles};
 pub use self::server::{attestation_key_register, register_server};
 pub use self::settings::{PublicService, ServiceKind, ServiceSettings, Settings, TrafficPolicy};
 pub use self::trustee::{GUARD_MEMORY_MIB, TrusteeFiles, intent, mounted_intent, trustee};

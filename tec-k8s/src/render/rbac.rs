@@ -2,7 +2,9 @@
 //! permissions that it uses.
 
 use k8s_openapi::api::core::v1::{LocalObjectReference, ServiceAccount};
-use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role, RoleBinding, RoleRef, Subject};
+use k8s_openapi::api::rbac::v1::{
+    ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::Object;
@@ -131,8 +133,8 @@ fn operator_rules() -> Vec<PolicyRule> {
         rule(GROUP, &finalizers, &["update"]),
         // Needed if a cert-manager issuer is named.
         rule(CERT_MANAGER, &["certificates"], &["create", "get", "patch"]),
-        // Which CAs machines reported that they trust.
-        rule(GROUP, &[RECORDS], &["list"]),
+        // Which CAs machines reported that they trust, and how machines attest after boot.
+        rule(GROUP, &[RECORDS], &["list", "watch"]),
         rule("", &["configmaps", "services"], &OWN),
         // Permissions cannot distinguish metadata from data, nor names that are not known beforehand; the
         // Role makes sure that Secrets of other namespaces are out of reach.
@@ -173,6 +175,42 @@ fn rule<R: AsRef<str>>(group: &str, resources: &[R], verbs: &[&str]) -> PolicyRu
 
 fn named(rule: PolicyRule, name: &str) -> PolicyRule {
     PolicyRule { resource_names: Some(vec![name.to_owned()]), ..rule }
+}
+
+/// Name of the ClusterRole and its binding that let the operator of a namespace change Nodes.
+pub fn node_rights_name(namespace: &str) -> String {
+    format!("{}-nodes-{namespace}", Component::Operator.service_account())
+}
+
+/// What the operator needs beyond its namespace for the actions on Nodes of `spec.onUntrusted`: not part of
+/// [`operator`](super::operator), since permissions cannot be limited to taints.
+pub fn node_rights(installation: &Installation) -> Vec<Object> {
+    let (name, account) =
+        (node_rights_name(&installation.namespace), Component::Operator.service_account());
+    let mut labels = labels(Component::Operator);
+    labels.remove("app");
+    let metadata =
+        ObjectMeta { labels: Some(labels), name: Some(name.clone()), ..ObjectMeta::default() };
+    let role = ClusterRole {
+        metadata: metadata.clone(),
+        rules: Some(vec![rule("", &["nodes"], &["get", "patch"])]),
+        ..ClusterRole::default()
+    };
+    let binding = ClusterRoleBinding {
+        metadata,
+        role_ref: RoleRef {
+            api_group: "rbac.authorization.k8s.io".to_owned(),
+            kind: "ClusterRole".to_owned(),
+            name,
+        },
+        subjects: Some(vec![Subject {
+            kind: "ServiceAccount".to_owned(),
+            name: account.to_owned(),
+            namespace: Some(installation.namespace.clone()),
+            ..Subject::default()
+        }]),
+    };
+    vec![role.into(), binding.into()]
 }
 
 /// ClusterRoles for people, without bindings: for each kind, one to change it and one to read it, with the

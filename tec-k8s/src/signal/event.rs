@@ -86,6 +86,18 @@ events! {
         "Another machine has the same id, and is older.";
     UnclaimedRemoved, Normal, "Machine", "operator",
         "The machine did not get an attestation key in time.";
+    UntrustedActedOn, Warning, "Machine", "operator",
+        "The machine is untrusted after boot, and the actions of `spec.onUntrusted` were taken.";
+    UntrustedDryRun, Warning, "Machine", "operator",
+        "The machine is untrusted after boot; the message lists what would be done without `dryRun`.";
+    UntrustedLimitReached, Warning, "Machine", "operator",
+        "The machine is untrusted after boot, and `maxNodes` machines are acted on already.";
+    UntrustedNoNode, Warning, "Machine", "operator",
+        "The machine is untrusted after boot, and no Node is proven to be its own.";
+    UntrustedNoRights, Warning, "Machine", "operator",
+        "The machine is untrusted after boot, and the operator may not change Nodes.";
+    UntrustedRestored, Normal, "Machine", "operator",
+        "What was done because the machine was untrusted is undone.";
     KeyBound, Normal, "AttestationKey", "operator",
         "The key was bound to its machine.";
     KeyWaiting, Normal, "AttestationKey", "operator",

@@ -88,6 +88,9 @@ metrics! {
     NextCaHeldSince = "tec_operator_next_ca_held_since_seconds", Gauge, [], "operator",
         "Time since which the next CA waits for machines, in seconds since 1970; absent while it \
          does not wait.";
+    Untrusted = "tec_operator_untrusted_machines", Gauge, ["outcome"], "operator",
+        "Untrusted machines by what `spec.onUntrusted` led to: acted_on, dry_run, over_limit, no_node \
+         or no_rights; absent without it.";
     RegisterRequests = "tec_register_requests_total", Counter, ["code"], "register-server",
         "Registrations by error code, ok for none.";
     RegisterSeconds = "tec_register_request_duration_seconds", Histogram, [], "register-server",

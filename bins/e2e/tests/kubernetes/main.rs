@@ -47,5 +47,6 @@ mod swap;
 mod targets;
 mod tls;
 mod trustee;
+mod untrusted;
 mod upgrade;
 mod volumes;

@@ -148,6 +148,7 @@ async fn every_package_applies_to_a_real_api_server() {
     base.sort_by_key(|document| document["kind"] != "Namespace");
     apply_all(&client, &base).await;
     apply_all(&client, &kustomize("kustomize/users").unwrap()).await;
+    apply_all(&client, &kustomize("kustomize/nodes").unwrap()).await;
 
     let namespace = plane.namespace("chart").await.unwrap();
     let chart = helm("tec-operator", &namespace, &["--set=assignedPodUser=true"]).unwrap();

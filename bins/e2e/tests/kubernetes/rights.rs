@@ -32,7 +32,7 @@ const OPERATOR: [Right; 16] = [
     ("update", TEC, "approvedimages/finalizers attestationkeys/finalizers", None),
     (OWN, "core", "configmaps services secrets", None),
     ("create get patch", "cert-manager.io", "certificates", None),
-    ("list", TEC, "attestationrecords", None),
+    ("list watch", TEC, "attestationrecords", None),
     (READ, "core", "pods", None),
     (OWN, "apps", "deployments", None),
     (OWN, "batch", "jobs", None),
@@ -211,5 +211,26 @@ async fn each_account_may_do_what_it_must_and_nothing_else() {
             let is_allowed = may(&client, delicate).await;
             assert_eq!(is_allowed, is_operator, "{account}: {delicate:?}");
         }
+    }
+}
+
+#[tokio::test]
+async fn only_where_it_is_asked_for_may_the_operator_change_nodes_and_nobody_else() {
+    let plane = ControlPlane::start().await.unwrap();
+    let chart = directory().join("helm/tec-operator");
+    let install = ["install", "tec", chart.to_str().unwrap(), "--create-namespace"];
+    let admin = plane.admin_kubeconfig().unwrap();
+    let asked = ["--namespace", NAMESPACE, "--set", "actOnNodes=true"];
+    helm_at(&admin, &[&install[..], &asked].concat()).unwrap();
+    for component in Component::ALL {
+        let token = plane.token(NAMESPACE, component.service_account()).await.unwrap();
+        let client = plane.client(&token).unwrap();
+        for verb in ["get", "patch", "list", "watch", "update", "create", "delete"] {
+            let is_allowed = may(&client, [verb, "", "nodes", ""]).await;
+            let is_granted = component == Component::Operator && ["get", "patch"].contains(&verb);
+            assert_eq!(is_allowed, is_granted, "{component:?}: {verb}");
+        }
+        assert!(!may(&client, ["patch", "", "nodes/status", ""]).await, "{component:?}");
+        assert!(!may(&client, ["get", "", "secrets", "kube-system"]).await, "{component:?}");
     }
 }

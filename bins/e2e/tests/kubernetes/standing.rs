@@ -195,7 +195,7 @@ async fn a_name_finds_one_machine_and_none_where_two_have_it() {
 }
 
 /// Writes what a guard writes about an attempt.
-async fn tell(bench: &Bench, number: u64, second: u32, outcome: Value) {
+pub(crate) async fn tell(bench: &Bench, number: u64, second: u32, outcome: Value) {
     let machines = bench.objects::<Machine>().unwrap();
     let machine = machines.get(&Machine::name_of(&id(number))).await.unwrap();
     let mut last = json!({"at": format!("2026-01-01T00:00:{second:02}Z")});
