@@ -235,6 +235,7 @@ impl Server {
             aks: before.aks,
             boots: None,
             clocks: before.clocks,
+            platforms: None,
             attempts: before.attempts,
             audit: before.audit,
             clock: before.clock.clone(),

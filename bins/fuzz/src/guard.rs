@@ -78,6 +78,7 @@ impl World {
             aks: registry.clone(),
             boots: None,
             clocks: registry.clone(),
+            platforms: None,
             attempts: registry.clone(),
             audit: registry.clone(),
             clock: clock.clone(),

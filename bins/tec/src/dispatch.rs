@@ -90,6 +90,7 @@ async fn at_cluster(access: &Access, command: Command, output: &Output) -> anyho
         Command::Machine(command) => kube::machine::machine(&cluster, command, output).await,
         Command::Member(command) => kube::member::member(&cluster, command, output).await,
         Command::Ak(command) => kube::ak::ak(&cluster, command, output).await,
+        Command::Platform(command) => kube::platform::platform(&cluster, command, output).await,
         Command::Image(command) => kube::image::image(&cluster, command, output).await,
         Command::Explain(args) => {
             kube::explain::explain(&cluster, args.subject.as_deref(), output).await

@@ -5,10 +5,9 @@ use clap::{ArgMatches, Args as _, Command};
 use tec_support::boot::{ChainArgs, MachineArgs};
 
 /// Commands and flags for state directories only. An entry without flags covers the whole command.
-const DIRECTORY: [(&str, &[&str]); 10] = [
+const DIRECTORY: [(&str, &[&str]); 9] = [
     ("serve", &[]),
     ("backup", &[]),
-    ("platform", &[]),
     ("machine prune", &[]),
     ("audit verify", &[]),
     ("audit list", &["follow"]),

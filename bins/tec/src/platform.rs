@@ -1,8 +1,25 @@
-//! The command line of `tec platform`.
+//! Platforms, for `tec platform` on a state directory and on a cluster.
+
+use std::collections::BTreeMap;
 
 use clap::Subcommand;
+use serde::Serialize;
+use tec_core::ak::Fingerprint;
+use tec_core::code::Code;
+use tec_core::digest::Sha256Digest;
+use tec_core::flow;
+use tec_core::id::MachineId;
+use tec_core::platform::{ChangeEffect, PlatformChange, changes};
+use tec_core::port::{
+    AkRegistry, PlatformEntry, PlatformLog, PlatformRecord, PortError, PortErrorKind,
+};
+use tec_core::time::Timestamp;
+use tec_support::SystemClock;
+use tec_support::exit::CodedError;
 
 use crate::args::{Consent, MachineRef};
+use crate::consent::consented;
+use crate::output::{Output, Table};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum PlatformCommand {
@@ -23,4 +40,204 @@ pub(crate) enum PlatformCommand {
         #[command(flatten)]
         consent: Consent,
     },
+}
+
+/// Number of digits of an ID that a table shows.
+const DIGITS: usize = 12;
+
+/// Where platforms are recorded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Anchor<'a> {
+    pub(crate) platforms: &'a dyn PlatformLog,
+    pub(crate) aks: &'a dyn AkRegistry,
+    /// The code of an error.
+    pub(crate) code: fn(&PortError) -> Code,
+}
+
+impl Anchor<'_> {
+    /// Prints all machines: what waits comes first, then the odd ones out.
+    pub(crate) async fn list(self, output: &Output) -> anyhow::Result<()> {
+        let entries = self.entries().await?;
+        let mut sharing: BTreeMap<Sha256Digest, usize> = BTreeMap::new();
+        for entry in &entries {
+            *sharing.entry(entry.baseline).or_default() += 1;
+        }
+        let shared = |entry: &PlatformEntry| sharing.get(&entry.baseline).copied().unwrap_or(1);
+        let mut listed: Vec<_> =
+            entries.iter().map(|entry| Listed::of(entry, shared(entry))).collect();
+        listed
+            .sort_by_key(|one| (one.refused_at.is_none(), one.machines, one.baseline, one.machine));
+        output.table(&listed, &table(&listed))
+    }
+
+    /// Prints what changed on a machine.
+    pub(crate) async fn diff(self, id: MachineId, output: &Output) -> anyhow::Result<()> {
+        let (_, record) = self.recorded(id).await?;
+        output.print(&Diff::of(id, &record), Diff::text)
+    }
+
+    /// Approves what a machine showed last.
+    pub(crate) async fn approve(
+        self,
+        id: MachineId,
+        consent: Consent,
+        output: &Output,
+    ) -> anyhow::Result<()> {
+        let (key, record) = self.recorded(id).await?;
+        if record.refused_at.is_none() {
+            let context = format!(
+                "nothing waits for approval: the last boot of machine {id} was not refused for its platform"
+            );
+            return Err(CodedError::new(Code::MachineUnknown, context).into());
+        }
+        let mut machines = self.sharing(&key).await?;
+        if consented(&effects(id, &record, machines.len()), consent)? {
+            let (platforms, seen) = (self.platforms, &record.seen.firmware);
+            let approved = flow::approve_platform(platforms, &SystemClock, (id, &key), seen).await;
+            machines = approved.map_err(|error| self.failed(refused(id, error.kind()), error))?;
+        }
+        let dry_run = consent.dry_run.dry_run;
+        let value = serde_json::json!({ "machines": machines, "dry_run": dry_run });
+        output.print(&value, |_| {
+            let would = if dry_run { "would be " } else { "" };
+            let lines =
+                machines.iter().map(|id| format!("platform {would}approved for machine {id}"));
+            lines.collect::<Vec<_>>().join("\n")
+        })
+    }
+
+    async fn entries(self) -> Result<Vec<PlatformEntry>, CodedError> {
+        let listed = self.platforms.list().await;
+        listed.map_err(|error| self.failed("list platforms", error))
+    }
+
+    /// The machines with the baseline of this key.
+    async fn sharing(self, key: &Fingerprint) -> Result<Vec<MachineId>, CodedError> {
+        let all = self.entries().await?;
+        let baseline = all.iter().find(|entry| entry.key == *key).map(|entry| entry.baseline);
+        let same = all.iter().filter(|entry| Some(entry.baseline) == baseline);
+        Ok(same.map(|entry| entry.machine).collect())
+    }
+
+    /// The platform recorded for the bound key of a machine.
+    async fn recorded(self, id: MachineId) -> Result<(Fingerprint, PlatformRecord), CodedError> {
+        let failed = |error| self.failed(format!("look up the platform of machine {id}"), error);
+        let none = || {
+            let context =
+                format!("no boot of machine {id} was accepted yet, so it has no baseline");
+            CodedError::new(Code::MachineUnknown, context)
+        };
+        let key = self.aks.bound_to(&id).await.map_err(failed)?.ok_or_else(none)?.fingerprint();
+        let record = self.platforms.find(&key).await.map_err(failed)?.ok_or_else(none)?;
+        Ok((key, record))
+    }
+
+    fn failed(self, context: impl Into<String>, error: PortError) -> CodedError {
+        CodedError::caused((self.code)(&error), context, error)
+    }
+}
+
+/// A machine in the list.
+#[derive(Debug, Serialize)]
+struct Listed {
+    machine: MachineId,
+    key: Fingerprint,
+    baseline: Sha256Digest,
+    /// Machines with this baseline.
+    machines: usize,
+    seen: Sha256Digest,
+    state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refused_at: Option<Timestamp>,
+}
+
+impl Listed {
+    fn of(entry: &PlatformEntry, machines: usize) -> Self {
+        Self {
+            machine: entry.machine,
+            key: entry.key,
+            baseline: entry.baseline,
+            machines,
+            seen: entry.seen,
+            state: if entry.refused_at.is_some() { "waits for approval" } else { "accepted" },
+            refused_at: entry.refused_at,
+        }
+    }
+}
+
+fn table(listed: &[Listed]) -> Table {
+    let short = |id: &Sha256Digest| id.to_string().chars().take(DIGITS).collect::<String>();
+    let row = |one: &Listed| {
+        vec![
+            one.machine.to_string(),
+            short(&one.baseline),
+            one.machines.to_string(),
+            one.state.to_owned(),
+            short(&one.seen),
+            one.refused_at.map_or_else(|| "-".to_owned(), |at| at.to_string()),
+            one.key.to_string(),
+        ]
+    };
+    let head = ["MACHINE", "BASELINE", "SHARED BY", "STATE", "LAST SEEN", "REFUSED", "KEY"];
+    Table::new(&head, listed.iter().map(row)).narrow(4)
+}
+
+/// The changes of a machine.
+#[derive(Debug, Serialize)]
+struct Diff {
+    machine: MachineId,
+    refused: bool,
+    changes: Vec<PlatformChange>,
+}
+
+impl Diff {
+    fn of(machine: MachineId, record: &PlatformRecord) -> Self {
+        let changes = changes(&record.baseline, &record.seen);
+        Self { machine, refused: record.refused_at.is_some(), changes }
+    }
+
+    fn text(&self) -> String {
+        let id = self.machine;
+        if self.changes.is_empty() {
+            return format!("the last boot of machine {id} matches its baseline");
+        }
+        let line = |change: &PlatformChange| format!("{}  {change}", effect(change.effect));
+        let mut lines: Vec<_> = self.changes.iter().map(line).collect();
+        if self.refused {
+            lines.push(format!("to approve it: tec platform approve {id}"));
+        }
+        lines.join("\n")
+    }
+}
+
+fn effect(effect: ChangeEffect) -> &'static str {
+    match effect {
+        ChangeEffect::Refused => "refused ",
+        ChangeEffect::Admitted => "admitted",
+        ChangeEffect::Recorded => "recorded",
+    }
+}
+
+/// What an approval means, for the admin who is asked.
+fn effects(id: MachineId, record: &PlatformRecord, machines: usize) -> Vec<String> {
+    let all = Diff::of(id, record).changes;
+    let enforced = all.iter().filter(|change| change.effect != ChangeEffect::Recorded);
+    let mut effects: Vec<_> = enforced.map(ToString::to_string).collect();
+    effects.push(format!(
+        "This platform is accepted from now on, for {} with the baseline of machine {id}.",
+        match machines {
+            1 => "the only machine".to_owned(),
+            count => format!("all {count} machines"),
+        }
+    ));
+    effects
+}
+
+fn refused(id: MachineId, kind: PortErrorKind) -> String {
+    match kind {
+        PortErrorKind::Conflict => {
+            format!("machine {id} booted in the meantime (run tec platform diff {id} again)")
+        }
+        _ => format!("approve the platform of machine {id}"),
+    }
 }

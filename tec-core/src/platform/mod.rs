@@ -38,6 +38,9 @@ const RECORDED: [u8; 5] = [1, 3, 5, 6, 7];
 const MAX_EVENTS: usize = 256;
 /// Maximum number of entries kept for one variable; revocation lists have a few hundred.
 const MAX_ENTRIES: usize = 4096;
+/// Longest JSON form of a platform; one that is longer counts as unexplained. Those of machines with
+/// long revocation lists have less than a fifth. Two of them fit into an object of etcd (1.5 MiB).
+pub const MAX_PLATFORM: usize = 256 * 1024;
 
 /// One event of a register. The log claims type and detail; they prove nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -125,10 +128,25 @@ impl Platform {
     /// The platform that verified evidence shows.
     pub fn of(evidence: &VerifiedEvidence) -> Self {
         let register = |pcr| (pcr, Register::of(evidence, pcr));
-        Self {
+        let platform = Self {
             firmware: Firmware {
                 code: indices(&CODE).map(register).collect(),
                 policy: Policy::of(evidence),
+            },
+            recorded: indices(&RECORDED).map(register).collect(),
+        };
+        let size = serde_json::to_string(&platform).map_or(usize::MAX, |text| text.len());
+        if size > MAX_PLATFORM { Self::unexplained(evidence) } else { platform }
+    }
+
+    /// The values alone, as without a log.
+    fn unexplained(evidence: &VerifiedEvidence) -> Self {
+        let value = |pcr| *evidence.pcrs.value(pcr);
+        let register = |pcr| (pcr, Register { value: value(pcr), events: None });
+        Self {
+            firmware: Firmware {
+                code: indices(&CODE).map(register).collect(),
+                policy: Policy::Value(value(PcrIndex::SECURE_BOOT)),
             },
             recorded: indices(&RECORDED).map(register).collect(),
         }

@@ -132,6 +132,18 @@ fn a_register_with_too_many_events_counts_as_unexplained() {
 }
 
 #[test]
+fn a_platform_that_is_too_long_counts_as_unexplained() {
+    let entries: Vec<u64> = (0..MAX_ENTRIES as u64).collect();
+    let (boot, updated) =
+        (boot().keys(KeyDatabase::Dbx, &entries), boot().keys(KeyDatabase::Dbx, &entries[1..]));
+    let platform = boot.platform();
+    assert!(matches!(platform.firmware.policy, Policy::Value(_)));
+    assert!(platform.registers().values().all(|register| register.events.is_none()));
+    assert_eq!(judge(&platform, &boot.platform()), Judgement::Matches);
+    assert!(matches!(judge(&updated.platform(), &platform), Judgement::Refused(_)));
+}
+
+#[test]
 fn machines_of_one_model_share_the_firmware_part() {
     let (one, other) =
         (boot().platform(), boot().boot_order("network").authorities(&["kernel"]).platform());

@@ -27,6 +27,13 @@ pub enum ConvertError {
         #[source]
         source: serde_json::Error,
     },
+    /// The platform of a machine is malformed.
+    #[error("cannot read or write the platform of a machine")]
+    Platform {
+        /// What is wrong with it.
+        #[source]
+        source: serde_json::Error,
+    },
     /// An attestation attempt is malformed.
     #[error("cannot read or write an attestation attempt")]
     Attempt {

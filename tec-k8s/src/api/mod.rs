@@ -23,6 +23,7 @@ mod evidence;
 mod image;
 mod issuer;
 mod machine;
+mod platform;
 mod policy;
 mod recovery_key;
 mod rule;
@@ -48,6 +49,11 @@ pub use self::evidence::{EvidenceKind, EvidenceSpec, SnpSpec, TcbSpec};
 pub use self::image::{ApprovedImage, ApprovedImageSpec, ApprovedImageStatus};
 pub use self::issuer::{CertificateIssuer, IssuerKind};
 pub use self::machine::{BoundKey, LastAttestation, Machine, MachineSpec, MachineStatus};
+pub(crate) use self::platform::platform_entry;
+pub use self::platform::{
+    BASELINE, PLATFORM_OF, PlatformApproval, PlatformApprovalSpec, PlatformBaseline,
+    PlatformBaselineSpec,
+};
 pub use self::policy::{
     ApprovalPolicy, ApprovalSpec, BrokerKind, CHALLENGE_KEY, ImageSignaturesSpec,
     MachineOwnerKeysSpec, PublishMode, PublishSpec, PublishTarget, REGISTRATION_TOKEN,
@@ -106,6 +112,8 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
         ApprovedImage::crd(),
         AttestationKey::crd(),
         TpmClock::crd(),
+        PlatformBaseline::crd(),
+        PlatformApproval::crd(),
         AttestationRecord::crd(),
         RecoveryKey::crd(),
     ]

@@ -11,6 +11,7 @@
 //!   AuditSink             Event                      -
 //!   AttemptLog            AttestationRecord attempts-<id>  compare and swap; see [`AttemptRecords`]
 //!   ClockLog              TpmClock clock-<hash>     compare and swap of the resource version
+//!   PlatformLog           PlatformBaseline platform-<hash>, PlatformApproval  the same
 //!   TrustAnchor           ConfigMap trust-authority  compare and swap of the resource version
 //! ```
 //! *What it is*: one value, [`KubeRegistry`], for one namespace. The cost of a method does not depend on the
@@ -37,6 +38,7 @@ mod fence;
 mod image;
 mod machine;
 mod pages;
+mod platform;
 mod record;
 mod recovery;
 mod remembered;

@@ -26,6 +26,8 @@ const MACHINES: &str = "machines";
 const IMAGES: &str = "approvedimages";
 const KEYS: &str = "attestationkeys";
 const CLOCKS: &str = "tpmclocks";
+const PLATFORMS: &str = "platformbaselines";
+const PLATFORM_APPROVALS: &str = "platformapprovals";
 const RECORDS: &str = "attestationrecords";
 const RECOVERY_KEYS: &str = "recoverykeys";
 const ALL: [&str; 4] = [CLUSTERS, MACHINES, IMAGES, KEYS];
@@ -75,13 +77,17 @@ pub(super) fn rules(component: Component) -> Vec<PolicyRule> {
     match component {
         Component::Operator => operator_rules(),
         // The guard looks up the machine of a key and the approved images for each attempt, keeps the clock
-        // of the TPM, and reports the outcome. It may write neither a machine's status, which holds the key
-        // that the machine is bound to, nor a key's, which holds approvals.
-        Component::Trustee => vec![
-            rule(GROUP, &[MACHINES, KEYS, IMAGES], &READ),
-            rule(GROUP, &[CLOCKS, RECORDS], &["create", "get", "update"]),
-            events(),
-        ],
+        // of the TPM and the platform, and reports the outcome. It may write neither a machine's status,
+        // which holds the key that the machine is bound to, nor a key's, which holds approvals.
+        Component::Trustee => {
+            let mut rules = vec![
+                rule(GROUP, &[MACHINES, KEYS, IMAGES], &READ),
+                rule(GROUP, &[CLOCKS, RECORDS], &["create", "get", "update"]),
+                events(),
+            ];
+            rules.extend(platform_rules());
+            rules
+        }
         Component::KeyBroker => key_broker_rules(),
         // It may register machines. It may not change them, and sees no Secret. One ConfigMap tells whether
         // this anchor may approve.
@@ -106,12 +112,21 @@ pub(super) fn rules(component: Component) -> Vec<PolicyRule> {
     }
 }
 
-/// For each request, the built-in key broker reads what its decision depends on. It writes clocks and
-/// attempts, and stores recovery keys, which it can neither change nor remove. Like the guard, it can bind no
+/// The guard and the key broker record the platform of each machine, and delete approvals that no machine
+/// needs. They cannot approve.
+fn platform_rules() -> [PolicyRule; 2] {
+    [
+        rule(GROUP, &[PLATFORMS], &["create", "get", "list", "update"]),
+        rule(GROUP, &[PLATFORM_APPROVALS], &["delete", "get"]),
+    ]
+}
+
+/// For each request, the built-in key broker reads what its decision depends on. It writes clocks,
+/// platforms and attempts, and stores recovery keys, which it can neither change nor remove. Like the guard, it can bind no
 /// key and approve nothing. Permissions cannot distinguish the Secrets of disk keys from others in the
 /// namespace; it may not list Secrets, nor create any, since a new one could be a token of another account.
 fn key_broker_rules() -> Vec<PolicyRule> {
-    vec![
+    let mut rules = vec![
         rule(GROUP, &[MACHINES], &["get", "list"]),
         rule(GROUP, &[KEYS], &["get"]),
         rule(GROUP, &[CLUSTERS], &["list"]),
@@ -121,7 +136,9 @@ fn key_broker_rules() -> Vec<PolicyRule> {
         named(rule("", &["configmaps"], &["get"]), AUTHORITY),
         rule("", &["secrets"], &["get"]),
         events(),
-    ]
+    ];
+    rules.extend(platform_rules());
+    rules
 }
 
 fn operator_rules() -> Vec<PolicyRule> {
@@ -223,6 +240,8 @@ pub fn user_roles() -> Vec<Object> {
         ("approvedimage", IMAGES),
         ("attestationkey", KEYS),
         ("tpmclock", CLOCKS),
+        ("platformbaseline", PLATFORMS),
+        ("platformapproval", PLATFORM_APPROVALS),
         ("attestationrecord", RECORDS),
     ];
     kinds

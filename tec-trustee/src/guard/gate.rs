@@ -13,7 +13,7 @@ use tec_core::flow::{AdmitPorts, Boots, Closed, ReleaseError};
 use tec_core::id::{AttemptId, ResourcePath};
 use tec_core::port::{
     AkRegistry, AttemptLog, AuditAction, AuditEvent, AuditSink, Clock, ClockLog, ImageRegistry,
-    PortError,
+    PlatformLog, PortError,
 };
 
 /// The findings about one piece of evidence.
@@ -106,6 +106,8 @@ pub struct Registries {
     pub boots: Option<ApprovedBoots>,
     /// Last known clock of each TPM.
     pub clocks: Arc<dyn ClockLog>,
+    /// The platform of each machine; `None` leaves firmware and Secure Boot policy unchecked.
+    pub platforms: Option<Arc<dyn PlatformLog>>,
     /// Attempts, for `tec explain`.
     pub attempts: Arc<dyn AttemptLog>,
     /// Audit log.
@@ -129,6 +131,7 @@ impl Registries {
             &*self.audit,
             &*self.clock,
         )
+        .with_platforms(self.platforms.as_deref())
     }
 
     async fn note(

@@ -166,6 +166,7 @@ fn registries(registry: &Arc<MemoryRegistry>, clock: &Arc<ManualClock>) -> Regis
         aks: Arc::clone(registry) as _,
         boots: None,
         clocks: Arc::clone(registry) as _,
+        platforms: None,
         attempts: Arc::clone(registry) as _,
         audit: Arc::clone(registry) as _,
         clock: Arc::clone(clock) as _,

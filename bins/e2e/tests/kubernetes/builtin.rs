@@ -29,7 +29,7 @@ use tec_k8s::api::{AttestationRecord, BrokerKind, Machine, TrustedExecutionClust
 use tec_k8s::client::{AttemptRecords, KubeRegistry};
 use tec_k8s::render::Component;
 use tec_support::SystemClock;
-use tec_tpm::event_log::EventLogBuilder;
+use tec_tpm::event_log::{EventKind, EventLogBuilder};
 use tec_tpm::testing::SoftTpm;
 use tec_trustee::client::RcarError;
 use tokio::task::JoinSet;
@@ -45,8 +45,17 @@ const MAX_BODY: usize = 4 << 20;
 
 /// Boots a machine, including its log.
 pub(crate) fn boot(tpm: &SoftTpm, kernel: &[u8]) {
+    boot_after(tpm, &[], kernel);
+}
+
+/// Same, after the firmware measured itself.
+pub(crate) fn boot_after(tpm: &SoftTpm, firmware: &[(PcrIndex, EventKind, &str)], kernel: &[u8]) {
     let (pcr, mut log) = (PcrIndex::BOOT_MANAGER, EventLogBuilder::new());
     tpm.reboot();
+    for (pcr, kind, text) in firmware {
+        tpm.extend(*pcr, &Sha256Digest::of(text));
+        log.measure(*pcr, *kind, text.as_bytes());
+    }
     tpm.extend(pcr, &Sha256Digest::of([0; 4]));
     log.separator(pcr);
     for (file, name) in [(SHIM, r"\EFI\BOOT\BOOTX64.EFI"), (kernel, r"\vmlinuz")] {
@@ -217,6 +226,12 @@ impl World {
     pub(crate) fn status(&self) -> String {
         let replicas = self.balancer.replicas.lock().unwrap();
         replicas[0].as_ref().unwrap().status.clone()
+    }
+
+    /// What the first replica logged.
+    pub(crate) fn log(&self) -> String {
+        let replicas = self.balancer.replicas.lock().unwrap();
+        replicas[0].as_ref().unwrap().log().unwrap()
     }
 
     /// The disk key that the operator created.

@@ -75,7 +75,7 @@ async fn a_definition_is_deleted_only_after_somebody_said_that_it_is_dangerous()
     definitions.delete(MACHINES, &DeleteParams::default()).await.unwrap();
 }
 
-async fn remove_definition(bench: &Bench, name: &str) {
+pub(crate) async fn remove_definition(bench: &Bench, name: &str) {
     let definitions = definitions(&bench.admin().unwrap());
     definitions.delete(name, &DeleteParams::default()).await.unwrap();
     eventually("the definition is gone", async || Ok(definitions.get_opt(name).await?.is_none()))

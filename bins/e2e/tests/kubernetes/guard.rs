@@ -404,6 +404,26 @@ async fn a_clone_that_is_older_is_refused_by_a_guard_that_never_saw_the_original
 }
 
 #[tokio::test]
+async fn other_firmware_is_refused_by_a_guard_that_never_saw_the_first_boot() {
+    let tpm = approved_boot();
+    let mut world = World::new(&tpm).await;
+    world.unlock(&tpm).await;
+    world.replace_guard().await;
+    tpm.reboot();
+    tpm.extend(PcrIndex::new(0).unwrap(), &Sha256Digest::new([1; 32]));
+    boot(&tpm, KERNEL);
+    assert_eq!(world.fetch(&tpm).await.unwrap_err(), Code::PlatformChanged);
+    let approved = ["platform", "approve", &sample::machine_id(1).to_string(), "--yes"];
+    standing::done(&world.bench, &approved).await;
+    world.fetch(&tpm).await.unwrap();
+    tpm.reboot();
+    boot(&tpm, KERNEL);
+    assert_eq!(world.fetch(&tpm).await.unwrap_err(), Code::PlatformChanged);
+    let told = world.last_words().await;
+    assert!(told.starts_with("PCR 0"), "{told}");
+}
+
+#[tokio::test]
 async fn a_revocation_counts_at_once() {
     let tpm = approved_boot();
     let world = World::new(&tpm).await;

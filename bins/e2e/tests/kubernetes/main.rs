@@ -32,6 +32,7 @@ mod moves;
 mod outage;
 mod packages;
 mod parity;
+mod platform;
 mod ports;
 mod program;
 mod recovery;

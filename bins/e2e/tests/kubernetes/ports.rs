@@ -33,10 +33,10 @@ impl Suite {
     }
 }
 
-/// Registries that contain two machines.
+/// Registries that contain four machines.
 async fn with_machines(suite: &Suite) -> KubeRegistry {
     let registry = suite.registry().await;
-    for number in [1, 2] {
+    for number in 1..=4 {
         let id = sample::machine_id(number);
         let machine = Machine::unclaimed(id, RegisteredBy::Admin, SystemClock.now());
         let machines: &dyn MachineRegistry = &registry;
@@ -45,7 +45,7 @@ async fn with_machines(suite: &Suite) -> KubeRegistry {
     registry
 }
 
-/// An attempt log for two existing machines.
+/// An attempt log for existing machines.
 async fn records(suite: &Suite) -> AttemptRecords {
     AttemptRecords::new(with_machines(suite).await)
 }
@@ -77,6 +77,7 @@ async fn the_registries_over_an_api_server_conform() {
     testing::ak_registry(make).await;
     testing::image_registry(make).await;
     testing::clock_log(make).await;
+    testing::platform_log(async || with_machines(&suite).await).await;
     testing::secret_store(async || with_machines(&suite).await).await;
     testing::trust_anchor(make).await;
 }

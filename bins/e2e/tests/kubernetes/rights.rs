@@ -42,18 +42,22 @@ const OPERATOR: [Right; 16] = [
     (STATUS, "coordination.k8s.io", "leases", Some("trusted-cluster-operator")),
     ("create get list patch watch", "events.k8s.io", "events", None),
 ];
-const TRUSTEE: [Right; 3] = [
+const TRUSTEE: [Right; 5] = [
     (READ, TEC, "machines attestationkeys approvedimages", None),
     ("create get update", TEC, "tpmclocks attestationrecords", None),
+    ("create get list update", TEC, "platformbaselines", None),
+    ("delete get", TEC, "platformapprovals", None),
     ("create patch", "events.k8s.io", "events", None),
 ];
-const KEY_BROKER: [Right; 9] = [
+const KEY_BROKER: [Right; 11] = [
     ("get list", TEC, "machines", None),
     ("get", TEC, "attestationkeys", None),
     ("list", TEC, "trustedexecutionclusters", None),
     ("list watch", TEC, "approvedimages", None),
     ("create get", TEC, "recoverykeys", None),
     ("create get update", TEC, "tpmclocks attestationrecords", None),
+    ("create get list update", TEC, "platformbaselines", None),
+    ("delete get", TEC, "platformapprovals", None),
     ("get", "core", "configmaps", Some("trust-authority")),
     ("get", "core", "secrets", None),
     ("create patch", "events.k8s.io", "events", None),
@@ -76,13 +80,17 @@ const COMPUTE_PCRS: [Right; 2] =
     [("get", TEC, "approvedimages", None), (STATUS, TEC, "approvedimages/status", None)];
 
 /// Permissions worth an attack, which no account has: verb, group, resource, namespace.
-const NOBODY: [[&str; 4]; 18] = [
+const NOBODY: [[&str; 4]; 22] = [
     ["get", "", "secrets", "kube-system"],
     ["list", "", "secrets", "default"],
     ["get", TEC, "machines", "default"],
     ["list", TEC, "recoverykeys", NAMESPACE],
     ["patch", TEC, "recoverykeys", NAMESPACE],
     ["delete", TEC, "recoverykeys", NAMESPACE],
+    ["create", TEC, "platformapprovals", NAMESPACE],
+    ["update", TEC, "platformapprovals", NAMESPACE],
+    ["patch", TEC, "platformapprovals", NAMESPACE],
+    ["delete", TEC, "platformbaselines", NAMESPACE],
     ["create", "", "pods", NAMESPACE],
     ["create", "", "pods/exec", NAMESPACE],
     ["get", "", "pods/log", NAMESPACE],

@@ -72,7 +72,7 @@ pub(crate) async fn plugin(bench: &Bench, arguments: &[&str]) -> Output {
     tokio::task::spawn_blocking(move || plugin.output()).await.unwrap().unwrap()
 }
 
-async fn done(bench: &Bench, arguments: &[&str]) -> Value {
+pub(crate) async fn done(bench: &Bench, arguments: &[&str]) -> Value {
     let output = plugin(bench, arguments).await;
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{arguments:?}: {told}");

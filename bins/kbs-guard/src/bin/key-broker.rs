@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   auth ─ attest ─ resource ─► Kbs ─ LiveBackend ─► Machines, AttestationKeys, ApprovedImages,
-//!                                                    TpmClocks, AttestationRecords, Secrets,
-//!                                                    RecoveryKeys
+//!                                                    TpmClocks, PlatformBaselines, PlatformApprovals,
+//!                                                    AttestationRecords, Secrets, RecoveryKeys
 //! ```
 //! It is stateless. Replicas with the same session key can continue each other's sessions.
 

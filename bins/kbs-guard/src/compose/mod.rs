@@ -19,7 +19,7 @@ use axum::routing::get;
 use http::uri::Authority;
 use tec_core::boot::Pins;
 use tec_core::http::ReplyStyle;
-use tec_core::port::{AkRegistry, AttemptLog, Clock, ClockLog, Entropy};
+use tec_core::port::{AkRegistry, AttemptLog, Clock, ClockLog, Entropy, PlatformLog};
 use tec_core::store::Store;
 use tec_support::limit::{Limiter, limit};
 use tec_support::listen::Counts;
@@ -52,24 +52,27 @@ pub struct Known {
     boots: Option<ApprovedBoots>,
     attempts: Arc<dyn AttemptLog>,
     clocks: Arc<dyn ClockLog>,
+    platforms: Option<Arc<dyn PlatformLog>>,
     authorities: Option<Arc<dyn Authorities>>,
 }
 
 impl Known {
-    /// The store, which [`Keys`](crate::keys::Keys) keeps in sync with directories.
+    /// The store, which [`Keys`](crate::keys::Keys) keeps in sync with directories. Platforms are not
+    /// recorded: without approved images, a boot that the Trustee refuses would become a baseline.
     pub fn store(store: &Arc<Store>) -> Self {
         Self {
             aks: Arc::clone(store) as _,
             boots: None,
             attempts: Arc::clone(store) as _,
             clocks: Arc::clone(store) as _,
+            platforms: None,
             authorities: None,
         }
     }
 
     /// The objects of an API server. Each attempt looks up the machine and its key, so revoking a key takes
-    /// effect immediately; revoking an image takes effect as soon as the watch delivers it. Clocks and
-    /// attempts outlive the pod; its directory may not.
+    /// effect immediately; revoking an image takes effect as soon as the watch delivers it. Clocks,
+    /// platforms and attempts outlive the pod; its directory may not.
     ///
     /// `ca` is the file with the CAs that nodes should trust for this server.
     pub fn cluster(api: &ApiServer, pins: Pins, ca: Option<&Path>) -> Self {
@@ -82,6 +85,7 @@ impl Known {
             }),
             attempts: Arc::clone(&api.attempts) as _,
             clocks: Arc::clone(&api.registry) as _,
+            platforms: Some(Arc::clone(&api.registry) as _),
             authorities: ca.map(|ca| authorities(ca, api)),
         }
     }
@@ -101,6 +105,7 @@ pub fn guard(
         aks: known.aks,
         boots: known.boots,
         clocks: known.clocks,
+        platforms: known.platforms,
         attempts: known.attempts,
         audit: Arc::clone(store) as _,
         clock: Arc::clone(&clock),

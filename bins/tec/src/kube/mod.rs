@@ -18,6 +18,7 @@ pub(crate) mod machine;
 pub(crate) mod member;
 mod nodes;
 mod page;
+pub(crate) mod platform;
 mod redact;
 mod release;
 pub(crate) mod status;
@@ -51,14 +52,17 @@ pub(crate) fn of(cluster: &Cluster) -> KubeRegistry {
 /// Adds a code to the error of a port.
 fn failed(context: impl Into<String>) -> impl FnOnce(PortError) -> CodedError {
     let context = context.into();
-    move |error| {
-        let fallback = match error.kind() {
-            PortErrorKind::Denied => Code::ClusterForbidden,
-            PortErrorKind::NotFound => Code::ClusterMissing,
-            _ => Code::ClusterUnreachable,
-        };
-        CodedError::caused(error.code().unwrap_or(fallback), context, error)
-    }
+    move |error| CodedError::caused(code_of(&error), context, error)
+}
+
+fn code_of(error: &PortError) -> Code {
+    let fallback = match error.kind() {
+        PortErrorKind::Denied => Code::ClusterForbidden,
+        PortErrorKind::NotFound => Code::ClusterMissing,
+        PortErrorKind::Conflict => Code::ClusterConflict,
+        _ => Code::ClusterUnreachable,
+    };
+    error.code().unwrap_or(fallback)
 }
 
 /// The approved images of a namespace, and any Trustee that does not hold them all yet.
