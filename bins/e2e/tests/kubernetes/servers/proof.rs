@@ -108,7 +108,7 @@ async fn endorsement_keys_of_no_trusted_manufacturer_are_refused() {
         assert_eq!((status.as_u16(), &said["code"]), (403, &json!("TEC-R425")));
     }
     let log = server.log().unwrap();
-    for reason in ["sent no certificate", "is not signed by its issuer", "for another key"] {
+    for reason in ["sent no certificate", "is not signed by its issuer", "for a key other than"] {
         assert!(log.contains(reason), "{reason}: {log}");
     }
     let (status, _) = world.put_at(&server, "/register-ak/proof", &answer(&tpm, &challenge)).await;
