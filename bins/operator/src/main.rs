@@ -40,7 +40,7 @@ async fn run(args: &Args) -> anyhow::Result<u8> {
     tasks.spawn(server.run(listener, shutdown.clone()));
     let mut stop = shutdown;
     tasks.spawn(async move {
-        let ended = operator.run(stop.triggered()).await;
+        let ended = Box::pin(operator.run(stop.triggered())).await;
         ended.context("the controllers failed")
     });
     tasks.spawn(async {
