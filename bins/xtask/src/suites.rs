@@ -23,15 +23,18 @@ const LAST: [&str; 2] = ["scenarios", "services"];
 pub(crate) struct Count {
     pub(crate) passed: u64,
     pub(crate) failed: u64,
+    /// Those of the passed that failed beside others before.
+    pub(crate) flaky: u64,
 }
 
 impl Count {
-    pub(crate) const PASSED: Self = Self { passed: 1, failed: 0 };
-    pub(crate) const FAILED: Self = Self { passed: 0, failed: 1 };
+    pub(crate) const PASSED: Self = Self { passed: 1, failed: 0, flaky: 0 };
+    pub(crate) const FAILED: Self = Self { passed: 0, failed: 1, flaky: 0 };
 
     pub(crate) fn add(&mut self, other: Self) {
         self.passed = self.passed.saturating_add(other.passed);
         self.failed = self.failed.saturating_add(other.failed);
+        self.flaky = self.flaky.saturating_add(other.flaky);
     }
 
     /// Parses the output of a test program; `exited_well` means exit code 0.
@@ -110,7 +113,7 @@ fn again(failed: &Failed, prepare: Prepare<'_>, count: &mut Count) -> Result<()>
     let passed = Count::of(&text, output.status.success()) == Count::PASSED;
     if passed {
         count.failed = count.failed.saturating_sub(1);
-        count.passed = count.passed.saturating_add(1);
+        count.add(Count { passed: 1, failed: 0, flaky: 1 });
         term::failure(&format!("FLAKY: {name} failed beside others and passed alone"));
     } else {
         term::failure(&format!("{name} failed twice\n{text}"));
@@ -185,7 +188,7 @@ fn test_result(line: &str) -> Option<Count> {
             .find_map(|part| part.strip_suffix(what))
             .and_then(|number| number.trim().parse().ok())
     };
-    Some(Count { passed: number(" passed")?, failed: number(" failed")? })
+    Some(Count { passed: number(" passed")?, failed: number(" failed")?, flaky: 0 })
 }
 
 #[cfg(test)]
@@ -196,7 +199,7 @@ mod tests {
     fn results_of_libtest_are_counted() {
         let line =
             "test result: FAILED. 12 passed; 3 failed; 1 ignored; 0 measured; 2 filtered out";
-        let count = Count { passed: 12, failed: 3 };
+        let count = Count { passed: 12, failed: 3, flaky: 0 };
         assert_eq!(Count::of(&format!("{line}\n"), false), count);
         assert_eq!(test_result("test a::b ... ok"), None);
         assert_eq!(Count::of("no result\n", false), Count::FAILED);
@@ -222,7 +225,7 @@ mod tests {
         };
         let test = "b".to_owned();
         for (suite, expected) in [
-            (program("passes", "ok. 1 passed; 0 failed", 0), Count::PASSED),
+            (program("passes", "ok. 1 passed; 0 failed", 0), Count { flaky: 1, ..Count::PASSED }),
             (program("fails", "FAILED. 0 passed; 1 failed", 101), Count::FAILED),
             // Nothing of that name was run.
             (program("is not there", "ok. 0 passed; 0 failed", 0), Count::FAILED),

@@ -228,8 +228,10 @@ impl<'a> Round<'a> {
         self.tally.count(&decision, acted.is_some());
         match &decision {
             Decision::Act(deeds) => self.act(machine, acted, &case.verdict, deeds).await,
-            Decision::Undo => self.undo(machine, acted, &case).await,
-            other => tell::machine(self.ctx, machine, &case, other, self.limit).await.map(drop),
+            Decision::Undo => self.undo(machine, acted, &case.verdict).await,
+            other => {
+                tell::machine(self.ctx, machine, &case.verdict, other, self.limit).await.map(drop)
+            }
         }
     }
 
@@ -277,13 +279,7 @@ impl<'a> Round<'a> {
         }
         changed?;
         let decision = Decision::Act(deeds.clone());
-        let case = Case {
-            verdict: verdict.clone(),
-            acted: None,
-            is_quarantined: false,
-            link: deeds.link.clone(),
-        };
-        tell::machine(self.ctx, &machine, &case, &decision, self.limit).await.map(drop)
+        tell::machine(self.ctx, &machine, verdict, &decision, self.limit).await.map(drop)
     }
 
     /// Withholds the key of the next boot, once for each time that the machine became untrusted.
@@ -310,8 +306,9 @@ impl<'a> Round<'a> {
         }));
         let (name, params) = (machine.name_any(), PatchParams::default());
         let written = self.ctx.objects::<Machine>().patch(&name, &params, &patch).await;
+        let written = written.map_err(|error| port_error(format!("quarantine {name}"), error))?;
         tracing::info!(machine = name, "it is quarantined as untrusted");
-        written.map_err(|error| port_error(format!("quarantine {name}"), error))
+        Ok(written)
     }
 
     /// Undoes what was done to the Node, then forgets it. A quarantine stays.
@@ -319,12 +316,13 @@ impl<'a> Round<'a> {
         &mut self,
         machine: &Machine,
         acted: Option<&ActedOn>,
-        case: &Case<'_>,
+        verdict: &Verdict,
     ) -> Result<(), PortError> {
         if let Some((name, uid)) = acted.and_then(|it| it.node.as_ref().zip(it.node_uid.as_ref())) {
             node::apply(self.ctx, name, uid, &[]).await?;
         }
-        let machine = tell::machine(self.ctx, machine, case, &Decision::Undo, self.limit).await?;
+        let machine =
+            tell::machine(self.ctx, machine, verdict, &Decision::Undo, self.limit).await?;
         write(self.ctx, &machine, json!({"actedOn": null})).await?;
         self.unsettled.remove(&machine.name_any());
         Ok(())

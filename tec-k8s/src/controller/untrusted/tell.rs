@@ -5,7 +5,7 @@ use tec_core::port::PortError;
 
 use super::super::context::Context;
 use super::super::report::conditions;
-use super::decide::{Case, Decision, Deeds, Link, Verdict};
+use super::decide::{Decision, Deeds, Link, Verdict};
 use super::write;
 use crate::api::{ConditionKind, Machine, Reason, TrustedExecutionCluster, UntrustedAction};
 use crate::render::{Component, node_rights_name};
@@ -45,14 +45,14 @@ impl Tally {
 pub(super) async fn machine(
     ctx: &Context,
     machine: &Machine,
-    case: &Case<'_>,
+    verdict: &Verdict,
     decision: &Decision,
     limit: usize,
 ) -> Result<Machine, PortError> {
     let status = machine.status.as_ref().map(|status| &status.conditions);
     let mut known = status.into_iter().flatten();
     let known = known.find(|condition| condition.type_ == ConditionKind::ActedOn.as_str());
-    let said = said(case, decision, limit).filter(|(reason, message, _)| match known {
+    let said = said(verdict, decision, limit).filter(|(reason, message, _)| match known {
         Some(known) => known.reason != reason.as_str() || known.message != *message,
         None => *decision != Decision::Clear,
     });
@@ -70,11 +70,11 @@ pub(super) async fn machine(
 }
 
 fn said(
-    case: &Case<'_>,
+    verdict: &Verdict,
     decision: &Decision,
     limit: usize,
 ) -> Option<(Reason, String, Option<Event>)> {
-    let why = match &case.verdict {
+    let why = match verdict {
         Verdict::Untrusted(why) => why.as_str(),
         // What was done before stays, and so does the message.
         _ if matches!(decision, Decision::Act(_)) => return None,
