@@ -1,6 +1,7 @@
 //! Registrations over HTTP against the minimum for a registration: one `create` of the same object by one
 //! client with the same permissions, at the same API server, in alternation.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -16,10 +17,11 @@ use tec_core::ak::AkRecord;
 use tec_core::id::MachineId;
 use tec_core::machine::{Machine, RegisteredBy};
 use tec_core::port::EntropyRng;
-use tec_core::testing::{SeededEntropy, sample};
+use tec_core::testing::{ManualClock, SeededEntropy, sample};
 use tec_e2e::kube::{ControlPlane, Server, program};
 use tec_k8s::api;
 use tec_k8s::api::TrustedExecutionCluster;
+use tec_k8s::client::KubeRegistry;
 use tec_k8s::render::Component;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
@@ -94,6 +96,9 @@ impl World {
             },
         }))?;
         clusters.create(&PostParams::default(), &cluster).await?;
+        // As the operator does.
+        let clock = Arc::new(ManualClock::new(sample::time(0)));
+        KubeRegistry::new(client.clone(), &namespace, clock).remember_again().await?;
         let start = async |component| Server::start(&plane, component, &namespace, &[]).await;
         let account = async |component| {
             let file = plane.component(component, &namespace).await?;

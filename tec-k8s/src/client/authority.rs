@@ -33,20 +33,38 @@ use crate::api::AUTHORITY;
 
 /// Entry with the record, as JSON; absent if the anchor was never part of a migration.
 const RECORD: &str = "record";
-/// Seconds for which the first of the two checks may rely on an earlier look at the record.
+/// Seconds for which the first of the two checks may rely on an earlier look at the record, and every check
+/// on what cluster objects remember.
 const FRESH: i64 = 1;
 
 /// The result of the last look at the record, and the looks under way.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     last: Mutex<Option<(Timestamp, Option<Authority>)>>,
+    remembered: Mutex<Option<Remembered>>,
     fence: Fence<Option<Authority>>,
 }
 
+/// What cluster objects remembered when the record's object, which has no record, had this version.
+#[derive(Debug)]
+struct Remembered {
+    at: Timestamp,
+    version: String,
+    record: Option<Authority>,
+}
+
 impl Seen {
-    fn lock(&self) -> MutexGuard<'_, Option<(Timestamp, Option<Authority>)>> {
+    fn last(&self) -> MutexGuard<'_, Option<(Timestamp, Option<Authority>)>> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn remembered(&self) -> MutexGuard<'_, Option<Remembered>> {
+        self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn is_fresh(at: Timestamp, now: Timestamp) -> bool {
+    at <= now && now < at.plus_seconds(FRESH)
 }
 
 /// The record in its object; `None` if it was never part of a migration.
@@ -124,7 +142,7 @@ impl KubeRegistry {
         }
         let params = PostParams::default();
         let replaced = self.authorities().replace(AUTHORITY, &params, &object).await;
-        *self.seen.lock() = None;
+        *self.seen.last() = None;
         match replaced {
             Ok(_) => Ok(true),
             Err(error) if is_conflict(&error) => Ok(false),
@@ -185,17 +203,38 @@ impl KubeRegistry {
         let object = object.map_err(|error| port_error("read the record of authority", error))?;
         let record = match object.as_ref().map(record_of).transpose()?.flatten() {
             Some(record) => Some(record),
-            None => self.remembered().await?,
+            None => self.remembered_with(object.and_then(|it| it.resource_version()), now).await?,
         };
-        *self.seen.lock() = Some((now, record));
+        *self.seen.last() = Some((now, record));
+        Ok(record)
+    }
+
+    /// What cluster objects remember while the record's object has no record. They are not asked before each
+    /// write: a change of authority always changes the version of the record's object.
+    async fn remembered_with(
+        &self,
+        version: Option<String>,
+        now: Timestamp,
+    ) -> Result<Option<Authority>, PortError> {
+        let Some(version) = version else {
+            return self.remembered().await;
+        };
+        if let Some(known) = &*self.seen.remembered()
+            && known.version == version
+            && is_fresh(known.at, now)
+        {
+            return Ok(known.record);
+        }
+        let record = self.remembered().await?;
+        *self.seen.remembered() = Some(Remembered { at: now, version, record });
         Ok(record)
     }
 
     async fn look_soon(&self) -> Result<Option<Authority>, PortError> {
         let now = self.clock.now();
-        let seen = *self.seen.lock();
+        let seen = *self.seen.last();
         match seen {
-            Some((at, record)) if at <= now && now < at.plus_seconds(FRESH) => Ok(record),
+            Some((at, record)) if is_fresh(at, now) => Ok(record),
             _ => self.look().await,
         }
     }
@@ -231,7 +270,15 @@ fn permitted(
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use http::{Request, Response, StatusCode};
+    use kube::Client;
+    use kube::client::Body;
     use serde_json::json;
+    use tec_core::testing::ManualClock;
 
     use super::*;
 
@@ -250,6 +297,54 @@ mod tests {
         assert!(record.is_alone());
         let same = founded(&object(&json!({}))).unwrap();
         assert_eq!(record, same, "its name is that of the object");
+    }
+
+    /// An API server with an object for the record, which has no record, and without cluster objects. Lists
+    /// of these are counted. Version 0 means that the object does not exist.
+    fn registry(clock: &Arc<ManualClock>) -> (KubeRegistry, Arc<AtomicU64>, Arc<AtomicU64>) {
+        let (version, lists) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let (at, listed) = (version.clone(), lists.clone());
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let version = at.load(Ordering::SeqCst);
+            let (code, answer) = if !request.uri().path().ends_with(AUTHORITY) {
+                listed.fetch_add(1, Ordering::SeqCst);
+                let list = json!({"kind": "List", "apiVersion": "v1", "metadata": {}, "items": []});
+                (StatusCode::OK, list)
+            } else if version > 0 {
+                let metadata = json!({"name": AUTHORITY, "resourceVersion": version.to_string()});
+                (StatusCode::OK, json!({"metadata": metadata}))
+            } else {
+                let status =
+                    json!({"status": "Failure", "message": "", "reason": "NotFound", "code": 404});
+                (StatusCode::NOT_FOUND, status)
+            };
+            let answer = Body::from(serde_json::to_vec(&answer).unwrap());
+            async move { Ok::<_, Infallible>(Response::builder().status(code).body(answer).unwrap()) }
+        });
+        let client = Client::new(service, "default");
+        (KubeRegistry::new(client, "default", clock.clone()), version, lists)
+    }
+
+    #[tokio::test]
+    async fn cluster_objects_are_asked_again_after_each_change_and_each_second() {
+        let clock = Arc::new(ManualClock::new(Timestamp::from_unix_seconds(1_767_225_600)));
+        let (registry, version, lists) = registry(&clock);
+        let asked = async |times| {
+            for _ in 0..3 {
+                assert_eq!(registry.look().await.unwrap(), None);
+            }
+            assert_eq!(lists.swap(0, Ordering::SeqCst), times);
+        };
+        asked(3).await;
+        version.store(1, Ordering::SeqCst);
+        asked(1).await;
+        asked(0).await;
+        version.store(2, Ordering::SeqCst);
+        asked(1).await;
+        clock.advance_seconds(1);
+        asked(1).await;
+        version.store(0, Ordering::SeqCst);
+        asked(3).await;
     }
 
     #[test]

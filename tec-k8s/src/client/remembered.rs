@@ -15,7 +15,7 @@ use tec_core::port::{PortError, PortErrorKind, chain};
 use super::authority::record_of;
 use super::error::{is_conflict, is_not_found, port_error};
 use super::{ATTEMPTS, KubeRegistry};
-use crate::api::{AUTHORITY, TrustedExecutionCluster};
+use crate::api::TrustedExecutionCluster;
 
 /// Annotation of the cluster object: the record of authority, JSON.
 const REMEMBERED: &str = "trusted-execution-clusters.io/trust-authority";
@@ -70,14 +70,13 @@ impl KubeRegistry {
     }
 
     /// Makes them remember the record in effect once more: for an object that was recreated, and one that the
-    /// last change did not reach.
+    /// last change did not reach. Creates the record's object if it does not exist.
     ///
     /// # Errors
     /// The API server fails.
     pub async fn remember_again(&self) -> Result<(), PortError> {
-        let object = self.authorities().get_opt(AUTHORITY).await.map_err(failed)?;
-        let record = object.as_ref().map(record_of).transpose()?.flatten();
-        match record.filter(|record| !record.is_alone()) {
+        let object = self.authority_object().await?;
+        match record_of(&object)?.filter(|record| !record.is_alone()) {
             Some(record) => self.remember(&record).await,
             None => Ok(()),
         }

@@ -33,8 +33,39 @@ pub(super) struct Queue<K> {
 #[derive(Debug)]
 struct State<K> {
     due: BTreeMap<K, Instant>,
+    /// Those of `due` that no worker has, in the order in which they are taken.
+    order: BTreeSet<(Instant, K)>,
     running: BTreeSet<K>,
     failures: BTreeMap<K, u32>,
+}
+
+impl<K: Clone + Ord> State<K> {
+    fn schedule(&mut self, key: K, at: Instant) {
+        if let Some(known) = self.due.get(&key).copied() {
+            if known <= at {
+                return;
+            }
+            self.order.remove(&(known, key.clone()));
+        }
+        if !self.running.contains(&key) {
+            self.order.insert((at, key.clone()));
+        }
+        self.due.insert(key, at);
+    }
+
+    fn take(&mut self) -> Option<K> {
+        let (_, key) = self.order.pop_first()?;
+        self.due.remove(&key);
+        self.running.insert(key.clone());
+        Some(key)
+    }
+
+    fn put_back(&mut self, key: &K) {
+        self.running.remove(key);
+        if let Some(at) = self.due.get(key) {
+            self.order.insert((*at, key.clone()));
+        }
+    }
 }
 
 impl<K: Clone + Ord> Queue<K> {
@@ -42,6 +73,7 @@ impl<K: Clone + Ord> Queue<K> {
         Self {
             state: Mutex::new(State {
                 due: BTreeMap::new(),
+                order: BTreeSet::new(),
                 running: BTreeSet::new(),
                 failures: BTreeMap::new(),
             }),
@@ -60,11 +92,7 @@ impl<K: Clone + Ord> Queue<K> {
     }
 
     fn schedule(&self, key: K, after: Duration) {
-        let at = Instant::now() + after;
-        let mut state = self.state();
-        let due = state.due.entry(key).or_insert(at);
-        *due = (*due).min(at);
-        drop(state);
+        self.state().schedule(key, Instant::now() + after);
         self.changed.notify_one();
     }
 
@@ -94,23 +122,16 @@ impl<K: Clone + Ord> Queue<K> {
 
     fn take(&self) -> Result<K, Option<Instant>> {
         let mut state = self.state();
-        let free = state.due.iter().filter(|(key, _)| !state.running.contains(*key));
-        let Some((key, at)) = free.min_by_key(|(_, at)| **at) else {
-            return Err(None);
-        };
-        if *at > Instant::now() {
-            return Err(Some(*at));
+        match state.order.first() {
+            Some((at, _)) if *at > Instant::now() => Err(Some(*at)),
+            _ => state.take().ok_or(None),
         }
-        let key = key.clone();
-        state.due.remove(&key);
-        state.running.insert(key.clone());
-        Ok(key)
     }
 
     /// The object was reconciled.
     pub(super) fn done(&self, key: &K, next: Next) {
         let mut state = self.state();
-        state.running.remove(key);
+        state.put_back(key);
         state.failures.remove(key);
         drop(state);
         match next {
@@ -122,7 +143,7 @@ impl<K: Clone + Ord> Queue<K> {
     /// Reconciling the object failed. Returns when it is retried.
     pub(super) fn failed(&self, key: &K) -> Duration {
         let mut state = self.state();
-        state.running.remove(key);
+        state.put_back(key);
         let failures = state.failures.entry(key.clone()).or_insert(0);
         *failures = failures.saturating_add(1);
         let factor = 1_u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX);
@@ -163,6 +184,20 @@ mod tests {
         assert!(again.is_err(), "it is being looked at");
         queue.done(&"a", Next::Wait);
         assert_eq!(queue.next().await, "a", "what happened meanwhile counts");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waited_longest_comes_first_and_who_is_needed_earlier_moves_up() {
+        let queue = queue();
+        for (key, delay) in [("late", 3), ("b", 1), ("a", 2)] {
+            queue.schedule(key, Duration::from_secs(delay));
+        }
+        queue.schedule("late", Duration::from_secs(9));
+        queue.wake("a");
+        for key in ["a", "b", "late"] {
+            assert_eq!(queue.next().await, key);
+        }
+        assert_eq!(queue.len(), 3, "all of them are being looked at");
     }
 
     #[tokio::test(start_paused = true)]
