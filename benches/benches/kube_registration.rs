@@ -28,8 +28,9 @@ use tokio::task::JoinSet;
 
 /// Deadline for a server to know its cluster.
 const SETTLED: Duration = Duration::from_secs(30);
-/// Concurrent requests.
-const CALLERS: u64 = 16;
+/// Concurrent requests: enough to keep the API server busy in both cases, although a registration waits for
+/// it twice.
+const CALLERS: u64 = 64;
 /// Minimum number of requests in a round, so that its start and end, with fewer in flight, matter little.
 const LEAST: u64 = 8 * CALLERS;
 /// Numbers of existing keys when a submission is measured; they must not matter. The environment may set the
@@ -38,7 +39,7 @@ const FEW: u64 = 100;
 const MANY: u64 = 10_000;
 const MANY_VARIABLE: &str = "TEC_BENCH_KEYS";
 /// Maximum number of keys that the rounds use, besides those that should exist.
-const SPENT: u64 = 30_000;
+const SPENT: u64 = 80_000;
 /// Pairs of rounds at each of the two numbers; odd, so that the median is one of them.
 const PAIRS: usize = 9;
 /// Keys that are accepted for one machine.
