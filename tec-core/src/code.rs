@@ -127,8 +127,7 @@ codes! {
          first boot.";
     RegisterFull = "TEC-R430", 429, "too many machines wait to be claimed",
         "The limit on machines without an attestation key was reached, so no new one is registered.",
-        "Remove unclaimed machines with `tec machine prune`, wait until they expire, or raise \
-         --max-unclaimed.";
+        "Remove unclaimed machines with `tec machine prune`, let them expire, or raise --max-unclaimed.";
     RegisterQuarantined = "TEC-R431", 429, "too many machines were claimed on first use",
         "The limit on machines admitted by trust on first use, in total or from this network, was reached. \
          The key is stored and waits for an admin (status 202, `pending`); its machine expires like any \
@@ -227,8 +226,7 @@ codes! {
         "Restore the seal key file that belongs to this store.";
     PolicyInvalid = "TEC-P400", 400, "the policy does not compile",
         "The Rego text has an error, or its package is not `policy`.",
-        "Correct the policy: the error names the line and column. `tec trustee lint` checks a policy \
-         offline.";
+        "Correct the policy: the error names line and column. `tec trustee lint` checks a policy offline.";
     TlsMaterial = "TEC-T500", 503, "the certificate or private key is unusable",
         "The file is missing or not PEM, or the certificate and the key do not belong together.",
         "Check the files. Pass both --tls-cert and --tls-key, or neither to use the built-in CA.";
@@ -260,6 +258,8 @@ codes! {
     ImageSecret = "TEC-I405", 400, "the pull secret cannot be used",
         "The file is not in the format kubernetes.io/dockerconfigjson.",
         "Create it with `kubectl create secret docker-registry`.";
+    ImageTag = "TEC-I407", 400, "the reference names no tag to follow",
+        "It has a digest, or no tag.", "Use a reference such as `registry.example/os:44`.";
     ImagePlatform = "TEC-I406", 404, "no image for this platform",
         "The index lists no image for the operating system and architecture, or several.",
         "Approve the digest of the image for the nodes' platform.";
