@@ -45,6 +45,7 @@ pub fn controller(args: &Serve) -> anyhow::Result<Controller> {
         key: args.key_secret.clone(),
         tls: args.tls_secret.clone(),
         authorities: args.ca_config_map.clone(),
+        copies: args.component_namespaces.clone(),
         revocations: args.nats_revocations.clone(),
     };
     let kubernetes = Http::new(target(args)?, KUBERNETES_DEADLINE);
@@ -69,6 +70,7 @@ pub fn controller(args: &Serve) -> anyhow::Result<Controller> {
             certificate: Arc::clone(&certificate),
             url: args.nats_url.clone(),
             event_replicas: args.event_replicas,
+            user_life: Duration::from_secs(args.user_seconds.into()),
             pushed: Mutex::default(),
         },
         passwords: Passwords {

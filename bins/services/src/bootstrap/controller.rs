@@ -8,15 +8,17 @@ use anyhow::Context as _;
 use axum::Router;
 use tec_core::plan;
 use tec_core::port::{Clock, Entropy, EntropyRng, chain};
-use tec_core::secret::SecretArray;
+use tec_core::secret::{SecretArray, SecretBytes};
 use tec_core::service::Fatal;
 use tec_core::service::vault::{
-    BringUp, Event, Fresh, Ordinal, Outcome, Platform, RootPart, Setup, SetupEnd, SetupEvent,
+    BringUp, Event, Fresh, Ordinal, Outcome, Platform, Rekey, RootPart, SealKind, Setup, SetupEnd,
+    SetupEvent, Stage,
 };
 use tec_core::time::Timestamp;
 use tec_k8s::service;
 use tec_k8s::service::{
-    Bootstrap, BringUpShell, Cluster, Disk, Peers, Settings, SetupShell, Standing, Vault, Warning,
+    Bootstrap, BringUpShell, Cluster, Disk, Peers, Replaceable, Settings, SetupShell, Standing,
+    Vault, Warning,
 };
 use tec_support::certificate::Certificate;
 use tec_support::serve::Shutdown;
@@ -36,8 +38,9 @@ const REVOCATIONS: Duration = Duration::from_secs(2);
 const MENDED: Duration = Duration::from_secs(5);
 /// Interval between warnings that an authority expires soon.
 const NOTICES: i64 = 24 * 60 * 60;
-/// Reason of the Event for programs.
+/// Reasons of Events for programs.
 const AUTHORITY_ENDS: &str = "AuthorityEndsSoon";
+const AUTHORITIES_PUBLISHED: &str = "AuthoritiesPublished";
 /// Shortest interval between renewals.
 const SHORTEST: Duration = Duration::from_secs(1);
 
@@ -89,8 +92,21 @@ pub struct Controller {
 pub struct Round {
     /// How long until the next round is due.
     pub next: Duration,
-    /// The authorities, in PEM.
+    /// The authorities that everyone trusts, in PEM.
     pub authorities: String,
+    /// Those of them that sign.
+    pub signers: String,
+    /// How far their replacement has come.
+    pub stage: Stage,
+}
+
+/// What was reported about the authorities.
+#[derive(Debug, Default)]
+struct Told {
+    /// When the last warning about their end was.
+    ends: Option<Timestamp>,
+    /// The last stage of their replacement.
+    stage: Option<Stage>,
 }
 
 /// Why a round ended without a certificate.
@@ -151,15 +167,18 @@ impl Controller {
             self.bring_up(root_part).await?;
             root_part = RootPart::IfChanged;
             match self.set_up().await? {
-                SetupEnd::Ready { token, token_life, tls } => {
+                SetupEnd::Ready { token, token_life, tls, trusted, stage, signers } => {
                     self.certificate
                         .replace(tls.chain.as_bytes(), &tls.key)
                         .map_err(|error| RoundError::Certificate(error.into()))?;
-                    self.standing.replace(token);
+                    self.rekey(token.duplicate("two parts of this use it")).await;
+                    self.standing.replace(token, &trusted, signers);
                     let next = tls.renew_after(self.clock.now()).min(token_life * 2 / 3);
                     return Ok(Round {
                         next: next.clamp(SHORTEST, LOOK),
-                        authorities: tls.authorities,
+                        authorities: trusted,
+                        signers: tls.authorities,
+                        stage,
                     });
                 }
                 SetupEnd::Sealed => {
@@ -206,10 +225,7 @@ impl Controller {
             Fresh { key: SecretArray::random(&mut rng), seed: SecretArray::random(&mut rng) };
         let mut plan = BringUp::new(self.platform.clone(), self.ordinal, root_part, fresh)
             .with_sealed(self.sealing.of(instance));
-        let cluster = Arc::clone(&self.cluster);
-        let disk = Arc::clone(&self.disk);
-        let peers = Arc::clone(&self.peers);
-        let mut shell = BringUpShell::new(self.vault.clone(), cluster, disk, peers);
+        let mut shell = self.shell();
         plan::run(&mut plan, Event::Start, &mut shell).await;
         match shell.end() {
             Some(Ok(Outcome::Up)) => {
@@ -231,9 +247,31 @@ impl Controller {
     async fn set_up(&self) -> Result<SetupEnd, RoundError> {
         let mut plan = Setup::new(self.platform.clone());
         let cluster = Arc::clone(&self.cluster);
-        let mut shell = SetupShell::new(self.vault.clone(), cluster, self.token.clone());
+        let (vault, clock) = (self.vault.clone(), Arc::clone(&self.clock));
+        let mut shell = SetupShell::new(vault, cluster, self.token.clone(), clock);
         plan::run(&mut plan, SetupEvent::Start, &mut shell).await;
         shell.into_end().ok_or(RoundError::NoOutcome)
+    }
+
+    /// Replaces the vault's key, if that is requested or began. The vault serves all the time; what fails is
+    /// continued in the next round.
+    async fn rekey(&self, token: SecretBytes) {
+        if self.ordinal == Ordinal::Follower || self.platform.seal != SealKind::Shamir {
+            return;
+        }
+        let seed = SecretArray::random(&mut EntropyRng::new(&*self.entropy));
+        let mut plan = Rekey::new(self.platform.clone(), token, seed);
+        let mut shell = self.shell();
+        plan::run(&mut plan, Event::Start, &mut shell).await;
+        if let Some(Ok(Outcome::WithoutKey(fatal))) = shell.end() {
+            tracing::error!(code = %fatal.code(), "the vault will not open with its stored key");
+            self.warn(fatal, "the vault serves, but will not open after its next start").await;
+        }
+    }
+
+    fn shell(&self) -> BringUpShell {
+        let (cluster, disk) = (Arc::clone(&self.cluster), Arc::clone(&self.disk));
+        BringUpShell::new(self.vault.clone(), cluster, disk, Arc::clone(&self.peers))
     }
 
     /// Runs rounds until shutdown.
@@ -241,7 +279,7 @@ impl Controller {
     /// # Errors
     /// [`RoundError`].
     pub async fn keep(&self, mut shutdown: Shutdown) -> Result<(), RoundError> {
-        let mut told = None;
+        let mut told = Told::default();
         loop {
             tokio::select! {
                 () = shutdown.triggered() => return Ok(()),
@@ -251,7 +289,7 @@ impl Controller {
     }
 
     /// One round, and the wait until the next.
-    async fn once(&self, told: &mut Option<Timestamp>) -> Result<(), RoundError> {
+    async fn once(&self, told: &mut Told) -> Result<(), RoundError> {
         match self.health.during(self.round()).await {
             Ok(round) => {
                 let next_seconds = round.next.as_secs();
@@ -275,16 +313,31 @@ impl Controller {
         }
     }
 
-    /// Warns about an authority that expires soon, once a day; `told` is the time of the last warning.
-    async fn tell_of_authorities(&self, round: &Round, told: &mut Option<Timestamp>) {
+    /// Requests other authorities if they expire in less than a year, warns once a day if that did not help,
+    /// and reports those that are published.
+    async fn tell_of_authorities(&self, round: &Round, told: &mut Told) {
         let now = self.clock.now();
+        if round.stage == Stage::Stable && authority::is_due(&round.signers, now) {
+            tracing::info!("the authorities are old: others are requested");
+            if let Err(error) = self.cluster.request(Replaceable::Authorities).await {
+                tracing::warn!(error = %chain(&error), "cannot request other authorities");
+            }
+        }
+        if told.stage.replace(round.stage) != Some(round.stage) {
+            tracing::info!(stage = ?round.stage, "the authorities are in this stage");
+            if round.stage == Stage::Published {
+                let message = "new CA certificates are published beside the old ones, and will \
+                               sign: see \"Other authorities\" in the reference of services-bootstrap";
+                self.event(AUTHORITIES_PUBLISHED.to_owned(), message.to_owned()).await;
+            }
+        }
         let age = |told: Timestamp| now.unix_seconds().saturating_sub(told.unix_seconds());
-        let is_due = told.is_none_or(|told| age(told) >= NOTICES);
+        let is_due = told.ends.is_none_or(|told| age(told) >= NOTICES);
         let notice = authority::notice(&round.authorities, now);
         if let Some(message) = notice.filter(|_| is_due) {
-            tracing::warn!(notice = message, "an authority has to be renewed");
+            tracing::warn!(notice = message, "an authority expires soon");
             self.event(AUTHORITY_ENDS.to_owned(), message).await;
-            *told = Some(now);
+            told.ends = Some(now);
         }
     }
 
@@ -326,21 +379,37 @@ impl Controller {
 
     async fn tell_nats(&self, round: &Round) {
         // Once per round: a server that lost its volume has no stream.
-        let mut stores = false;
+        let (mut stores, mut is_signed) = (false, false);
         loop {
             if let Err(error) = self.accounts.ensure(&round.authorities).await {
                 let error = format!("{error:#}");
                 tracing::warn!(error, "NATS does not know yet who is shut out");
-            } else if !stores {
-                let ensured = self.accounts.ensure_events(&round.authorities).await;
-                stores = ensured.is_ok();
-                if let Err(error) = ensured {
-                    let error = format!("{error:#}");
-                    tracing::warn!(error, "NATS does not store events yet");
-                }
+            } else {
+                is_signed = is_signed || self.replace_signers(round).await;
+                stores = stores || self.ensure_events(round).await;
             }
             tokio::time::sleep(REVOCATIONS).await;
         }
+    }
+
+    /// Returns whether it is done.
+    async fn replace_signers(&self, round: &Round) -> bool {
+        let succeeded = self.accounts.succeed(&round.authorities).await;
+        if let Err(error) = &succeeded {
+            let error = format!("{error:#}");
+            tracing::warn!(error, "the keys that sign for NATS may not be replaced yet");
+        }
+        succeeded.is_ok()
+    }
+
+    /// Returns whether it is done.
+    async fn ensure_events(&self, round: &Round) -> bool {
+        let ensured = self.accounts.ensure_events(&round.authorities).await;
+        if let Err(error) = &ensured {
+            let error = format!("{error:#}");
+            tracing::warn!(error, "NATS does not store events yet");
+        }
+        ensured.is_ok()
     }
 }
 

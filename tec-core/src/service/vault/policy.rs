@@ -51,15 +51,20 @@ fn controller() -> String {
         ("sys/policies/acl/*".to_owned(), "read"),
         ("auth/kubernetes/config".to_owned(), "read"),
         ("auth/kubernetes/role/*".to_owned(), "read"),
+        // Another key needs the current one: this alone cannot replace it.
+        ("sys/rotate/root/init".to_owned(), "create, read, update, delete"),
+        ("sys/rotate/root/update".to_owned(), "create, update"),
+        ("sys/rotate/root/verify".to_owned(), "create, read, update"),
         (format!("{root}/issuer/*"), "read"),
         (format!("{root}/root/generate/internal"), "create, update"),
-        (format!("{root}/root/sign-intermediate"), "create, update"),
+        (format!("{root}/issuer/+/sign-intermediate"), "create, update"),
         (format!("{intermediate}/*"), "create, read, update, list"),
         (format!("{}/*", MOUNTS.systems), "create, read, update, list"),
         (format!("{}/*", MOUNTS.environments), "create, read, update, list"),
         (format!("{}/data/*", MOUNTS.opensearch), "create, read, update"),
         // One segment only: `keys/<name>/config` could make a key exportable.
         (format!("{nats}/keys/+"), "create, read, update"),
+        (format!("{nats}/keys/+/rotate"), "create, update"),
         (format!("{nats}/sign/+"), "create, update"),
         (format!("{nats}/random/+"), "create, update"),
     ];
