@@ -7,6 +7,7 @@
     reason = "clippy takes helpers of tests for library code"
 )]
 
+mod backup;
 mod bring_up;
 mod certificates;
 mod events;

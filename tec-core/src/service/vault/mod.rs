@@ -30,8 +30,10 @@ pub mod password;
 mod platform;
 mod policy;
 mod progress;
+pub mod restore;
 mod root;
 mod setup;
+pub mod snapshot;
 mod wrap;
 
 pub use self::bring_up::BringUp;

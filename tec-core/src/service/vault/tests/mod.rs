@@ -1,4 +1,5 @@
 mod fake;
+mod restore;
 mod world;
 
 use proptest::prelude::any;
