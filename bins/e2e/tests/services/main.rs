@@ -10,6 +10,7 @@
 mod backup;
 mod bring_up;
 mod certificates;
+mod disks;
 mod events;
 mod first_pod;
 mod health;
@@ -22,6 +23,7 @@ mod raft;
 mod rotation;
 mod sealed;
 mod secrets;
+mod small_disk;
 mod static_seal;
 mod telemetry;
 mod vault;
