@@ -19,6 +19,7 @@ mod logins;
 mod manifests;
 mod nats;
 mod opensearch;
+mod outage;
 mod raft;
 mod rotation;
 mod sealed;
