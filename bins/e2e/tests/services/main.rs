@@ -27,4 +27,5 @@ mod secrets;
 mod small_disk;
 mod static_seal;
 mod telemetry;
+mod upgrade;
 mod vault;
