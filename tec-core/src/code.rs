@@ -4,7 +4,9 @@
 //! explain`. Each code has a page `docs/errors/<code>.md`, which `cargo xtask codegen` writes from
 //! this table.
 
-use std::fmt;
+mod text;
+
+pub use self::text::UnknownCodeError;
 
 /// Base URL of the pages.
 const PAGES: &str = "https://github.com/trusted-execution-clusters/tec/blob/main/docs/errors/";
@@ -576,27 +578,20 @@ codes! {
     VaultConflict = "TEC-V517", 409, "unexpected object in the vault",
         "Someone changed an engine, an authority or a key in a way that cannot be undone without loss.",
         "The log names the object: restore it manually, or move it away so that it is created again.";
+    VaultSnapshotBroken = "TEC-V530", 400, "the vault's snapshot cannot be used",
+        "The file is truncated, was altered, or is not a snapshot of OpenBao. Nothing was restored.",
+        "Copy the file again and compare its length, or use another snapshot.";
+    VaultSnapshotForeign = "TEC-V531", 409, "the wrapped key does not open the vault's snapshot",
+        "Snapshot and wrapped key belong to different vaults, or the vault's own key was replaced between \
+         them. The vault is empty again.",
+        "Use the wrapped key that was written together with the snapshot: it has the same name, with the \
+         ending `.key`.";
+    VaultNotEmpty = "TEC-V532", 409, "a snapshot is restored into an empty vault only",
+        "The vault is initialized, its volume has a wrapped key, its seal is not Shamir, or the Secret does \
+         not come from a backup. Nothing was changed.",
+        "Create the Secret with the wrapping key from the backup before you install the chart, so that the \
+         vault stays empty. To replace a vault that is in use, delete its volume and its Secret first.";
 }
-
-impl fmt::Display for Code {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl std::str::FromStr for Code {
-    type Err = UnknownCodeError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::ALL.iter().copied().find(|code| code.as_str() == text).ok_or(UnknownCodeError)
-    }
-}
-
-/// The string is not a known code.
-#[derive(Debug, thiserror::Error)]
-#[error("unknown error code")]
-#[non_exhaustive]
-pub struct UnknownCodeError;
 
 #[cfg(test)]
 mod tests {

@@ -24,8 +24,10 @@ mod keep_alive;
 mod keys;
 mod minter;
 mod object;
+mod restore;
 mod shell;
 mod standing;
+mod stream;
 mod vault;
 mod visit;
 
@@ -40,6 +42,7 @@ pub use self::grpc::{NAME, descriptors, service};
 pub use self::http::{Http, HttpError, Reply, Target};
 pub use self::keys::Keys;
 pub use self::minter::{ACCOUNTS, KeptUser, Minted, Minter, OPERATOR};
+pub use self::restore::RestoreShell;
 pub use self::shell::{BringUpShell, Peers, SetupShell};
 pub use self::standing::{Settings, Standing};
 pub use self::vault::Vault;

@@ -60,22 +60,26 @@ impl BringUpShell {
 
     async fn reset(&self) -> Event {
         tracing::warn!("the vault's key was lost before it held anything: it begins anew");
-        if let Err(error) = self.disk.request_reset() {
-            return io_failed("ask for a reset", &error);
-        }
-        for _ in 0..POLLS {
-            match self.disk.is_reset_pending() {
-                Ok(false) => return Event::Done,
-                Ok(true) => tokio::time::sleep(POLL).await,
-                Err(error) => return io_failed("look at a reset", &error),
-            }
-        }
-        // Nobody carries it out now. Whoever does later may find a vault in use.
-        match self.disk.withdraw_reset() {
-            Ok(()) => Event::Failed,
-            Err(error) => io_failed("take back a reset", &error),
+        match reset(&*self.disk).await {
+            Ok(true) => Event::Done,
+            Ok(false) => Event::Failed,
+            Err(error) => io_failed("reset the vault", &error),
         }
     }
+}
+
+/// Has the vault's storage emptied. Returns whether it was: a request that nobody carries out is withdrawn.
+pub(super) async fn reset(disk: &dyn Disk) -> std::io::Result<bool> {
+    disk.request_reset()?;
+    for _ in 0..POLLS {
+        if !disk.is_reset_pending()? {
+            return Ok(true);
+        }
+        tokio::time::sleep(POLL).await;
+    }
+    // Whoever carries it out later may find a vault in use.
+    disk.withdraw_reset()?;
+    Ok(false)
 }
 
 fn io_failed(what: &'static str, error: &std::io::Error) -> Event {

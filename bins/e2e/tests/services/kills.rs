@@ -167,8 +167,8 @@ struct Guarded {
     _guard: JoinSet<anyhow::Result<()>>,
 }
 
-async fn guarded() -> Guarded {
-    let stage = Stage::prepare(Cluster::shared().await.unwrap(), &Seal::Shamir).unwrap();
+/// Starts a vault as in its pod; it ends with the set.
+pub(crate) async fn guard(stage: &Stage) -> JoinSet<anyhow::Result<()>> {
     let command = stage.bao.command_with_log(&stage.logs).unwrap();
     let volume = Volume::new(stage.path("volume"));
     let storage = stage.bao.storage();
@@ -179,6 +179,12 @@ async fn guarded() -> Guarded {
         guard::run(&command, &storage, &volume, shutdown).await
     });
     stage.bao.wait().await.unwrap();
+    guard
+}
+
+async fn guarded() -> Guarded {
+    let stage = Stage::prepare(Cluster::shared().await.unwrap(), &Seal::Shamir).unwrap();
+    let guard = guard(&stage).await;
     let controller = stage.controller(&[]).await.unwrap();
     Guarded { stage, controller, _guard: guard }
 }

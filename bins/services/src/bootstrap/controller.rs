@@ -28,6 +28,7 @@ use crate::bootstrap::authority;
 use crate::bootstrap::health::Health;
 use crate::bootstrap::passwords::Passwords;
 use crate::bootstrap::sealing::{Instance, Sealing};
+use crate::bootstrap::snapshots::{SnapshotError, Snapshots, Step};
 
 /// Longest interval between checks for drift.
 const LOOK: Duration = Duration::from_mins(5);
@@ -41,6 +42,10 @@ const NOTICES: i64 = 24 * 60 * 60;
 /// Reasons of Events for programs.
 const AUTHORITY_ENDS: &str = "AuthorityEndsSoon";
 const AUTHORITIES_PUBLISHED: &str = "AuthoritiesPublished";
+/// Reason of the Event for a snapshot that was not taken.
+const SNAPSHOT_FAILED: &str = "SnapshotFailed";
+/// Interval between checks for whether a snapshot is due, and wait after one that failed.
+const SNAPSHOTS: (Duration, Duration) = (Duration::from_mins(1), Duration::from_mins(5));
 /// Shortest interval between renewals.
 const SHORTEST: Duration = Duration::from_secs(1);
 
@@ -82,6 +87,8 @@ pub struct Controller {
     pub accounts: Accounts,
     /// Passwords of a running OpenSearch.
     pub passwords: Passwords,
+    /// Snapshots of the vault, if they are requested.
+    pub snapshots: Option<Snapshots>,
     /// Whether callers may be routed here.
     pub health: Health,
 }
@@ -367,6 +374,54 @@ impl Controller {
         });
         // Both can be dropped at any await.
         let _ = tokio::time::timeout(round.next, told).await;
+    }
+
+    /// Takes snapshots when they are due, for as long as it is polled. Returns immediately if none are
+    /// requested.
+    pub async fn keep_snapshots(&self) {
+        let Some(snapshots) = &self.snapshots else {
+            return;
+        };
+        let age_hours = snapshots.age().map(|age| age.as_secs() / 3600);
+        let directory = snapshots.directory.display();
+        tracing::info!(%directory, age_hours, "snapshots of the vault are taken");
+        let mut told = None;
+        loop {
+            let wait = match snapshots.ensure().await {
+                Ok(Step::Taken { name, bytes }) => {
+                    tracing::info!(name, bytes, "a snapshot of the vault was taken");
+                    SNAPSHOTS.0
+                }
+                Ok(_) => SNAPSHOTS.0,
+                Err(error) => {
+                    self.tell_of_snapshot(snapshots, &error, &mut told).await;
+                    SNAPSHOTS.1
+                }
+            };
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// Warns about a snapshot that was not taken; with an Event, once a day.
+    async fn tell_of_snapshot(
+        &self,
+        snapshots: &Snapshots,
+        error: &SnapshotError,
+        told: &mut Option<Timestamp>,
+    ) {
+        let (error, now) = (chain(error), self.clock.now());
+        let age_hours = snapshots.age().map(|age| age.as_secs() / 3600);
+        tracing::warn!(error, age_hours, "no snapshot of the vault was taken");
+        let age = |told: Timestamp| now.unix_seconds().saturating_sub(told.unix_seconds());
+        if told.is_none_or(|told| age(told) >= NOTICES) {
+            let latest = match age_hours {
+                Some(hours) => format!("the latest one is {hours} hours old"),
+                None => "there is none".to_owned(),
+            };
+            let message = format!("cannot take a snapshot of the vault, {latest}: {error}");
+            self.event(SNAPSHOT_FAILED.to_owned(), message).await;
+            *told = Some(now);
+        }
     }
 
     async fn tell_opensearch(&self, round: &Round) {

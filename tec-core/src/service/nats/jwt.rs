@@ -175,7 +175,7 @@ const KNOWN: u64 = 120_000_000_000;
 /// Retention of events, in nanoseconds: one day.
 const KEPT: u64 = 86_400_000_000_000;
 /// Maximum size of all stored events, in bytes.
-const KEPT_BYTES: u64 = 512 << 20;
+pub(super) const KEPT_BYTES: u64 = 512 << 20;
 
 /// The event stream, replicated on this many servers.
 pub fn events_stream(replicas: u32) -> Value {

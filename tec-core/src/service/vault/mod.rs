@@ -32,8 +32,10 @@ mod platform;
 mod policy;
 mod progress;
 mod rekey;
+pub mod restore;
 mod root;
 mod setup;
+pub mod snapshot;
 mod succession;
 mod wrap;
 

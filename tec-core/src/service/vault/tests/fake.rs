@@ -57,6 +57,18 @@ impl FakeVault {
         *self = Self { inits, tokens, ..Self::default() };
     }
 
+    /// Takes a snapshot of this vault, and closes: its key is another one now.
+    pub(super) fn take(&mut self, request: &Request, snapshot: Self) -> Response {
+        let token = request.token.as_ref().unwrap();
+        let token = String::from_utf8(token.expose("fake").to_vec()).unwrap();
+        if self.sealed || !self.roots.contains(&token) {
+            return refuse(403, "permission denied");
+        }
+        let (inits, tokens) = (self.inits, self.tokens);
+        *self = Self { inits, tokens, sealed: true, ..snapshot };
+        Response::new(204, Vec::new())
+    }
+
     pub(super) fn answer(&mut self, request: &Request) -> Response {
         let body = request
             .body
@@ -95,7 +107,8 @@ impl FakeVault {
     }
 
     fn flags(&self) -> Value {
-        json!({"initialized": self.key.is_some(), "sealed": self.key.is_none() || self.sealed})
+        let sealed = self.key.is_none() || self.sealed;
+        json!({"initialized": self.key.is_some(), "sealed": sealed, "type": "shamir"})
     }
 
     fn status(&self) -> Response {

@@ -1,5 +1,6 @@
 mod fake;
 mod rekey;
+mod restore;
 mod succession;
 mod world;
 
