@@ -143,6 +143,7 @@ pub fn cluster_of_restore(args: &Restore) -> anyhow::Result<ApiServer> {
         tls: String::new(),
         authorities: String::new(),
         revocations: String::new(),
+        copies: Vec::new(),
     };
     let kubernetes = Http::new(kubernetes, KUBERNETES_DEADLINE);
     Ok(ApiServer::new(kubernetes, args.kubernetes_token.clone(), names))

@@ -61,7 +61,8 @@ impl Keyring {
         }
     }
 
-    fn parse(plain: &SecretBytes) -> Option<Self> {
+    /// Reads the unwrapped file.
+    pub(super) fn parse(plain: &SecretBytes) -> Option<Self> {
         let text = std::str::from_utf8(plain.expose("to read the keys")).ok()?;
         let is_serial = |line: &&str| line.starts_with(SERIAL);
         let serial = match text.lines().find(is_serial) {

@@ -25,6 +25,7 @@ use serde::Deserialize;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
+use super::keyring::Keyring;
 use super::{
     AesSecret, Binding, Progress, Request, Response, Rotation, Verdict, WrappedKey, answer,
 };
@@ -156,8 +157,10 @@ pub struct Restore {
     is_on_volume: bool,
     is_noted: bool,
     progress: Option<Progress>,
-    /// The key of the snapshot.
-    key: Option<SecretBytes>,
+    /// The keys of the snapshot.
+    keys: Option<Keyring>,
+    /// How often the vault of the snapshot refused one of them.
+    refusals: u32,
     /// The root token of the vault before it took the snapshot.
     root: Option<SecretBytes>,
 }
@@ -251,7 +254,8 @@ impl Restore {
             is_on_volume: false,
             is_noted: false,
             progress: None,
-            key: None,
+            keys: None,
+            refusals: 0,
             root: None,
         }
     }
@@ -383,10 +387,10 @@ impl Restore {
         let Some(secret) = secret else {
             return self.finish(Err(RestoreError::SecretMissing));
         };
-        let Some(key) = self.open(&secret) else {
+        let Some(keys) = self.open(&secret) else {
             return self.finish(Err(RestoreError::KeyBroken));
         };
-        self.key = Some(key);
+        self.keys = Some(keys);
         let progress = secret.progress;
         match (found, &progress) {
             // The controller would initialize the vault at the same time.
@@ -402,23 +406,24 @@ impl Restore {
         }
     }
 
-    fn open(&self, secret: &AesSecret) -> Option<SecretBytes> {
+    fn open(&self, secret: &AesSecret) -> Option<Keyring> {
         let wrapped = WrappedKey::parse(&self.wrapped).ok()?;
         let open = |key, key_id| {
             let (namespace, stateful_set) = (&*self.namespace, &*self.stateful_set);
             wrapped.open(key, &Binding { namespace, stateful_set, key_id }).ok()
         };
-        open(&secret.key, &secret.key_id).or_else(|| match &secret.rotation {
+        let plain = open(&secret.key, &secret.key_id).or_else(|| match &secret.rotation {
             Rotation::Under { key, key_id } => open(key, key_id),
             Rotation::None | Rotation::Wanted => None,
-        })
+        })?;
+        Keyring::parse(&plain)
     }
 
     /// Opening a vault that is open changes nothing.
     fn unseal(&mut self) -> Effect {
-        match &self.key {
-            Some(key) => {
-                let request = unseal(key);
+        match &self.keys {
+            Some(keys) => {
+                let request = unseal(keys.candidate(self.refusals));
                 self.call(Phase::Unsealing, request)
             }
             None => self.pause(Resume::Begin),
@@ -466,9 +471,7 @@ impl Restore {
             (Phase::Unsealing, Ok(Seal { sealed: false, .. }), _) => {
                 self.call(Phase::Ready, Request::get("sys/health"))
             }
-            (Phase::Unsealing, _, Verdict::Invalid) => {
-                self.reset(After::Fail(RestoreError::Foreign))
-            }
+            (Phase::Unsealing, _, Verdict::Invalid) => self.refused(),
             (Phase::Unsealing, ..) => self.pause(Resume::Unsealing),
             (Phase::Ready, _, Verdict::Good) => match self.progress.clone() {
                 Some(from) => {
@@ -478,6 +481,17 @@ impl Restore {
             },
             (Phase::Ready, ..) => self.pause(Resume::Ready),
             _ => self.pause(Resume::Closing),
+        }
+    }
+
+    /// A snapshot that was taken while the vault's key was replaced opens with either of two.
+    fn refused(&mut self) -> Effect {
+        self.refusals += 1;
+        let has_next = self.keys.as_ref().is_some_and(|keys| keys.next.is_some());
+        if has_next && self.refusals == 1 {
+            self.unseal()
+        } else {
+            self.reset(After::Fail(RestoreError::Foreign))
         }
     }
 }

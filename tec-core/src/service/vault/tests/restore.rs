@@ -2,11 +2,13 @@ use proptest::prelude::any;
 use proptest::proptest;
 use serde_json::json;
 
+use super::super::keyring::{Nonces, Opened};
 use super::super::restore::{Effect, Event, Restore, RestoreError};
-use super::super::{AesSecret, Progress, Rotation};
+use super::super::{AesSecret, Progress, Rotation, Wish};
 use super::fake::FakeVault;
+use super::world::platform;
 use super::{LIMIT, up};
-use crate::secret::SecretArray;
+use crate::secret::{SecretArray, SecretBytes};
 use crate::testing::{Mishap, World, crash_everywhere, run_plan, seeded_mishaps};
 
 /// An object of the vault whose snapshot is restored.
@@ -63,7 +65,7 @@ impl World for Target {
             Effect::ReadSecret => {
                 Event::Secret(self.secret.clone().map(|(key, key_id, progress)| {
                     let (key, rotation) = (SecretArray::new(key), Rotation::None);
-                    AesSecret { key, key_id, progress, rotation }
+                    AesSecret { key, key_id, progress, rotation, vault_key: Wish::None }
                 }))
             }
             Effect::Call(request) => Event::Answered(self.vault.answer(&request)),
@@ -191,6 +193,30 @@ fn a_snapshot_of_another_vault_leaves_the_vault_empty() {
     let target = target.run();
     assert_refused(&target, RestoreError::Foreign);
     assert_eq!((target.vault.key, target.file), (None, None));
+}
+
+/// The file while another key replaces that of the vault.
+fn with_next(target: &Target, next: &str) -> Vec<u8> {
+    let (key, key_id, progress) = target.secret.clone().unwrap();
+    let (key, rotation) = (SecretArray::new(key), Rotation::None);
+    let secret = AesSecret { key, key_id, progress, rotation, vault_key: Wish::None };
+    let keys = Opened::of(&target.wrapped, &platform(), Some(&secret)).keyring().unwrap();
+    let keys = keys.then(&keys.first, Some(SecretBytes::new(next.as_bytes().to_vec())));
+    let mut nonces = Nonces::new(SecretArray::new([7; 32]));
+    keys.wrap(&platform(), &secret, &mut nonces).unwrap()
+}
+
+#[test]
+fn a_snapshot_taken_while_the_key_was_replaced_opens_with_either_key_and_with_no_other() {
+    let restored = |key: Option<&str>| {
+        let mut target = Target::new();
+        target.wrapped = with_next(&target, "next");
+        target.snapshot.key = key.map(str::to_owned).or(target.snapshot.key);
+        target.run()
+    };
+    assert_restored(&restored(None));
+    assert_restored(&restored(Some("next")));
+    assert_refused(&restored(Some("other")), RestoreError::Foreign);
 }
 
 #[test]
