@@ -4,7 +4,9 @@
 //! explain`. Each code has a page `docs/errors/<code>.md`, which `cargo xtask codegen` writes from
 //! this table.
 
-use std::fmt;
+mod text;
+
+pub use self::text::UnknownCodeError;
 
 /// Base URL of the pages.
 const PAGES: &str = "https://github.com/trusted-execution-clusters/tec/blob/main/docs/errors/";
@@ -127,8 +129,7 @@ codes! {
          first boot.";
     RegisterFull = "TEC-R430", 429, "too many machines wait to be claimed",
         "The limit on machines without an attestation key was reached, so no new one is registered.",
-        "Remove unclaimed machines with `tec machine prune`, wait until they expire, or raise \
-         --max-unclaimed.";
+        "Remove unclaimed machines with `tec machine prune`, let them expire, or raise --max-unclaimed.";
     RegisterQuarantined = "TEC-R431", 429, "too many machines were claimed on first use",
         "The limit on machines admitted by trust on first use, in total or from this network, was reached. \
          The key is stored and waits for an admin (status 202, `pending`); its machine expires like any \
@@ -227,8 +228,7 @@ codes! {
         "Restore the seal key file that belongs to this store.";
     PolicyInvalid = "TEC-P400", 400, "the policy does not compile",
         "The Rego text has an error, or its package is not `policy`.",
-        "Correct the policy: the error names the line and column. `tec trustee lint` checks a policy \
-         offline.";
+        "Correct the policy: the error names line and column. `tec trustee lint` checks a policy offline.";
     TlsMaterial = "TEC-T500", 503, "the certificate or private key is unusable",
         "The file is missing or not PEM, or the certificate and the key do not belong together.",
         "Check the files. Pass both --tls-cert and --tls-key, or neither to use the built-in CA.";
@@ -260,6 +260,8 @@ codes! {
     ImageSecret = "TEC-I405", 400, "the pull secret cannot be used",
         "The file is not in the format kubernetes.io/dockerconfigjson.",
         "Create it with `kubectl create secret docker-registry`.";
+    ImageTag = "TEC-I407", 400, "the reference names no tag to follow",
+        "It has a digest, or no tag.", "Use a reference such as `registry.example/os:44`.";
     ImagePlatform = "TEC-I406", 404, "no image for this platform",
         "The index lists no image for the operating system and architecture, or several.",
         "Approve the digest of the image for the nodes' platform.";
@@ -576,27 +578,20 @@ codes! {
     VaultConflict = "TEC-V517", 409, "unexpected object in the vault",
         "Someone changed an engine, an authority or a key in a way that cannot be undone without loss.",
         "The log names the object: restore it manually, or move it away so that it is created again.";
+    VaultSnapshotBroken = "TEC-V530", 400, "the vault's snapshot cannot be used",
+        "The file is truncated, was altered, or is not a snapshot of OpenBao. Nothing was restored.",
+        "Copy the file again and compare its length, or use another snapshot.";
+    VaultSnapshotForeign = "TEC-V531", 409, "the wrapped key does not open the vault's snapshot",
+        "Snapshot and wrapped key belong to different vaults, or the vault's own key was replaced between \
+         them. The vault is empty again.",
+        "Use the wrapped key that was written together with the snapshot: it has the same name, with the \
+         ending `.key`.";
+    VaultNotEmpty = "TEC-V532", 409, "a snapshot is restored into an empty vault only",
+        "The vault is initialized, its volume has a wrapped key, its seal is not Shamir, or the Secret does \
+         not come from a backup. Nothing was changed.",
+        "Create the Secret with the wrapping key from the backup before you install the chart, so that the \
+         vault stays empty. To replace a vault that is in use, delete its volume and its Secret first.";
 }
-
-impl fmt::Display for Code {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl std::str::FromStr for Code {
-    type Err = UnknownCodeError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::ALL.iter().copied().find(|code| code.as_str() == text).ok_or(UnknownCodeError)
-    }
-}
-
-/// The string is not a known code.
-#[derive(Debug, thiserror::Error)]
-#[error("unknown error code")]
-#[non_exhaustive]
-pub struct UnknownCodeError;
 
 #[cfg(test)]
 mod tests {

@@ -11,7 +11,7 @@ use clap::Parser as _;
 use kube::Client;
 use tec_core::port::{Clock, Entropy};
 use tec_k8s::controller::{Operator, Parts};
-use tec_operator::{FedTrust, Maker, RegistryLabels};
+use tec_operator::{FedTrust, Maker, RegistryLabels, RegistryTags};
 use tec_support::listen::{Limits, Server};
 use tec_support::serve::{Shutdown, Transport, bind};
 use tec_support::{SystemClock, SystemEntropy, exit, program};
@@ -81,6 +81,7 @@ fn parts(args: &Args, client: Client) -> anyhow::Result<Parts> {
         clock,
         entropy,
     )
+    .with_tags(Arc::new(RegistryTags::new(args.registry.clone())))
     .with_server_clock()
     .with_deploy(args.deploy()?)
     .with_keys(args.disk_keys.generator()))

@@ -2,7 +2,10 @@
 package main
 
 import (
+	"bytes"
 	"os"
+	"syscall"
+	"time"
 
 	"github.com/open-telemetry/opentelemetry-collector-contrib/exporter/opensearchexporter"
 	"github.com/open-telemetry/opentelemetry-collector-contrib/extension/bearertokenauthextension"
@@ -37,7 +40,23 @@ func parts() (parts otelcol.Factories, err error) {
 	return
 }
 
+// The exporter reads the CA certificates of OpenSearch only when it starts. When the renewer writes others, the
+// collector starts its parts again, as it does on this signal; what it holds is sent first.
+func followAuthorities(file string) {
+	known, _ := os.ReadFile(file)
+	for range time.Tick(10 * time.Second) {
+		current, err := os.ReadFile(file)
+		if err == nil && !bytes.Equal(known, current) {
+			known = current
+			_ = syscall.Kill(os.Getpid(), syscall.SIGHUP)
+		}
+	}
+}
+
 func main() {
+	if file := os.Getenv("TEC_CA"); file != "" {
+		go followAuthorities(file)
+	}
 	settings := otelcol.CollectorSettings{
 		BuildInfo: component.BuildInfo{Command: "otelcol", Version: "0.138.0"},
 		Factories: parts,

@@ -181,6 +181,13 @@ impl Response {
         })
     }
 
+    /// Whether the answer, whatever its status, has this member with a value.
+    pub(crate) fn has(&self, member: &str) -> bool {
+        let body: Result<Value, _> =
+            serde_json::from_slice(self.body.expose("to look for a member"));
+        body.is_ok_and(|body| body.get(member).is_some_and(|value| !value.is_null()))
+    }
+
     /// The whole answer.
     ///
     /// # Errors

@@ -20,6 +20,9 @@ const MAX_TOKEN: usize = 16 * 1024;
 /// A login that is denied only after this time may be valid: the vault gives the API server ten seconds, then
 /// answers "permission denied".
 pub const REVIEW_TIMEOUT: Duration = Duration::from_secs(9);
+/// Parts of messages with status 500 of a vault that cannot write for now.
+const LEADERLESS: [&str; 3] =
+    ["active cluster node not found", "no space left on device", "unable to store logs"];
 
 /// Lower-case letters, digits and inner hyphens, at most 63 (RFC 1123, section 2.1).
 pub fn is_label(text: &str) -> bool {
@@ -109,11 +112,13 @@ pub enum Role {
     Viewer,
     /// The controller, as seen by another pod of the vault.
     Peer,
+    /// The controller, while it takes a snapshot of the vault.
+    Snapshot,
 }
 
 impl Role {
     /// All roles.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Controller,
         Self::Nats,
         Self::OpenSearch,
@@ -122,6 +127,7 @@ impl Role {
         Self::Tracer,
         Self::Viewer,
         Self::Peer,
+        Self::Snapshot,
     ];
 
     /// Name of the role, the policy and the certificate role in the vault.
@@ -135,6 +141,7 @@ impl Role {
             Self::Tracer => "telemetry-client",
             Self::Viewer => "telemetry-viewer",
             Self::Peer => "controller-peer",
+            Self::Snapshot => "controller-snapshot",
         }
     }
 }
@@ -362,6 +369,8 @@ pub fn classify_call(answer: &Response) -> Refusal {
 fn classify(answer: &Response, verdict: Verdict) -> Refusal {
     match verdict {
         Verdict::Unavailable if answer.status == 503 => Refusal::VaultSealed,
+        // Without a leader or without space on its disk: both pass.
+        Verdict::Unavailable if answer.says(&LEADERLESS) => Refusal::VaultDown,
         Verdict::Unavailable if answer.status == 500 => Refusal::VaultError,
         Verdict::Unavailable => Refusal::VaultDown,
         Verdict::Absent => Refusal::NotBootstrapped,

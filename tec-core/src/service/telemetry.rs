@@ -43,7 +43,7 @@ pub fn collector(listen: &Listen, tls: &TlsFiles, opensearch: &str, login_file: 
         json!({"endpoint": address.to_string(), "tls": {
             "cert_file": tls.cert, "key_file": tls.key,
             // Requires a certificate from every sender.
-            "client_ca_file": tls.ca,
+            "client_ca_file": tls.ca, "client_ca_file_reload": true,
             "min_version": "1.3", "reload_interval": RELOAD,
         }})
     };

@@ -129,7 +129,7 @@ pub fn renew_after(end: Timestamp, now: Timestamp) -> Duration {
 }
 
 /// The vault omits the last line break.
-fn push(to: &mut String, pem: &str) {
+pub(super) fn push(to: &mut String, pem: &str) {
     to.push_str(pem.trim_end());
     to.push('\n');
 }

@@ -39,6 +39,10 @@ pub enum ConditionKind {
     ActedOn,
     /// Cluster: the operator acts on untrusted machines.
     ActsOnUntrusted,
+    /// Followed image: the image that its tag points to is approved.
+    Following,
+    /// Followed image: older images that no machine needs are revoked.
+    OldImagesRevoked,
     /// Any kind: everything that follows from it is done.
     Ready,
 }
@@ -61,6 +65,8 @@ impl ConditionKind {
             Self::Paused => "Paused",
             Self::ActedOn => "ActedOn",
             Self::ActsOnUntrusted => "ActsOnUntrusted",
+            Self::Following => "Following",
+            Self::OldImagesRevoked => "OldImagesRevoked",
             Self::Ready => "Ready",
         }
     }
@@ -192,6 +198,28 @@ pub enum Reason {
     Acting,
     /// spec.onUntrusted is absent.
     NoActions,
+    /// The image that the tag points to is approved.
+    TagFollowed,
+    /// The image that the tag points to is being measured.
+    Approving,
+    /// The image that the tag points to cannot be approved; the message has the reason.
+    ImageRefused,
+    /// The tag points to an image that a newer one replaced.
+    RolledBack,
+    /// The image may be approved only if it is signed, and the cluster object names no keys.
+    SignatureRequired,
+    /// The reference is not that of a tag.
+    InvalidReference,
+    /// The registry cannot be reached.
+    RegistryUnreachable,
+    /// The registry denies access, or the pull secret cannot be used.
+    RegistryDenied,
+    /// The registry has no such tag.
+    TagMissing,
+    /// The answer of the registry cannot be used.
+    TagUnreadable,
+    /// Older images are not revoked yet, since machines need them.
+    MachinesNeedThem,
 }
 
 impl Reason {
@@ -259,6 +287,17 @@ impl Reason {
             Self::Restored => "Restored",
             Self::Acting => "Acting",
             Self::NoActions => "NoActions",
+            Self::TagFollowed => "TagFollowed",
+            Self::Approving => "Approving",
+            Self::ImageRefused => "ImageRefused",
+            Self::RolledBack => "RolledBack",
+            Self::SignatureRequired => "SignatureRequired",
+            Self::InvalidReference => "InvalidReference",
+            Self::RegistryUnreachable => "RegistryUnreachable",
+            Self::RegistryDenied => "RegistryDenied",
+            Self::TagMissing => "TagMissing",
+            Self::TagUnreadable => "TagUnreadable",
+            Self::MachinesNeedThem => "MachinesNeedThem",
         }
     }
 
@@ -282,6 +321,7 @@ impl Reason {
             | Self::UpgradeComplete
             | Self::Untrusted
             | Self::Acting
+            | Self::TagFollowed
             | Self::AsDesired => "True",
             _ => "False",
         }

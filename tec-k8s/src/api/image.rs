@@ -14,7 +14,7 @@ use super::convert::{ConvertError, parsed_time, stamp, stamped_at, time_schema};
 use super::rule::{by_digest, immutable, stays_set};
 
 /// The separator between the name of an image and its digest.
-const DIGEST_MARK: &str = "@sha256:";
+pub(super) const DIGEST_MARK: &str = "@sha256:";
 /// The reference of an image that has no digest, such as a directory that an admin approved.
 const REFERENCE: &str = "trusted-execution-clusters.io/reference";
 /// When it was approved, if that differs from when the object was created.

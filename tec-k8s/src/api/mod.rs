@@ -20,6 +20,7 @@ mod cluster;
 mod condition;
 mod convert;
 mod evidence;
+mod followed;
 mod image;
 mod issuer;
 mod machine;
@@ -46,6 +47,10 @@ pub use self::cluster::{
 pub use self::condition::{ConditionKind, Reason, set_condition};
 pub use self::convert::ConvertError;
 pub use self::evidence::{EvidenceKind, EvidenceSpec, SnpSpec, TcbSpec};
+pub use self::followed::{
+    FOLLOWED_BY, FollowedImage, FollowedImageSpec, FollowedImageStatus, FollowedVersion,
+    MUST_BE_SIGNED, built_at, must_be_signed,
+};
 pub use self::image::{ApprovedImage, ApprovedImageSpec, ApprovedImageStatus};
 pub use self::issuer::{CertificateIssuer, IssuerKind};
 pub use self::machine::{BoundKey, LastAttestation, Machine, MachineSpec, MachineStatus};
@@ -77,7 +82,7 @@ pub const VERSION: &str = "v1alpha1";
 pub const FIELD_MANAGER: &str = "trusted-cluster-operator";
 
 /// Annotation: while it is `true` on a TrustedExecutionCluster, the operator changes nothing in the
-/// namespace; on a Machine or an ApprovedImage, it changes nothing about that object. Revocations and
+/// namespace; on a Machine, an ApprovedImage or a FollowedImage, it changes nothing about that object. Revocations and
 /// quarantines still take effect at the guard and the built-in key broker, which ask the API server; a
 /// Trustee learns of them when the pause ends.
 pub const PAUSED: &str = "trusted-execution-clusters.io/paused";
@@ -110,6 +115,7 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
         TrustedExecutionCluster::crd(),
         Machine::crd(),
         ApprovedImage::crd(),
+        FollowedImage::crd(),
         AttestationKey::crd(),
         TpmClock::crd(),
         PlatformBaseline::crd(),

@@ -40,6 +40,11 @@ pub(super) fn named_after_machine_and_number() -> Rule {
     .message("The name must be recovery-<machine>-<number>")
 }
 
+/// The name fits into a label, and into the names of what is derived from the object.
+pub(super) fn short_name() -> Rule {
+    Rule::new("self.metadata.name.size() <= 50").message("The name must have at most 50 characters")
+}
+
 /// Endorsement key roots are named only if they are checked.
 pub(super) fn roots_need_their_policy() -> Rule {
     Rule::new("!has(self.endorsementRootsConfigMap) || (has(self.policy) && self.policy == 'EndorsementKey')")

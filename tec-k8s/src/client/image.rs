@@ -7,6 +7,8 @@ use serde_json::json;
 use tec_core::id::ImageName;
 use tec_core::image::ApprovedImage;
 use tec_core::migrate::Deed;
+#[cfg(feature = "controller")]
+use tec_core::port::AuditAction;
 use tec_core::port::{AuditEvent, ImageRegistry, PortError, PortErrorKind};
 
 use super::error::{is_conflict, is_not_found, port_error};
@@ -65,6 +67,28 @@ impl KubeRegistry {
         }
         let why = format!("store image {name}: others were faster each time");
         Err(PortError::new(PortErrorKind::Unavailable, why))
+    }
+}
+
+#[cfg(feature = "controller")]
+impl KubeRegistry {
+    /// Creates the object of an image that is approved automatically, with an audit line, and without
+    /// measurements. Returns whether there was none of this name before.
+    pub(crate) async fn approve_object(
+        &self,
+        wanted: &api::ApprovedImage,
+    ) -> Result<bool, PortError> {
+        let name = wanted.name_any();
+        let operation = || format!("approve image {name}");
+        self.permit(Deed::Admit, operation).await?;
+        let (mut wanted, now) = (wanted.clone(), self.clock.now());
+        let line = AuditEvent::new(now, AuditAction::ImageApproved, None, name.as_str());
+        self.complete(wanted.meta_mut(), Some(&line));
+        match self.images().create(&PostParams::default(), &wanted).await {
+            Ok(_) => Ok(true),
+            Err(error) if is_conflict(&error) => Ok(false),
+            Err(error) => Err(port_error(operation(), error)),
+        }
     }
 }
 

@@ -23,8 +23,8 @@ use super::metrics::Metrics;
 use super::parts::Parts;
 use super::queue::Queue;
 use crate::api::{
-    AUTHORITY, ApprovedImage, AttestationKey, ConditionKind, FIELD_MANAGER, Machine, Reason,
-    TargetStatus, TrustedExecutionCluster,
+    AUTHORITY, ApprovedImage, AttestationKey, ConditionKind, FIELD_MANAGER, FollowedImage, Machine,
+    Reason, TargetStatus, TrustedExecutionCluster,
 };
 use crate::client::{KubeRegistry, ReadKey, ServerClock, record_of, remembered_of};
 use crate::signal;
@@ -36,11 +36,13 @@ pub(super) enum Task {
     Machine(String),
     Key(String),
     Image(String),
+    Followed(String),
 }
 
 impl Task {
     /// Names of all controllers.
-    pub(super) const CONTROLLERS: [&str; 4] = ["cluster", "machine", "attestation-key", "image"];
+    pub(super) const CONTROLLERS: [&str; 5] =
+        ["cluster", "machine", "attestation-key", "image", "followed-image"];
 
     /// Name of the controller in metrics.
     pub(super) fn controller(&self) -> &'static str {
@@ -49,6 +51,7 @@ impl Task {
             Self::Machine(_) => "machine",
             Self::Key(_) => "attestation-key",
             Self::Image(_) => "image",
+            Self::Followed(_) => "followed-image",
         }
     }
 }
@@ -63,6 +66,7 @@ pub(super) struct Caches {
     pub(super) keys: Cache<AttestationKey>,
     /// Indexed by digest.
     pub(super) images: Cache<ApprovedImage>,
+    pub(super) followed: Cache<FollowedImage>,
     /// The Jobs that compute what an image measures.
     pub(super) jobs: Cache<Job>,
     pub(super) deployments: Cache<Deployment>,
@@ -80,6 +84,7 @@ impl Caches {
             machines: Cache::new(|machine| Some(machine.spec.id.clone())),
             keys: Cache::new(|key| key.spec.uuid.clone()),
             images: Cache::new(|image| image.digest().ok().map(str::to_owned)),
+            followed: Cache::new(|_| None),
             jobs: Cache::new(|_| None),
             deployments: Cache::new(|_| None),
             secrets: Cache::new(|_| None),
@@ -202,7 +207,15 @@ impl Context {
         let keys = caches.keys.all().into_iter().map(|it| Task::Key(it.name_any()));
         let images = caches.images.all().into_iter().map(|it| Task::Image(it.name_any()));
         machines.chain(keys).chain(images).for_each(|task| self.queue.wake(task));
+        self.wake_followed();
         self.publish.notify_one();
+    }
+
+    /// Reconciles every followed tag.
+    pub(super) fn wake_followed(&self) {
+        for followed in self.caches.followed.all() {
+            self.queue.wake(Task::Followed(followed.name_any()));
+        }
     }
 
     /// Never held across an await.

@@ -19,6 +19,7 @@ use super::job::JobState;
 use super::pinned;
 use super::queue::Next;
 use super::report::{conditions, owner_of, resumed};
+use crate::api;
 use crate::api::{ApprovedImage, ConditionKind, Reason, is_paused};
 use crate::client::{is_object_name, port_error};
 use crate::render::{DOCKER_CONFIG, ImageAccess};
@@ -133,6 +134,11 @@ async fn compute(ctx: &Context, image: &ApprovedImage) -> Result<Next, PortError
 async fn progress(ctx: &Context, image: &ApprovedImage) -> Result<Progress, PortError> {
     let must_be_signed =
         ctx.cluster().is_some_and(|cluster| cluster.spec.image_signatures.is_some());
+    if !must_be_signed && api::must_be_signed(image) {
+        let why = "the cluster object names no keys: set its spec.imageSignatures, or delete this \
+                   object and approve the image manually";
+        return Ok(Progress::Working(Reason::SignatureRequired, why.to_owned()));
+    }
     let known = of_same_digest(ctx, image).filter(|_| !must_be_signed);
     if let Some(known) = known {
         return Ok(Progress::Known(known));
@@ -157,7 +163,7 @@ async fn progress(ctx: &Context, image: &ApprovedImage) -> Result<Progress, Port
         }
         None => {}
     }
-    let credentials = match credentials(ctx, image).await? {
+    let credentials = match pull_secret(ctx, image.spec.pull_secret.as_deref()).await? {
         Ok(credentials) => credentials,
         Err(why) => return Ok(Progress::Working(Reason::PodPending, why)),
     };
@@ -222,12 +228,12 @@ fn of_same_digest(ctx: &Context, image: &ApprovedImage) -> Option<ExpectedPcrs> 
     known.map(|status| ExpectedPcrs::new(status.pcrs.clone())).find(is_sound)
 }
 
-/// The pull secret of the image, if it has one; the error states what is wrong with it.
-async fn credentials(
+/// A pull secret, if one is named; the error states what is wrong with it.
+pub(super) async fn pull_secret(
     ctx: &Context,
-    image: &ApprovedImage,
+    name: Option<&str>,
 ) -> Result<Result<Option<SecretBytes>, String>, PortError> {
-    let Some(name) = &image.spec.pull_secret else {
+    let Some(name) = name else {
         return Ok(Ok(None));
     };
     // Anything but an object name would be a different path of the API.

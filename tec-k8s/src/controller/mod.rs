@@ -5,6 +5,7 @@
 //!                          │      machine   disk key, once; facts for the Trustees
 //!                          │      key       decision, binding, Secret of the key
 //!                          │      image     measurements: label, or a Job
+//!                          │      follow    tags: approves new images, revokes old ones
 //!                          └─────► sync ──► Trust: every Trustee holds what it should
 //!   AttestationRecords ─► untrusted ─► taints and quarantines, if the cluster object asks for them
 //! ```
@@ -12,8 +13,8 @@
 //! missing is done; doing it again changes nothing. An object that fails is retried after a growing delay and
 //! does not delay others.
 //!
-//! *What it is not*: it knows no Trustee and no image registry. The program supplies them as [`Trust`] and
-//! [`LabelReader`].
+//! *What it is not*: it knows no Trustee and no image registry. The program supplies them as [`Trust`],
+//! [`LabelReader`] and [`TagReader`].
 //!
 //! # Order
 //! Nothing is published before every existing machine has been reconciled, because publishing removes
@@ -32,6 +33,7 @@ mod cluster;
 mod context;
 mod endorsement;
 mod files;
+mod follow;
 mod image;
 mod job;
 mod key;
@@ -55,5 +57,6 @@ pub use self::metrics::Metrics;
 pub use self::parts::Parts;
 pub use self::run::{Health, Operator, OperatorError};
 pub use self::trust::{
-    AdminPair, CertificatePair, LabelReader, Published, Round, SignerFiles, Trust, TrusteeMaker,
+    AdminPair, CertificatePair, LabelReader, Published, Round, SignerFiles, TagReader, Trust,
+    TrusteeMaker,
 };

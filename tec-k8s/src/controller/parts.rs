@@ -6,7 +6,7 @@ use kube::Client;
 use tec_core::luks::{CompatLuksKey, LuksKeyGenerator};
 use tec_core::port::{Clock, Entropy};
 
-use super::trust::{LabelReader, Trust, TrusteeMaker};
+use super::trust::{LabelReader, TagReader, Trust, TrusteeMaker};
 use crate::client::ServerClock;
 use crate::render::Deploy;
 
@@ -26,6 +26,8 @@ pub struct Parts {
     pub trust: Arc<dyn Trust>,
     /// Labels of images.
     pub labels: Arc<dyn LabelReader>,
+    /// Tags of images, if some may be followed.
+    pub tags: Option<Arc<dyn TagReader>>,
     /// Files of the cluster's own Trustee.
     pub maker: Arc<dyn TrusteeMaker>,
     /// Generates the disk keys of new machines.
@@ -58,12 +60,19 @@ impl Parts {
             deploy: Deploy::default(),
             trust,
             labels,
+            tags: None,
             maker,
             keys: Arc::new(CompatLuksKey),
             clock,
             server_clock: None,
             entropy,
         }
+    }
+
+    /// Follows tags with this reader.
+    #[must_use]
+    pub fn with_tags(self, tags: Arc<dyn TagReader>) -> Self {
+        Self { tags: Some(tags), ..self }
     }
 
     /// Makes no time-based decisions while the clock differs from the API server's.

@@ -25,7 +25,7 @@ use super::lease::Leadership;
 use super::metrics::Metrics;
 use super::parts::Parts;
 use super::queue::Next;
-use super::{attempt, cluster, image, key, machine, sweep, sync, untrusted};
+use super::{attempt, cluster, follow, image, key, machine, sweep, sync, untrusted};
 use crate::api::{AUTHORITY, FIELD_MANAGER, Machine};
 use crate::signal::Metric;
 
@@ -204,7 +204,7 @@ async fn follow(ctx: &Context) {
         watcher::Config::default().labels(&format!("app.kubernetes.io/managed-by={FIELD_MANAGER}"));
     let caches = &ctx.caches;
     let any = watcher::Config::default;
-    let watches: [BoxFuture<'_, ()>; 13] = [
+    let watches: [BoxFuture<'_, ()>; 14] = [
         caches
             .clusters
             .follow(watcher(ctx.objects(), any()), |cluster| {
@@ -212,6 +212,7 @@ async fn follow(ctx: &Context) {
                 ctx.untrusted.notify_one();
                 // A different one may now be the oldest.
                 wake_cluster();
+                ctx.wake_followed();
             })
             .boxed(),
         caches
@@ -238,6 +239,14 @@ async fn follow(ctx: &Context) {
             .follow(watcher(ctx.objects(), any()), |image| {
                 ctx.queue.wake(Task::Image(image.name_any()));
                 image::wake_same(ctx, image);
+                follow::wake_follower(ctx, image);
+            })
+            .boxed(),
+        // Nothing waits for its first list: it may be that only the operator was upgraded so far.
+        caches
+            .followed
+            .follow(watcher(ctx.objects(), any()), |followed| {
+                ctx.queue.wake(Task::Followed(followed.name_any()));
             })
             .boxed(),
         caches
@@ -355,6 +364,7 @@ async fn look(ctx: &Context, task: Task) {
         Task::Machine(name) => machine::reconcile(ctx, name).await,
         Task::Key(name) => key::reconcile(ctx, name).await,
         Task::Image(name) => image::reconcile(ctx, name).await,
+        Task::Followed(name) => follow::reconcile(ctx, name).await,
     };
     let controller = task.controller();
     ctx.metrics.observe(Metric::ReconcileSeconds, &[controller], begin.elapsed());

@@ -111,6 +111,30 @@ pub trait LabelReader: fmt::Debug + Send + Sync {
     ) -> Result<Option<ExpectedPcrs>, PortError>;
 }
 
+/// Looks tags up in registries.
+///
+/// *Contract*: one look, without a cache; its duration is bounded by the caller. The kind of the error tells
+/// an absent tag (`NotFound`), a refusal (`Denied`) and a failure that may pass (`Unavailable`) apart; a
+/// reference that is not that of a tag has the code TEC-I407. *Implemented by* the program, over
+/// `tec_registry`.
+#[async_trait]
+pub trait TagReader: fmt::Debug + Send + Sync {
+    /// The image that a tag points to now, by digest: `registry.example/os@sha256:…`. `credentials` is the
+    /// content of a Secret of type kubernetes.io/dockerconfigjson.
+    async fn resolve(
+        &self,
+        reference: &str,
+        credentials: Option<SecretBytes>,
+    ) -> Result<String, PortError>;
+
+    /// When an image, by digest, was built, as its configuration states, if it does.
+    async fn built_at(
+        &self,
+        reference: &str,
+        credentials: Option<SecretBytes>,
+    ) -> Result<Option<Timestamp>, PortError>;
+}
+
 /// An admin's key pair for a Trustee, PEM.
 #[derive(Debug)]
 #[expect(clippy::exhaustive_structs, reason = "two halves of one thing")]

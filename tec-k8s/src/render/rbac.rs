@@ -24,6 +24,7 @@ const STATUS: [&str; 3] = ["get", "patch", "update"];
 const CLUSTERS: &str = "trustedexecutionclusters";
 const MACHINES: &str = "machines";
 const IMAGES: &str = "approvedimages";
+const FOLLOWED: &str = "followedimages";
 const KEYS: &str = "attestationkeys";
 const CLOCKS: &str = "tpmclocks";
 const PLATFORMS: &str = "platformbaselines";
@@ -148,6 +149,9 @@ fn operator_rules() -> Vec<PolicyRule> {
         rule(GROUP, &ALL, &OWN),
         rule(GROUP, &status, &STATUS),
         rule(GROUP, &finalizers, &["update"]),
+        // Only people say which tags are followed. Patching makes one go with the cluster object.
+        rule(GROUP, &[FOLLOWED], &["get", "list", "patch", "watch"]),
+        rule(GROUP, &["followedimages/status"], &STATUS),
         // Needed if a cert-manager issuer is named.
         rule(CERT_MANAGER, &["certificates"], &["create", "get", "patch"]),
         // Which CAs machines reported that they trust, and how machines attest after boot.
@@ -238,6 +242,7 @@ pub fn user_roles() -> Vec<Object> {
         ("trustedexecutioncluster", CLUSTERS),
         ("machine", MACHINES),
         ("approvedimage", IMAGES),
+        ("followedimage", FOLLOWED),
         ("attestationkey", KEYS),
         ("tpmclock", CLOCKS),
         ("platformbaseline", PLATFORMS),

@@ -38,8 +38,17 @@ pub trait Cluster: fmt::Debug + Send + Sync {
     ) -> Result<(), PortError>;
     /// Removes the wrapping key that precedes the one with this name.
     async fn forget(&self, key_id: &str) -> Result<(), PortError>;
+    /// Whether a replacement is requested.
+    async fn is_requested(&self, what: Replaceable) -> Result<bool, PortError>;
+    /// Requests a replacement.
+    async fn request(&self, what: Replaceable) -> Result<(), PortError>;
+    /// Removes the request for a replacement, if there is one.
+    async fn clear_request(&self, what: Replaceable) -> Result<(), PortError>;
     /// Writes the public data.
     async fn publish(&self, published: &Published) -> Result<(), PortError>;
+    /// Updates the copies of the published CAs in the namespaces of components. A namespace without a copy,
+    /// or with that of another platform, is left as it is.
+    async fn update_copies(&self, authorities: &str) -> Result<(), PortError>;
     /// The published CAs, in PEM; `None` if nothing was published.
     async fn authorities(&self) -> Result<Option<String>, PortError>;
     /// Revoked users of NATS, each with the time of revocation.
@@ -50,6 +59,20 @@ pub trait Cluster: fmt::Debug + Send + Sync {
     async fn warn(&self, warning: &Warning) -> Result<(), PortError>;
     /// Whether the API server answers at all.
     async fn is_up(&self) -> bool;
+}
+
+/// What an admin may have replaced, with an annotation of the Secret of the wrapping key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Replaceable {
+    /// The CAs that sign certificates.
+    Authorities,
+    /// The key that opens the vault.
+    VaultKey,
+    /// The key that signs accounts of NATS.
+    NatsOperatorKey,
+    /// The keys that sign users of NATS.
+    NatsAccountKeys,
 }
 
 /// A warning for people, as an Event of a pod.
@@ -96,6 +119,8 @@ pub struct SecretNames {
     pub tls: String,
     /// The ConfigMap with only the CAs.
     pub authorities: String,
+    /// Other namespaces where an admin may have copied that ConfigMap.
+    pub copies: Vec<String>,
     /// The ConfigMap of revoked users of NATS: for each key, the time in seconds since 1970 before which its
     /// JWTs were issued that are no longer valid. It may be absent.
     pub revocations: String,
@@ -163,10 +188,15 @@ impl ApiServer {
     /// The Secret of the wrapping key, if the key has this name. It keeps the resource version that was read,
     /// so that the API server refuses a write if someone has changed it since.
     async fn secret_with_key(&self, key_id: &str) -> Result<Value, PortError> {
+        let object = self.secret().await?;
+        let is_meant = object::key_id(&object).as_deref() == Some(key_id);
+        is_meant.then_some(object).ok_or_else(|| conflict("find the wrapping key"))
+    }
+
+    /// The Secret of the wrapping key, which must exist.
+    async fn secret(&self) -> Result<Value, PortError> {
         let object = self.get(&self.names.key).await?;
-        object
-            .filter(|object| object::key_id(object).as_deref() == Some(key_id))
-            .ok_or_else(|| conflict("find the wrapping key"))
+        object.ok_or_else(|| conflict("find the wrapping key"))
     }
 
     async fn put(&self, name: &str, object: &Value) -> Result<(), PortError> {
@@ -175,7 +205,11 @@ impl ApiServer {
 
     async fn put_of(&self, kind: &str, name: &str, object: &Value) -> Result<(), PortError> {
         let path = self.path_of(kind, &format!("/{name}"));
-        let reply = self.call(::http::Method::PUT, &path, Some(object)).await?;
+        self.put_at(&path, name, object).await
+    }
+
+    async fn put_at(&self, path: &str, name: &str, object: &Value) -> Result<(), PortError> {
+        let reply = self.call(::http::Method::PUT, path, Some(object)).await?;
         accepted(name, reply.status)
     }
 
@@ -286,6 +320,24 @@ impl Cluster for ApiServer {
         self.put(&self.names.key, &object).await
     }
 
+    async fn is_requested(&self, what: Replaceable) -> Result<bool, PortError> {
+        Ok(object::is_requested(&self.secret().await?, what))
+    }
+
+    async fn request(&self, what: Replaceable) -> Result<(), PortError> {
+        let mut object = self.secret().await?;
+        object::request(&mut object, what).ok_or_else(|| malformed(&self.names.key))?;
+        self.put(&self.names.key, &object).await
+    }
+
+    async fn clear_request(&self, what: Replaceable) -> Result<(), PortError> {
+        let mut object = self.secret().await?;
+        if !object::clear_request(&mut object, what) {
+            return Ok(());
+        }
+        self.put(&self.names.key, &object).await
+    }
+
     async fn publish(&self, published: &Published) -> Result<(), PortError> {
         let name = &self.names.tls;
         let data = json!({
@@ -303,6 +355,20 @@ impl Cluster for ApiServer {
             "metadata": {"name": name}, "data": {"ca.crt": published.authorities},
         });
         self.ensure("configmaps", name, public).await
+    }
+
+    async fn update_copies(&self, authorities: &str) -> Result<(), PortError> {
+        let name = &self.names.authorities;
+        for namespace in &self.names.copies {
+            let path = format!("/api/v1/namespaces/{namespace}/configmaps/{name}");
+            let Some(mut copy) = self.get_at(&path, name).await? else {
+                continue;
+            };
+            if object::update_copy(&mut copy, authorities) {
+                self.put_at(&path, name, &copy).await?;
+            }
+        }
+        Ok(())
     }
 
     async fn authorities(&self) -> Result<Option<String>, PortError> {

@@ -88,7 +88,7 @@ impl Bootstrap {
         let _slot = self.slots.try_acquire().map_err(|_| Refusal::Rate)?;
         let caller = self.log_in(visit, Role::Nats, token).await?;
         let own = self.standing.token()?;
-        let minter = self.minter(&own);
+        let minter = self.minter(&own)?;
         let accounts = async {
             let revocations = self.cluster.revocations().await;
             let revocations = revocations.map_err(|_| Refusal::ReviewDown)?;
@@ -139,7 +139,7 @@ impl Bootstrap {
         let _slot = self.slots.try_acquire().map_err(|_| Refusal::Rate)?;
         let caller = self.log_in(visit, Role::Component, token).await?;
         let own = self.standing.token()?;
-        let minter = self.minter(&own);
+        let minter = self.minter(&own)?;
         let (login, life) = (&caller.login, self.settings.user_life);
         let mint = async {
             let (user, signature) = user_of(&minter, login, call).await?;
@@ -175,7 +175,7 @@ impl Bootstrap {
         let _slot = self.slots.try_acquire().map_err(|_| Refusal::Rate)?;
         let Caller { login, .. } = self.log_in(visit, Role::Component, token).await?;
         let own = self.standing.token()?;
-        let minter = self.minter(&own);
+        let minter = self.minter(&own)?;
         let user = minter.kept_user(&login.account_uid).await?;
         let life = self.settings.user_life;
         let (signature, minted) = tokio::try_join!(
@@ -292,8 +292,9 @@ impl Bootstrap {
         }
     }
 
-    fn minter<'a>(&'a self, own: &'a SecretBytes) -> Minter<'a> {
-        Minter::new(&self.vault, own, &self.keys, self.clock.now())
+    fn minter<'a>(&'a self, own: &'a SecretBytes) -> Result<Minter<'a>, Refusal> {
+        let signers = self.standing.signers()?;
+        Ok(Minter::new(&self.vault, own, &self.keys, signers, self.clock.now()))
     }
 
     /// Issues a certificate for the caller's own names, and the addresses of its pod.
@@ -365,8 +366,9 @@ impl Bootstrap {
             Some(_) => Material::from_signed(&answer),
             None => Material::from_issued(&answer),
         };
-        let tls = tls.map_err(|_| caller::classify_call(&answer))?;
+        let mut tls = tls.map_err(|_| caller::classify_call(&answer))?;
         visit.issued(&tls.serial);
+        tls.authorities = self.standing.authorities()?.to_string();
         Ok(tls)
     }
 

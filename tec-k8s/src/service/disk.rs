@@ -22,6 +22,12 @@ pub trait Disk: fmt::Debug + Send + Sync {
     fn read_intent(&self) -> io::Result<Option<Vec<u8>>>;
     /// Removes that record, if it exists.
     fn remove_intent(&self) -> io::Result<()>;
+    /// Records, as durably as the file, which restore is under way.
+    fn write_restore(&self, note: &str) -> io::Result<()>;
+    /// That record, if there is one.
+    fn read_restore(&self) -> io::Result<Option<Vec<u8>>>;
+    /// Removes that record, if it exists.
+    fn remove_restore(&self) -> io::Result<()>;
     /// Asks the vault's supervisor to stop it, empty its storage, and start it.
     fn request_reset(&self) -> io::Result<()>;
     /// Withdraws the reset request, if it has not been carried out yet.

@@ -1,5 +1,6 @@
 //! Sends a program's own log lines to a collector.
 
+use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
 use tec_core::secret::SecretBytes;
@@ -20,7 +21,7 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// The connection to a collector.
 #[derive(Debug)]
 pub struct Export {
-    collector: Http,
+    collector: RwLock<Http>,
     service: &'static str,
 }
 
@@ -33,7 +34,12 @@ struct Unsent {
 impl Export {
     /// Sends to this collector, with the name of this program.
     pub fn new(collector: Http, service: &'static str) -> Self {
-        Self { collector, service }
+        Self { collector: RwLock::new(collector), service }
+    }
+
+    /// Sends over this connection from now on: it trusts other CAs.
+    pub fn replace(&self, collector: Http) {
+        *self.collector.write().unwrap_or_else(PoisonError::into_inner) = collector;
     }
 
     /// Sends until the source of lines is closed. A failed call is repeated, unless the collector reports
@@ -73,7 +79,8 @@ impl Export {
         let body = telemetry::logs(self.service, lines).to_string();
         let body = SecretBytes::new(body.into_bytes());
         let post = ::http::Method::POST;
-        let sent = self.collector.call(post, telemetry::LOGS, &[], Some(&body));
+        let collector = self.collector.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let sent = collector.call(post, telemetry::LOGS, &[], Some(&body));
         match sent.await {
             Ok(reply) if reply.status == 200 => Ok(()),
             Ok(reply) => Err(Unsent {

@@ -13,6 +13,7 @@ use http_body_util::Full;
 use rustls::ClientConfig;
 use rustls::pki_types::{InvalidDnsNameError, ServerName};
 use tec_core::secret::SecretBytes;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
 use super::keep_alive::{Connection, Failure, Idle, Request};
@@ -64,11 +65,16 @@ impl fmt::Debug for Target {
     }
 }
 
+/// A connection in both directions.
+pub(super) trait Dialed: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Dialed for T {}
+
 /// Makes calls to one target. Clones share their connections.
 #[derive(Clone, Debug)]
 pub struct Http {
-    target: Target,
-    deadline: Duration,
+    pub(super) target: Target,
+    pub(super) deadline: Duration,
     idle: Arc<Idle>,
 }
 
@@ -88,6 +94,9 @@ pub enum HttpError {
     /// The request cannot be created.
     #[error("cannot write a request to {0:?}")]
     Request(Target, #[source] ::http::Error),
+    /// The answer cannot be stored.
+    #[error("cannot store the answer of {0:?}")]
+    Store(Target, #[source] std::io::Error),
     /// No answer in time.
     #[error("{0:?} did not answer within {1:?}")]
     Deadline(Target, Duration),
@@ -145,7 +154,7 @@ impl Http {
             .map_err(|_| HttpError::Deadline(self.target.clone(), self.deadline))?
     }
 
-    fn host(&self) -> &str {
+    pub(super) fn host(&self) -> &str {
         match &self.target {
             Target::Unix(_) => "localhost",
             Target::DangerousPlain { address } | Target::Tls { address, .. } => address,
@@ -180,24 +189,25 @@ impl Http {
     }
 
     async fn connect(&self) -> Result<Connection, HttpError> {
+        let connection = Connection::over(self.dial().await?).await;
+        connection.map_err(|error| HttpError::Speak(self.target.clone(), error))
+    }
+
+    /// A new connection to the target.
+    pub(super) async fn dial(&self) -> Result<Box<dyn Dialed>, HttpError> {
         let refused = |error| HttpError::Connect(self.target.clone(), error);
-        let connection = match &self.target {
-            Target::Unix(path) => {
-                let stream = UnixStream::connect(path).await.map_err(refused)?;
-                Connection::over(stream).await
-            }
+        Ok(match &self.target {
+            Target::Unix(path) => Box::new(UnixStream::connect(path).await.map_err(refused)?),
             Target::DangerousPlain { address } => {
-                let stream = TcpStream::connect(address).await.map_err(refused)?;
-                Connection::over(stream).await
+                Box::new(TcpStream::connect(address).await.map_err(refused)?)
             }
             Target::Tls { address, name, config } => {
                 let stream = TcpStream::connect(address).await.map_err(refused)?;
                 let connector = tokio_rustls::TlsConnector::from(Arc::clone(config));
                 let stream = connector.connect(name.clone(), stream).await;
-                Connection::over(stream.map_err(refused)?).await
+                Box::new(stream.map_err(refused)?)
             }
-        };
-        connection.map_err(|error| HttpError::Speak(self.target.clone(), error))
+        })
     }
 }
 

@@ -3,28 +3,29 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use tec_core::service::vault::call::PublicHalf;
 use tec_core::time::Timestamp;
 
-/// How long a key is cached, in seconds. The signer names the version that it knows, so a key that was
-/// replaced in the meantime signs with its previous version, which servers still accept.
+/// How long a key is cached, in seconds.
 const SECONDS: i64 = 60;
+
+/// The versions of a key.
+pub(super) type Versions = BTreeMap<u32, [u8; 32]>;
 
 /// The cache, by name of the key. Only names of the platform's own keys get here, of which there are few.
 #[derive(Debug, Default)]
-pub struct Keys(Mutex<BTreeMap<String, (PublicHalf, Timestamp)>>);
+pub struct Keys(Mutex<BTreeMap<String, (Versions, Timestamp)>>);
 
 impl Keys {
-    /// The key with this name, if it was seen recently.
-    pub(super) fn seen(&self, name: &str, now: Timestamp) -> Option<PublicHalf> {
+    /// This version of the key with this name, if it was seen recently.
+    pub(super) fn seen(&self, name: &str, version: u32, now: Timestamp) -> Option<[u8; 32]> {
         let keys = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (key, seen) = keys.get(name)?;
         // A clock that goes backwards extends nothing.
         let age = now.unix_seconds().checked_sub(seen.unix_seconds())?;
-        (0..SECONDS).contains(&age).then_some(*key)
+        key.get(&version).copied().filter(|_| (0..SECONDS).contains(&age))
     }
 
-    pub(super) fn see(&self, name: &str, key: PublicHalf, now: Timestamp) {
+    pub(super) fn see(&self, name: &str, key: Versions, now: Timestamp) {
         let mut keys = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         keys.insert(name.to_owned(), (key, now));
     }
@@ -37,13 +38,13 @@ mod tests {
     #[test]
     fn a_key_is_remembered_for_a_minute_and_never_by_a_clock_that_went_backwards() {
         let at = |seconds: i64| Timestamp::from_unix_seconds(1_700_000_000 + seconds);
-        let key = PublicHalf { version: 1, bytes: [7; 32] };
         let keys = Keys::default();
-        assert_eq!(keys.seen("operator", at(0)), None);
-        keys.see("operator", key, at(0));
-        assert_eq!(keys.seen("operator", at(59)), Some(key));
-        assert_eq!(keys.seen("operator", at(60)), None);
-        assert_eq!(keys.seen("operator", at(-1)), None);
-        assert_eq!(keys.seen("account-app", at(0)), None);
+        assert_eq!(keys.seen("operator", 1, at(0)), None);
+        keys.see("operator", Versions::from([(1, [7; 32])]), at(0));
+        assert_eq!(keys.seen("operator", 1, at(59)), Some([7; 32]));
+        assert_eq!(keys.seen("operator", 2, at(59)), None, "it is asked for again");
+        assert_eq!(keys.seen("operator", 1, at(60)), None);
+        assert_eq!(keys.seen("operator", 1, at(-1)), None);
+        assert_eq!(keys.seen("account-app", 1, at(0)), None);
     }
 }

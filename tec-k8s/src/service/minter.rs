@@ -7,7 +7,7 @@ use tec_core::secret::SecretBytes;
 use tec_core::service::caller::Refusal;
 use tec_core::service::nats::{KeyKind, Nonce, PublicKey, Revocations, Scope, Unsigned};
 use tec_core::service::vault::call::PublicHalf;
-use tec_core::service::vault::{Request, Response, call};
+use tec_core::service::vault::{Request, Response, Signers, call};
 use tec_core::service::{caller, nats};
 use tec_core::time::Timestamp;
 
@@ -19,9 +19,17 @@ pub struct Minter<'a> {
     vault: &'a Vault,
     token: &'a SecretBytes,
     keys: &'a Keys,
+    signers: Signers,
     now: Timestamp,
 }
 
+/// Version of the identities, which are never replaced: everything names them.
+const IDENTITY: u32 = 1;
+
+/// The key of the operator that signs accounts.
+pub const OPERATOR: &str = "operator-sk";
+/// All keys that sign users.
+pub const ACCOUNTS: [&str; 3] = ["account-sys-sk", "account-app-sk", "account-app-stream-sk"];
 /// Keys that sign users of the system account and of the components' account.
 const SYSTEM: [(&str, Scope); 1] = [("account-sys-sk", Scope::Any)];
 const COMPONENTS: [(&str, Scope); 2] =
@@ -47,8 +55,14 @@ impl Key {
 
 impl<'a> Minter<'a> {
     /// Uses the controller's token. Recently seen keys are not requested again.
-    pub fn new(vault: &'a Vault, token: &'a SecretBytes, keys: &'a Keys, now: Timestamp) -> Self {
-        Self { vault, token, keys, now }
+    pub fn new(
+        vault: &'a Vault,
+        token: &'a SecretBytes,
+        keys: &'a Keys,
+        signers: Signers,
+        now: Timestamp,
+    ) -> Self {
+        Self { vault, token, keys, signers, now }
     }
 
     async fn call(&self, request: Request) -> Result<Response, Refusal> {
@@ -62,14 +76,38 @@ impl<'a> Minter<'a> {
         }
     }
 
-    /// One of the platform's own keys.
-    async fn key(&self, kind: KeyKind, name: &str) -> Result<Key, Refusal> {
-        if let Some(half) = self.keys.seen(name, self.now) {
-            return Ok(Key::of(kind, name, half));
+    /// A version of one of the platform's own keys.
+    async fn key(&self, kind: KeyKind, name: &str, version: u32) -> Result<Key, Refusal> {
+        if let Some(bytes) = self.keys.seen(name, version, self.now) {
+            return Ok(Key::of(kind, name, PublicHalf { version, bytes }));
         }
-        let half = public_half(&self.call(call::read_key(name)).await?)?;
-        self.keys.see(name, half, self.now);
-        Ok(Key::of(kind, name, half))
+        let versions = call::public_keys(&self.call(call::read_key(name)).await?);
+        let versions = versions.map_err(|_| Refusal::VaultError)?;
+        let bytes = versions.get(&version).copied().ok_or(Refusal::VaultError)?;
+        self.keys.see(name, versions, self.now);
+        Ok(Key::of(kind, name, PublicHalf { version, bytes }))
+    }
+
+    /// Makes sure that a key has this version.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub async fn ensure_version(&self, name: &str, version: u32) -> Result<(), Refusal> {
+        let versions = call::public_keys(&self.call(call::read_key(name)).await?);
+        let versions = versions.map_err(|_| Refusal::VaultError)?;
+        // Another pod may create one at the same time: it is there for the next replacement.
+        if versions.keys().last().is_none_or(|last| *last < version) {
+            self.call(call::rotate_key(name)).await?;
+        }
+        Ok(())
+    }
+
+    /// The operator's signing key of this version.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub async fn operator_key(&self, version: u32) -> Result<PublicKey, Refusal> {
+        Ok(self.key(KeyKind::Operator, OPERATOR, version).await?.public)
     }
 
     async fn sign(&self, key: &Key, message: &[u8]) -> Result<[u8; 64], Refusal> {
@@ -88,15 +126,18 @@ impl<'a> Minter<'a> {
     /// # Errors
     /// [`Refusal`].
     pub async fn operator(&self) -> Result<(String, PublicKey), Refusal> {
-        let (own, signing, system) = tokio::try_join!(
-            self.key(KeyKind::Operator, "operator"),
-            self.key(KeyKind::Operator, "operator-sk"),
-            self.key(KeyKind::Account, "account-sys"),
+        let (own, system) = tokio::try_join!(
+            self.key(KeyKind::Operator, "operator", IDENTITY),
+            self.key(KeyKind::Account, "account-sys", IDENTITY),
         )?;
+        let mut signing_keys = Vec::new();
+        for version in self.signers.operator.trusted() {
+            signing_keys.push(self.operator_key(version).await?);
+        }
         let operator = nats::Operator {
             name: "tec".to_owned(),
             key: own.public,
-            signing_key: signing.public,
+            signing_keys,
             system_account: system.public,
         };
         let jwt = self.signed(&own, &operator.unsigned(self.now)).await?;
@@ -127,12 +168,15 @@ impl<'a> Minter<'a> {
         revocations: Revocations,
     ) -> Result<(PublicKey, String), Refusal> {
         let (own, operator) = tokio::try_join!(
-            self.key(KeyKind::Account, key),
-            self.key(KeyKind::Operator, "operator-sk"),
+            self.key(KeyKind::Account, key, IDENTITY),
+            self.key(KeyKind::Operator, OPERATOR, self.signers.operator.signs),
         )?;
         let mut signing_keys = Vec::new();
-        for &(name, scope) in signing {
-            signing_keys.push((self.key(KeyKind::Account, name).await?.public, scope));
+        for version in self.signers.accounts.trusted() {
+            for &(name, scope) in signing {
+                let key = self.key(KeyKind::Account, name, version).await?;
+                signing_keys.push((key.public, scope));
+            }
         }
         let account = nats::Account {
             name: name.to_owned(),
@@ -147,7 +191,10 @@ impl<'a> Minter<'a> {
 
     /// The keys of an account: its own, and the one that signs for its users.
     async fn account_keys(&self, own: &str, signing: &str) -> Result<(Key, Key), Refusal> {
-        tokio::try_join!(self.key(KeyKind::Account, own), self.key(KeyKind::Account, signing),)
+        tokio::try_join!(
+            self.key(KeyKind::Account, own, IDENTITY),
+            self.key(KeyKind::Account, signing, self.signers.accounts.signs),
+        )
     }
 
     /// JWT of a component's user.

@@ -24,22 +24,25 @@ mod keep_alive;
 mod keys;
 mod minter;
 mod object;
+mod restore;
 mod shell;
 mod standing;
+mod stream;
 mod vault;
 mod visit;
 
 pub use self::answer::{
     Component, ComponentCall, NatsServer, OpenSearchNode, Telemetry, TelemetryKind,
 };
-pub use self::api_server::{ApiServer, Cluster, PodObject, SecretNames, Warning};
+pub use self::api_server::{ApiServer, Cluster, PodObject, Replaceable, SecretNames, Warning};
 pub use self::bootstrap::Bootstrap;
 pub use self::disk::Disk;
 pub use self::export::Export;
 pub use self::grpc::{NAME, descriptors, service};
 pub use self::http::{Http, HttpError, Reply, Target};
 pub use self::keys::Keys;
-pub use self::minter::{KeptUser, Minted, Minter};
+pub use self::minter::{ACCOUNTS, KeptUser, Minted, Minter, OPERATOR};
+pub use self::restore::RestoreShell;
 pub use self::shell::{BringUpShell, Peers, SetupShell};
 pub use self::standing::{Settings, Standing};
 pub use self::vault::Vault;

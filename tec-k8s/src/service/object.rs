@@ -5,13 +5,24 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 use tec_core::secret::SecretArray;
 use tec_core::service::nats::Revocations;
-use tec_core::service::vault::{AesSecret, Progress, Rotation};
+use tec_core::service::vault::{AesSecret, Progress, Rotation, Wish};
 use tec_core::time::Timestamp;
 
-use super::{PodObject, Warning};
+use super::{PodObject, Replaceable, Warning};
 
 /// Annotation that an admin sets on the Secret to have the wrapping key replaced.
 const ROTATE: &str = "trusted-execution-clusters.io/rotate-wrapping-key";
+/// Annotation that an admin sets on the same Secret to have something else replaced.
+const fn annotation(what: Replaceable) -> &'static str {
+    match what {
+        Replaceable::Authorities => "trusted-execution-clusters.io/rotate-authorities",
+        Replaceable::VaultKey => "trusted-execution-clusters.io/rotate-vault-key",
+        Replaceable::NatsOperatorKey => "trusted-execution-clusters.io/rotate-nats-operator-key",
+        Replaceable::NatsAccountKeys => "trusted-execution-clusters.io/rotate-nats-account-keys",
+    }
+}
+/// Value of an annotation that the controller sets itself.
+const DUE: &str = "due";
 /// Members of the Secret that hold the wrapping key, and the previous one.
 const KEY: [&str; 2] = ["key", "key-id"];
 const BEFORE: [&str; 2] = ["previous-key", "previous-key-id"];
@@ -74,6 +85,11 @@ pub(super) fn aes(object: &Value) -> Option<AesSecret> {
         key_id,
         progress: annotations.get(PROGRESS)?.as_str()?.parse().ok()?,
         rotation,
+        vault_key: if is_requested(object, Replaceable::VaultKey) {
+            Wish::Next
+        } else {
+            Wish::None
+        },
     })
 }
 
@@ -107,6 +123,44 @@ pub(super) fn forget(object: &mut Value) {
     if let Some(data) = members(object, &["data"]) {
         data.retain(|name, _| !BEFORE.contains(&name.as_str()));
     }
+}
+
+/// Whether a replacement is requested.
+pub(super) fn is_requested(object: &Value, what: Replaceable) -> bool {
+    let annotations = object.get("metadata").and_then(|metadata| metadata.get("annotations"));
+    annotations.is_some_and(|annotations| annotations.get(annotation(what)).is_some())
+}
+
+/// Requests a replacement.
+pub(super) fn request(object: &mut Value, what: Replaceable) -> Option<()> {
+    let annotations = members(object, &["metadata", "annotations"])?;
+    annotations.insert(annotation(what).to_owned(), json!(DUE));
+    Some(())
+}
+
+/// Removes the request for a replacement; returns whether there was one.
+pub(super) fn clear_request(object: &mut Value, what: Replaceable) -> bool {
+    let annotations = members(object, &["metadata", "annotations"]);
+    annotations.is_some_and(|annotations| annotations.remove(annotation(what)).is_some())
+}
+
+/// Last line of a certificate (RFC 7468, section 5.1).
+const END: &str = "-----END CERTIFICATE-----";
+
+/// Puts these CAs in a copy of the published ConfigMap; returns whether that changed it. A copy without any of
+/// these CAs belongs to another platform.
+pub(super) fn update_copy(object: &mut Value, authorities: &str) -> bool {
+    let Some(copy) = object.get_mut("data").and_then(|data| data.get_mut("ca.crt")) else {
+        return false;
+    };
+    let text = copy.as_str().unwrap_or_default();
+    // Whoever copied it may have lost the last line break.
+    let mut ours = authorities.split(END).map(str::trim).filter(|pem| !pem.is_empty());
+    if text.trim() == authorities.trim() || !ours.any(|pem| text.contains(pem)) {
+        return false;
+    }
+    *copy = json!(authorities);
+    true
 }
 
 /// Whether it can become part of a path: an RFC 1123 subdomain, except for the length of a label, which
@@ -164,4 +218,43 @@ pub(super) fn revoked(object: &Value) -> Option<Revocations> {
         Some((user.parse().ok()?, Timestamp::from_unix_seconds(since)))
     };
     data.as_object()?.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pem(content: &str) -> String {
+        format!("-----BEGIN CERTIFICATE-----\n{content}\n{END}\n")
+    }
+
+    fn copied(authorities: &str) -> Value {
+        json!({"metadata": {"name": "services-bootstrap-ca"}, "data": {"ca.crt": authorities}})
+    }
+
+    #[test]
+    fn a_copy_of_these_authorities_is_updated_and_that_of_another_platform_is_not() {
+        let (old, both) = (pem("AAAA"), pem("AAAA") + &pem("BBBB"));
+        let mut copy = copied(old.trim());
+        assert!(update_copy(&mut copy, &both));
+        assert_eq!(copy, copied(&both));
+        assert!(!update_copy(&mut copy, &both), "it is up to date");
+        for mut other in [copied(&pem("CCCC")), copied(""), json!({"data": {}}), json!({})] {
+            let before = other.clone();
+            assert!(!update_copy(&mut other, &both));
+            assert_eq!(other, before);
+        }
+    }
+
+    #[test]
+    fn a_request_is_there_until_it_is_cleared_and_other_annotations_stay() {
+        let what = Replaceable::Authorities;
+        let mut secret = created("vault-aes", &SecretArray::new([1; 32]), "k1");
+        let before = secret.clone();
+        assert!(!is_requested(&secret, what) && !clear_request(&mut secret, what));
+        request(&mut secret, what).unwrap();
+        assert!(is_requested(&secret, what));
+        assert!(clear_request(&mut secret, what));
+        assert_eq!(secret, before);
+    }
 }

@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tec_core::plan::Shell;
-use tec_core::port::{PortError, chain};
+use tec_core::port::{Clock, PortError, chain};
 use tec_core::secret::SecretBytes;
 use tec_core::service::Fatal;
 use tec_core::service::vault::{
-    BringUp, Effect, Event, Outcome, Refused, Request, Response, Setup, SetupEffect, SetupEnd,
-    SetupEvent,
+    BringUp, Effect, Event, Outcome, Refused, Rekey, Request, Response, Setup, SetupEffect,
+    SetupEnd, SetupEvent, Wish,
 };
 
-use super::{Cluster, Disk, Vault};
+use super::{Cluster, Disk, Replaceable, Vault};
 
 /// Interval between checks of a reset.
 const POLL: Duration = Duration::from_millis(200);
@@ -32,7 +32,7 @@ pub trait Peers: fmt::Debug + Send + Sync {
     async fn wrapped_keys(&self) -> Vec<Option<Vec<u8>>>;
 }
 
-/// The effects of [`BringUp`].
+/// The effects of [`BringUp`] and [`Rekey`].
 #[derive(Debug)]
 pub struct BringUpShell {
     vault: Vault,
@@ -60,22 +60,26 @@ impl BringUpShell {
 
     async fn reset(&self) -> Event {
         tracing::warn!("the vault's key was lost before it held anything: it begins anew");
-        if let Err(error) = self.disk.request_reset() {
-            return io_failed("ask for a reset", &error);
-        }
-        for _ in 0..POLLS {
-            match self.disk.is_reset_pending() {
-                Ok(false) => return Event::Done,
-                Ok(true) => tokio::time::sleep(POLL).await,
-                Err(error) => return io_failed("look at a reset", &error),
-            }
-        }
-        // Nobody carries it out now. Whoever does later may find a vault in use.
-        match self.disk.withdraw_reset() {
-            Ok(()) => Event::Failed,
-            Err(error) => io_failed("take back a reset", &error),
+        match reset(&*self.disk).await {
+            Ok(true) => Event::Done,
+            Ok(false) => Event::Failed,
+            Err(error) => io_failed("reset the vault", &error),
         }
     }
+}
+
+/// Has the vault's storage emptied. Returns whether it was: a request that nobody carries out is withdrawn.
+pub(super) async fn reset(disk: &dyn Disk) -> std::io::Result<bool> {
+    disk.request_reset()?;
+    for _ in 0..POLLS {
+        if !disk.is_reset_pending()? {
+            return Ok(true);
+        }
+        tokio::time::sleep(POLL).await;
+    }
+    // Whoever carries it out later may find a vault in use.
+    disk.withdraw_reset()?;
+    Ok(false)
 }
 
 fn io_failed(what: &'static str, error: &std::io::Error) -> Event {
@@ -140,6 +144,10 @@ impl Shell<BringUp> for BringUpShell {
                 done(self.cluster.rotate(&from, &key, &key_id).await)
             }
             Effect::Forget { key_id } => done(self.cluster.forget(&key_id).await),
+            Effect::ClearVaultKey => {
+                tracing::info!("the vault has another key");
+                done(self.cluster.clear_request(Replaceable::VaultKey).await)
+            }
             Effect::ReadFile => found("read the wrapped key", self.disk.read()),
             Effect::ReadIntent => found("read the intent", self.disk.read_intent()),
             Effect::FetchFromPeers => Event::Files(self.peers.wrapped_keys().await),
@@ -165,19 +173,32 @@ impl Shell<BringUp> for BringUpShell {
     }
 }
 
+#[async_trait]
+impl Shell<Rekey> for BringUpShell {
+    async fn perform(&mut self, effect: Effect) -> Option<Event> {
+        Shell::<BringUp>::perform(self, effect).await
+    }
+}
+
 /// The effects of [`Setup`].
 #[derive(Debug)]
 pub struct SetupShell {
     vault: Vault,
     cluster: Arc<dyn Cluster>,
     token: PathBuf,
+    clock: Arc<dyn Clock>,
     end: Option<SetupEnd>,
 }
 
 impl SetupShell {
     /// Uses these; `token` is the file with the controller's own token, for its own audience.
-    pub fn new(vault: Vault, cluster: Arc<dyn Cluster>, token: PathBuf) -> Self {
-        Self { vault, cluster, token, end: None }
+    pub fn new(
+        vault: Vault,
+        cluster: Arc<dyn Cluster>,
+        token: PathBuf,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        Self { vault, cluster, token, clock, end: None }
     }
 
     /// How the plan ended, once it has.
@@ -206,6 +227,25 @@ impl Shell<Setup> for SetupShell {
                 Ok(()) => SetupEvent::Done,
                 Err(error) => failed(&error, SetupEvent::Failed),
             },
+            SetupEffect::Copy(authorities) => {
+                match self.cluster.update_copies(&authorities).await {
+                    Ok(()) => SetupEvent::Done,
+                    Err(error) => failed(&error, SetupEvent::Failed),
+                }
+            }
+            SetupEffect::ReadWish => {
+                match self.cluster.is_requested(Replaceable::Authorities).await {
+                    Ok(true) => SetupEvent::Wished(Wish::Next, self.clock.now()),
+                    Ok(false) => SetupEvent::Wished(Wish::None, self.clock.now()),
+                    Err(error) => failed(&error, SetupEvent::Failed),
+                }
+            }
+            SetupEffect::ClearWish => {
+                match self.cluster.clear_request(Replaceable::Authorities).await {
+                    Ok(()) => SetupEvent::Done,
+                    Err(error) => failed(&error, SetupEvent::Failed),
+                }
+            }
             SetupEffect::Wait(time, refused) => {
                 if let Some(Refused { step, status, .. }) = refused {
                     tracing::warn!(step, status, "the vault does not do what is asked of it");

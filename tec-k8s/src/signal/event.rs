@@ -114,6 +114,16 @@ events! {
         "The measurements of the image could not be computed.";
     ImageExpired, Normal, "ApprovedImage", "operator",
         "The approval expired.";
+    ImageFollowed, Normal, "FollowedImage", "operator",
+        "The tag points to a new image, which is approved once it is measured.";
+    OldImageRevoked, Normal, "FollowedImage", "operator",
+        "An older image was revoked: a newer one is approved, and no machine needs it.";
+    FollowDryRun, Normal, "FollowedImage", "operator",
+        "The message lists what would be approved and revoked without `dryRun`.";
+    TagRolledBack, Warning, "FollowedImage", "operator",
+        "The tag points to an image that a newer one replaced; it is not approved again.";
+    FollowFailed, Warning, "FollowedImage", "operator",
+        "What the tag points to is unknown, or is not approved; the message has the reason.";
     AttestationSucceeded, Normal, "Machine", "kbs-guard",
         "The machine proved what it booted, and got its key.";
     AttestationFailed, Warning, "Machine", "kbs-guard",

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use tec_core::secret::SecretBytes;
 use zeroize::Zeroizing;
 
-use crate::mirror::Place;
+use crate::reference::Place;
 
 /// Credentials of registries, in the form of Secrets of type `kubernetes.io/dockerconfigjson`.
 #[derive(Debug, Default)]

@@ -5,6 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::Deserialize;
+use tec_core::time::Timestamp;
 
 /// Operating system and architecture, as Go names them: `linux/amd64`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,6 +102,7 @@ impl Document {
 /// The parts of a configuration that are needed.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct ImageConfig {
+    created: Option<String>,
     #[serde(default)]
     config: Inner,
 }
@@ -112,6 +114,11 @@ struct Inner {
 }
 
 impl ImageConfig {
+    /// The time in the member `created` (OCI Image Specification 1.1, config.md), if it is one.
+    pub(crate) fn built_at(&self) -> Option<Timestamp> {
+        self.created.as_deref().and_then(|text| text.parse().ok())
+    }
+
     pub(crate) fn labels(self) -> BTreeMap<String, String> {
         self.config.labels.unwrap_or_default()
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tec_core::image::ExpectedPcrs;
+use tec_core::time::Timestamp;
 use tec_tpm::compute::input::{BootSource, Extent, ImageParts, OpenImage};
 use tec_tpm::output::read_label;
 
@@ -25,6 +26,7 @@ pub struct RemoteImage {
     reference: ImageReference,
     manifest: Vec<u8>,
     labels: BTreeMap<String, String>,
+    built_at: Option<Timestamp>,
 }
 
 impl Registry {
@@ -44,17 +46,22 @@ impl Registry {
         let text = self.document(reference, &ask, digest, MAX_CONFIG).await?;
         let parsed: ImageConfig = serde_json::from_slice(&text)
             .map_err(|error| malformed("the configuration", &config.digest, error.to_string()))?;
-        Ok(RemoteImage::new(reference.clone(), manifest, parsed.labels()))
+        Ok(RemoteImage {
+            reference: reference.clone(),
+            manifest,
+            built_at: parsed.built_at(),
+            labels: parsed.labels(),
+        })
     }
 }
 
 impl RemoteImage {
-    pub(crate) fn new(
-        reference: ImageReference,
-        manifest: Vec<u8>,
-        labels: BTreeMap<String, String>,
-    ) -> Self {
-        Self { reference, manifest, labels }
+    /// When it was built, as its configuration states, if it does.
+    ///
+    /// # Security
+    /// Its builder chose the time; only a signature of the image vouches for it.
+    pub fn built_at(&self) -> Option<Timestamp> {
+        self.built_at
     }
 
     /// The PCR values that the builder of the image put into its label, if the image has that label.

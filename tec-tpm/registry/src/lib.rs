@@ -4,9 +4,9 @@
 //! image are read from its layers by [`BootSource::open_parts`], which fetches single files if layers allow
 //! it.
 //!
-//! *What it is not*: a client that pushes, lists or resolves tags. An image is named by its digest, and
-//! everything that a registry or mirror sends is verified against that digest, so neither needs to be
-//! trusted.
+//! *What it is not*: a client that pushes or lists. An image is named by its digest, and everything that a
+//! registry or mirror sends is verified against that digest, so neither needs to be trusted. The digest that a
+//! tag points to ([`Registry::resolve`]) is only what they say.
 //!
 //! ```text
 //! reference@sha256:… ─► manifest, or index ─► manifest of the platform ─► config ─► label
@@ -30,6 +30,7 @@ mod parts;
 mod reference;
 mod registry;
 mod signature;
+mod tag;
 #[cfg(feature = "test-util")]
 pub mod testing;
 mod tls;
@@ -48,3 +49,4 @@ pub use self::options::RegistryOptions;
 pub use self::reference::{ImageReference, ReferenceError};
 pub use self::registry::Registry;
 pub use self::signature::{SignerKey, SignerKeyError};
+pub use self::tag::{TagReference, TagReferenceError};

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::reference::{ImageReference, is_host, is_repository};
+use crate::reference::{Place, is_host, is_repository};
 
 /// Images whose name begins with the first prefix are looked for below the second prefix first:
 /// `registry.example/team=mirror.local:5000/copies`.
@@ -51,13 +51,6 @@ impl fmt::Display for Mirror {
     }
 }
 
-/// A place where an image may be found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
-    pub(crate) host: String,
-    pub(crate) repository: String,
-}
-
 impl Mirror {
     fn place(&self, name: &str) -> Option<Place> {
         let rest = name.strip_prefix(&self.from)?;
@@ -70,12 +63,10 @@ impl Mirror {
     }
 }
 
-/// The places of an image: mirrors in their order, then the registry itself.
-pub(crate) fn places(mirrors: &[Mirror], reference: &ImageReference) -> Vec<Place> {
-    let name = format!("{}/{}", reference.host(), reference.repository());
+/// The places of an image: mirrors in their order, then its origin, the registry itself.
+pub(crate) fn places(mirrors: &[Mirror], origin: Place) -> Vec<Place> {
+    let name = format!("{}/{}", origin.host, origin.repository);
     let mirrored = mirrors.iter().filter_map(|mirror| mirror.place(&name));
-    let origin =
-        Place { host: reference.host().to_owned(), repository: reference.repository().to_owned() };
     mirrored.chain([origin]).collect()
 }
 
@@ -85,8 +76,10 @@ mod tests {
 
     #[test]
     fn mirrors_come_first_and_only_for_whole_parts_of_a_name() {
-        let digest = "ab".repeat(32);
-        let reference = format!("r.example/team/os@sha256:{digest}").parse().unwrap();
+        let place = |host: &str, repository: &str| Place {
+            host: host.to_owned(),
+            repository: repository.to_owned(),
+        };
         let mirrors: Vec<Mirror> = [
             "r.example=m.local:5000",
             "r.example/team=m.local/copies",
@@ -97,7 +90,7 @@ mod tests {
         .iter()
         .map(|text| text.parse().unwrap())
         .collect();
-        let names: Vec<_> = places(&mirrors, &reference)
+        let names: Vec<_> = places(&mirrors, place("r.example", "team/os"))
             .into_iter()
             .map(|place| format!("{}/{}", place.host, place.repository))
             .collect();

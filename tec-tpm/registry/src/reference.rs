@@ -14,6 +14,13 @@ pub struct ImageReference {
     digest: Sha256Digest,
 }
 
+/// A place where an image may be found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) host: String,
+    pub(crate) repository: String,
+}
+
 /// The text is not such a reference.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -39,7 +46,7 @@ const DEFAULT_HOST: &str = "docker.io";
 const DEFAULT_FOLDER: &str = "library/";
 /// Maximum length of a name, host and repository together, as recommended for paths of the protocol
 /// (Distribution Specification 1.1, "Pulling manifests").
-const MAX_NAME: usize = 255;
+pub(crate) const MAX_NAME: usize = 255;
 
 impl FromStr for ImageReference {
     type Err = ReferenceError;
@@ -60,7 +67,7 @@ impl FromStr for ImageReference {
 }
 
 /// Host and repository. The first part is a host if it looks like one.
-fn split(name: &str) -> (String, String) {
+pub(crate) fn split(name: &str) -> (String, String) {
     let (first, rest) = name.split_once('/').unwrap_or(("", name));
     let (host, rest) = if first.contains(['.', ':']) || first == "localhost" {
         (first, rest)
@@ -109,6 +116,14 @@ impl ImageReference {
     /// Digest of the manifest or index.
     pub fn digest(&self) -> Sha256Digest {
         self.digest
+    }
+
+    pub(crate) fn at(Place { host, repository }: Place, digest: Sha256Digest) -> Self {
+        Self { host, repository, digest }
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        Place { host: self.host.clone(), repository: self.repository.clone() }
     }
 }
 

@@ -9,9 +9,10 @@ use tec_core::port::Entropy;
 
 use crate::document::{Descriptor, Document, Platform};
 use crate::error::RegistryError;
-use crate::mirror::{Mirror, Place, places};
+use crate::mirror::{Mirror, places};
 use crate::options::RegistryOptions;
-use crate::reference::ImageReference;
+use crate::reference::{ImageReference, Place};
+use crate::tag::TagReference;
 use crate::transport::{Ask, Transport, read};
 
 /// Registries and their mirrors.
@@ -49,6 +50,22 @@ impl Registry {
             platform: options.platform,
             entropy,
         })
+    }
+
+    /// The image that a tag points to now. Mirrors are asked first.
+    ///
+    /// # Errors
+    /// [`RegistryError`], whose code states what to do.
+    ///
+    /// # Security
+    /// Only the registry says where a tag points to, and it may say anything.
+    pub async fn resolve(&self, reference: &TagReference) -> Result<ImageReference, RegistryError> {
+        let ask = Ask::Manifest(reference.tag().to_owned());
+        let response = self.answer(reference.place(), &ask).await?;
+        let text = small(response, MAX_MANIFEST).await?;
+        Document::parse(&text)
+            .map_err(|detail| malformed("the manifest", reference.tag(), detail))?;
+        Ok(reference.with_digest(Sha256Digest::of(&text)))
     }
 
     /// The manifest for the platform.
@@ -104,7 +121,7 @@ impl Registry {
         digest: Sha256Digest,
         limit: u64,
     ) -> Result<Vec<u8>, RegistryError> {
-        let mut attempts = self.attempts(reference);
+        let mut attempts = self.attempts(reference.place());
         loop {
             let place = attempts.next().await?;
             match self.whole(&place, ask, digest, limit).await {
@@ -139,9 +156,7 @@ impl Registry {
         ask: &Ask,
         limit: u64,
     ) -> Result<Vec<u8>, RegistryError> {
-        let response = self.blob(reference, ask).await?;
-        let url = response.url().to_string();
-        read(response, url.split('?').next().unwrap_or_default(), limit).await
+        small(self.blob(reference, ask).await?, limit).await
     }
 
     /// A blob, from the beginning of the range on. The reader verifies the digest.
@@ -150,7 +165,12 @@ impl Registry {
         reference: &ImageReference,
         ask: &Ask,
     ) -> Result<Response, RegistryError> {
-        let mut attempts = self.attempts(reference);
+        self.answer(reference.place(), ask).await
+    }
+
+    /// The first answer from the origin or one of its mirrors.
+    async fn answer(&self, origin: Place, ask: &Ask) -> Result<Response, RegistryError> {
+        let mut attempts = self.attempts(origin);
         loop {
             let place = attempts.next().await?;
             match self.transport.get(&place, ask).await {
@@ -160,10 +180,10 @@ impl Registry {
         }
     }
 
-    fn attempts(&self, reference: &ImageReference) -> Attempts<'_> {
+    fn attempts(&self, origin: Place) -> Attempts<'_> {
         Attempts {
             registry: self,
-            places: places(&self.mirrors, reference),
+            places: places(&self.mirrors, origin),
             index: 0,
             round: 0,
             last: None,
@@ -217,6 +237,12 @@ impl Attempts<'_> {
         self.is_worth_it |= error.is_retryable();
         self.last = Some(error);
     }
+}
+
+/// Reads a small answer. Queries of its URL may contain signatures.
+async fn small(response: Response, limit: u64) -> Result<Vec<u8>, RegistryError> {
+    let url = response.url().to_string();
+    read(response, url.split('?').next().unwrap_or_default(), limit).await
 }
 
 pub(crate) fn malformed(what: &'static str, digest: &str, detail: String) -> RegistryError {

@@ -13,8 +13,8 @@ use zeroize::Zeroizing;
 use crate::challenge::Challenge;
 use crate::credentials::{Credentials, Login};
 use crate::error::RegistryError;
-use crate::mirror::Place;
 use crate::options::RegistryOptions;
+use crate::reference::Place;
 use crate::tls;
 
 /// Time limit for opening a connection.

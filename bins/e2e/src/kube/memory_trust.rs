@@ -8,13 +8,14 @@ use async_trait::async_trait;
 use tec_core::ak::{Fingerprint, PublicKey};
 use tec_core::attest::PinnedPcrs;
 use tec_core::boot::Pins;
+use tec_core::code::Code;
 use tec_core::id::MachineId;
 use tec_core::image::{ApprovedImage, ExpectedPcrs};
 use tec_core::port::{Clock, PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
 use tec_core::time::Timestamp;
 use tec_k8s::api::{PublishSpec, TargetStatus, TrustedExecutionCluster};
-use tec_k8s::controller::{LabelReader, Published, Round, Trust};
+use tec_k8s::controller::{LabelReader, Published, Round, TagReader, Trust};
 use tec_support::SystemClock;
 
 /// What is known about one machine.
@@ -207,6 +208,63 @@ impl LabelReader for Labels {
         labels.get(reference).cloned().map(Some).ok_or_else(|| {
             PortError::new(PortErrorKind::NotFound, format!("read the image {reference}"))
         })
+    }
+}
+
+#[derive(Debug, Default)]
+struct Pointers {
+    tags: BTreeMap<String, Result<String, (PortErrorKind, Code)>>,
+    built: BTreeMap<String, Timestamp>,
+    looks: u64,
+}
+
+/// Where tags point to, as set by tests. Other tags do not exist.
+#[derive(Debug, Default)]
+pub struct Tags(Mutex<Pointers>);
+
+impl Tags {
+    fn pointers(&self) -> MutexGuard<'_, Pointers> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets a tag point to an image, by digest.
+    pub fn set(&self, tag: &str, reference: &str) {
+        self.pointers().tags.insert(tag.to_owned(), Ok(reference.to_owned()));
+    }
+
+    /// Sets when an image was built.
+    pub fn set_built(&self, reference: &str, at: Timestamp) {
+        self.pointers().built.insert(reference.to_owned(), at);
+    }
+
+    /// Lets looks at a tag fail.
+    pub fn fail(&self, tag: &str, kind: PortErrorKind, code: Code) {
+        self.pointers().tags.insert(tag.to_owned(), Err((kind, code)));
+    }
+
+    /// Number of looks so far.
+    pub fn looks(&self) -> u64 {
+        self.pointers().looks
+    }
+}
+
+#[async_trait]
+impl TagReader for Tags {
+    async fn resolve(&self, tag: &str, _: Option<SecretBytes>) -> Result<String, PortError> {
+        let mut pointers = self.pointers();
+        pointers.looks += 1;
+        let absent = Err((PortErrorKind::NotFound, Code::ImageAbsent));
+        pointers.tags.get(tag).cloned().unwrap_or(absent).map_err(|(kind, code)| {
+            PortError::new(kind, format!("look up the tag {tag}")).with_code(code)
+        })
+    }
+
+    async fn built_at(
+        &self,
+        reference: &str,
+        _: Option<SecretBytes>,
+    ) -> Result<Option<Timestamp>, PortError> {
+        Ok(self.pointers().built.get(reference).copied())
     }
 }
 

@@ -30,7 +30,7 @@ pub use self::container::Container;
 pub use self::control_plane::{ControlPlane, Freeze};
 pub use self::guarded::Guarded;
 pub use self::link::{Last, Link, Traffic};
-pub use self::memory_trust::{Labels, MemoryTrust, ShiftedClock};
+pub use self::memory_trust::{Labels, MemoryTrust, ShiftedClock, Tags};
 pub use self::operator::{Bench, cluster, eventually, open, plain_cluster, rights, within};
 pub use self::program::{start_operator, start_operator_with};
 pub use self::prometheus::Prometheus;

@@ -21,7 +21,7 @@ use tokio::sync::{Mutex, oneshot};
 use tokio::task::JoinSet;
 
 use super::control_plane::ControlPlane;
-use super::memory_trust::{Labels, MemoryTrust, ShiftedClock};
+use super::memory_trust::{Labels, MemoryTrust, ShiftedClock, Tags};
 
 /// Deadline for what should happen.
 const SOON: Duration = Duration::from_mins(1);
@@ -41,6 +41,8 @@ pub struct Bench {
     pub trust: Arc<MemoryTrust>,
     /// Labels of images.
     pub labels: Arc<Labels>,
+    /// Tags of images.
+    pub tags: Arc<Tags>,
     /// The operator's clock.
     pub clock: ShiftedClock,
     /// Deployment settings of replicas started from now on.
@@ -103,6 +105,7 @@ impl Bench {
             namespace,
             trust: Arc::default(),
             labels: Arc::default(),
+            tags: Arc::default(),
             clock: ShiftedClock::default(),
             deploy: Deploy::default(),
             token,
@@ -167,6 +170,7 @@ impl Bench {
             Arc::new(self.clock.clone()),
             Arc::new(SystemEntropy),
         )
+        .with_tags(Arc::clone(&self.tags) as _)
         .with_deploy(self.deploy.clone())
         .with_keys(Arc::new(CompatLuksKey))
     }
@@ -182,7 +186,7 @@ impl Bench {
                 // A dropped sender stops it, too.
                 let _ = stopped.await;
             };
-            operator.run(shutdown).await.context("the operator ended")
+            Box::pin(operator.run(shutdown)).await.context("the operator ended")
         });
         health
     }

@@ -26,6 +26,8 @@ pub struct Bao {
     cluster: SocketAddr,
     /// Addresses of the vaults whose storage it shares.
     joins: Vec<SocketAddr>,
+    /// Another program than the one in the cache.
+    program: Option<PathBuf>,
     process: Option<Guarded>,
 }
 
@@ -85,6 +87,7 @@ impl Bao {
             api: free_address()?,
             cluster: free_address()?,
             joins: others.iter().map(|other| other.api).collect(),
+            program: None,
             process: None,
         };
         bao.configure(seal)?;
@@ -94,6 +97,11 @@ impl Bao {
     /// Makes the vault join these, from its next configuration on.
     pub fn join(&mut self, others: &[&Self]) {
         self.joins = others.iter().map(|other| other.api).collect();
+    }
+
+    /// Makes the next start run this program, or the one in the cache.
+    pub fn run_program(&mut self, program: Option<PathBuf>) {
+        self.program = program;
     }
 
     /// Writes the configuration again, for the next start.
@@ -131,7 +139,11 @@ impl Bao {
     /// The program is missing.
     pub fn command(&self) -> anyhow::Result<Vec<OsString>> {
         let config = self.dir.join("config.hcl");
-        let program = tool("bin/bao")?.into_os_string();
+        let program = match &self.program {
+            Some(program) => program.clone(),
+            None => tool("bin/bao")?,
+        };
+        let program = program.into_os_string();
         Ok(vec![program, "server".into(), "-config".into(), config.into()])
     }
 

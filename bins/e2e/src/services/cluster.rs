@@ -38,11 +38,18 @@ pub struct Cluster {
     pub controller_token: String,
 }
 
-/// The permissions of the controller in a namespace of components: reading the pods of its callers.
+/// The permissions of the controller in a namespace of components: reading the pods of its callers, and
+/// updating the copy of the authorities.
 ///
 /// The manifests grant the same permissions.
 pub fn callers_rules() -> Vec<PolicyRule> {
-    vec![rules("", &["pods"], &["get"])]
+    vec![
+        rules("", &["pods"], &["get"]),
+        PolicyRule {
+            resource_names: Some(vec!["services-bootstrap-ca".to_owned()]),
+            ..rules("", &["configmaps"], &["get", "update"])
+        },
+    ]
 }
 
 /// The permissions of the controller in its own namespace.

@@ -15,6 +15,7 @@ pub mod cluster;
 pub mod demo;
 pub mod follower;
 pub mod kills;
+pub mod later;
 pub mod load;
 pub mod nats;
 pub mod opensearch;

@@ -53,6 +53,21 @@ impl Nats {
         Self::start_with(platform, "nats-server", listen, &["--storage", &storage]).await
     }
 
+    /// Like [`start_storing`](Self::start_storing), with a monitor at this address.
+    ///
+    /// # Errors
+    /// One of them fails; the error contains its log.
+    pub async fn start_watched(
+        platform: &Platform,
+        listen: SocketAddr,
+        monitor: SocketAddr,
+    ) -> anyhow::Result<Self> {
+        let storage = platform.stage.path("nats-events").display().to_string();
+        let monitor = monitor.to_string();
+        let more = ["--storage", &storage, "--monitor", &monitor];
+        Self::start_with(platform, "nats-server", listen, &more).await
+    }
+
     async fn start_with(
         platform: &Platform,
         program: &str,
@@ -90,6 +105,11 @@ impl Nats {
         up.with_context(|| format!("no NATS server: {log}"))?;
         let port = listen.rsplit_once(':').context("the address has no port")?.1;
         Ok(Self { url: format!("tls://localhost:{port}"), init, process })
+    }
+
+    /// Whether it still runs.
+    pub fn is_running(&self) -> bool {
+        self.process.is_running()
     }
 
     /// Its output so far.

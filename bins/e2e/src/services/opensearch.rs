@@ -100,6 +100,11 @@ impl Place {
 }
 
 impl OpenSearch {
+    /// File with the authorities that it trusts.
+    pub fn trusted(&self) -> PathBuf {
+        self.place.conf.join("certs/ca.crt")
+    }
+
     /// Starts it with the files that its initializer left, and waits until its security is set up.
     ///
     /// # Errors

@@ -55,7 +55,16 @@ impl Platform {
     /// # Errors
     /// Something does not come up.
     pub async fn on(stage: Stage, flags: &[&str]) -> anyhow::Result<Self> {
-        let controller = Arc::new(stage.controller(flags).await?);
+        let controller = stage.controller(flags).await?;
+        Self::of(stage, controller).await
+    }
+
+    /// Like [`on`](Self::on), with this controller.
+    ///
+    /// # Errors
+    /// Something does not come up.
+    pub async fn of(stage: Stage, controller: Controller) -> anyhow::Result<Self> {
+        let controller = Arc::new(controller);
         let round = controller.round().await?;
         let Served { address, server } = Self::serve(&controller).await?;
         Ok(Self { stage, controller, round, address, server })

@@ -14,6 +14,7 @@ use tec_core::service::caller::Account;
 use tec_services::bootstrap::cli::{Action, Args};
 use tec_services::bootstrap::compose;
 use tec_services::bootstrap::controller::Controller;
+use tec_support::files::write_public;
 use tempfile::TempDir;
 
 use crate::services::bao::{Bao, Seal};
@@ -152,6 +153,24 @@ impl Stage {
     /// The authorities are not published.
     pub async fn authorities(&self) -> anyhow::Result<String> {
         self.published("ca.crt").await
+    }
+
+    /// Updates the mounted files of every pod, as a kubelet does.
+    ///
+    /// # Errors
+    /// The authorities are not published, or files cannot be written.
+    pub async fn sync_mounts(&self) -> anyhow::Result<()> {
+        for name in ["ca.crt", "tls.crt"] {
+            let content = self.published(name).await?;
+            for entry in std::fs::read_dir(self.dir.path())? {
+                let file = entry?.path().join(name);
+                // Atomically: a program never sees half a file.
+                if file.exists() && std::fs::read_to_string(&file)? != content {
+                    write_public(&file, content.as_bytes())?;
+                }
+            }
+        }
+        Ok(())
     }
 
     async fn published(&self, name: &str) -> anyhow::Result<String> {

@@ -66,16 +66,20 @@ pub(crate) fn boot_after(tpm: &SoftTpm, firmware: &[(PcrIndex, EventKind, &str)]
     tpm.set_event_log(log.build());
 }
 
-fn image() -> ApprovedImage {
+/// What a boot of this kernel measures.
+pub(crate) fn expected(kernel: &[u8]) -> ExpectedPcrs {
     let (pcr, kind) = (PcrIndex::BOOT_MANAGER, "EV_EFI_BOOT_SERVICES_APPLICATION");
     let events = [
         ImageEvent::new("EV_SEPARATOR", pcr, Sha256Digest::of([0; 4]), "Pcr4Separator"),
         ImageEvent::new(kind, pcr, Sha256Digest::of(SHIM), "Pcr4Shim").from_file("EFI/shim"),
-        ImageEvent::new(kind, pcr, Sha256Digest::of(KERNEL), "Pcr4Vmlinuz").from_file(KERNEL_FILE),
+        ImageEvent::new(kind, pcr, Sha256Digest::of(kernel), "Pcr4Vmlinuz").from_file(KERNEL_FILE),
     ];
-    let expected = ExpectedPcrs::new(vec![ExpectedPcr::from_events(pcr, events)]);
+    ExpectedPcrs::new(vec![ExpectedPcr::from_events(pcr, events)])
+}
+
+fn image() -> ApprovedImage {
     let reference = format!("registry.example/os@sha256:{:064x}", 1);
-    ApprovedImage::new(sample::image_name(1), reference, expected, SystemClock.now())
+    ApprovedImage::new(sample::image_name(1), reference, expected(KERNEL), SystemClock.now())
 }
 
 /// What the balancer does after a handshake step.
@@ -192,6 +196,12 @@ impl World {
         let mut server = JoinSet::new();
         server.spawn(async move { axum::serve(listener, router).await.unwrap() });
         Self { bench, registry, balancer, address, _mounted: mounted, _server: server }
+    }
+
+    /// The bench, and what must live as long as the broker is needed.
+    pub(crate) fn into_bench(self) -> (Bench, impl Sized) {
+        let Self { bench, balancer, _mounted: mounted, _server: server, .. } = self;
+        (bench, (balancer, mounted, server))
     }
 
     /// Attests and fetches the disk key, like a node at boot.

@@ -1,5 +1,5 @@
 //! Each Event reason occurs on a real API server. The reasons of the key brokers are tested in guard.rs and
-//! alerts.rs, those about untrusted machines in untrusted.rs.
+//! alerts.rs, those about untrusted machines in untrusted.rs, those about tags in follow.
 
 use std::collections::BTreeSet;
 
@@ -148,7 +148,12 @@ async fn every_reason_about_the_cluster_is_seen() {
 /// Reasons covered by this file and by those named at its top.
 #[test]
 fn no_reason_is_left_out() {
-    let of_the_operator = [include_str!("events.rs"), include_str!("untrusted.rs")];
+    let of_the_operator = [
+        include_str!("events.rs"),
+        include_str!("follow/refusals.rs"),
+        include_str!("follow/releases.rs"),
+        include_str!("untrusted.rs"),
+    ];
     for event in Event::ALL {
         let is_waited_for = match event.program() {
             "operator" => {

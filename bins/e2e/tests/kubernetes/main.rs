@@ -19,6 +19,7 @@ mod evidence;
 mod faults;
 mod fetch;
 mod flood;
+mod follow;
 mod garbage;
 mod guard;
 mod images;

@@ -44,7 +44,7 @@ const KILLS: [Duration; 4] = [
     Duration::from_millis(500),
 ];
 
-fn nodes() -> u64 {
+pub(crate) fn nodes() -> u64 {
     let said = std::env::var_os("TEC_NODES");
     said.map_or(NODES, |said| said.to_str().unwrap().parse().unwrap())
 }

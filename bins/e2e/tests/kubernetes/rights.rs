@@ -24,12 +24,14 @@ const READ: &str = "get list watch";
 const OWN: &str = "create delete get list patch update watch";
 const STATUS: &str = "get patch update";
 
-const OPERATOR: [Right; 16] = [
+const OPERATOR: [Right; 18] = [
     (OWN, TEC, "trustedexecutionclusters machines approvedimages attestationkeys", None),
     (STATUS, TEC, "trustedexecutionclusters/status machines/status", None),
     (STATUS, TEC, "approvedimages/status attestationkeys/status", None),
     ("update", TEC, "trustedexecutionclusters/finalizers machines/finalizers", None),
     ("update", TEC, "approvedimages/finalizers attestationkeys/finalizers", None),
+    ("get list patch watch", TEC, "followedimages", None),
+    (STATUS, TEC, "followedimages/status", None),
     (OWN, "core", "configmaps services secrets", None),
     ("create get patch", "cert-manager.io", "certificates", None),
     ("list watch", TEC, "attestationrecords", None),
@@ -80,7 +82,7 @@ const COMPUTE_PCRS: [Right; 2] =
     [("get", TEC, "approvedimages", None), (STATUS, TEC, "approvedimages/status", None)];
 
 /// Permissions worth an attack, which no account has: verb, group, resource, namespace.
-const NOBODY: [[&str; 4]; 22] = [
+const NOBODY: [[&str; 4]; 24] = [
     ["get", "", "secrets", "kube-system"],
     ["list", "", "secrets", "default"],
     ["get", TEC, "machines", "default"],
@@ -91,6 +93,8 @@ const NOBODY: [[&str; 4]; 22] = [
     ["update", TEC, "platformapprovals", NAMESPACE],
     ["patch", TEC, "platformapprovals", NAMESPACE],
     ["delete", TEC, "platformbaselines", NAMESPACE],
+    ["create", TEC, "followedimages", NAMESPACE],
+    ["update", TEC, "followedimages", NAMESPACE],
     ["create", "", "pods", NAMESPACE],
     ["create", "", "pods/exec", NAMESPACE],
     ["get", "", "pods/log", NAMESPACE],

@@ -7,10 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::Method;
+use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 use tec_core::secret::{SecretArray, SecretBytes};
 use tec_core::service::opensearch;
 use tec_e2e::kube::eventually;
+use tec_e2e::services::later::Later;
 use tec_e2e::services::opensearch::{Answer, OpenSearch, Place, ask};
 use tec_e2e::services::platform::Platform;
 use tec_e2e::services::stage::Stage;
@@ -29,6 +31,7 @@ struct Scene {
     platform: Platform,
     authorities: String,
     nobody: Http,
+    clock: Arc<Later>,
     _turn: MutexGuard<'static, ()>,
 }
 
@@ -39,7 +42,10 @@ impl Scene {
         let place = Place::on(&stage).unwrap();
         let mut flags = vec!["--opensearch-address", &place.address];
         flags.extend(more);
-        let platform = Platform::on(stage, &flags).await.unwrap();
+        let clock = Arc::new(Later::default());
+        let mut controller = stage.controller(&flags).await.unwrap();
+        controller.clock = Arc::<Later>::clone(&clock);
+        let platform = Platform::of(stage, controller).await.unwrap();
         let authorities = platform.stage.authorities().await.unwrap();
         let account = platform.stage.cluster.account("opensearch").unwrap();
         let words = place.flags(&platform.stage).unwrap();
@@ -49,7 +55,7 @@ impl Scene {
         let node = OpenSearch::start(&platform.stage, place, &authorities);
         let node = node.await.unwrap();
         let nobody = node.client(&authorities, &Arc::default()).unwrap();
-        Self { node, platform, authorities, nobody, _turn: turn }
+        Self { node, platform, authorities, nobody, clock, _turn: turn }
     }
 
     /// The password that an init container writes for a user.
@@ -84,6 +90,23 @@ impl Scene {
         let key = SecretBytes::new(tls.private_key);
         certificate.replace(tls.certificate_chain.as_bytes(), &key).unwrap();
         self.node.client(&self.authorities, &certificate).unwrap()
+    }
+
+    /// Renews the node's certificate, as beside the node, until `is_seen`.
+    async fn renew(&self, what: &str, is_seen: impl AsyncFnMut() -> anyhow::Result<bool>) {
+        let stage = &self.platform.stage;
+        let account = stage.cluster.account("opensearch").unwrap();
+        let place = Place::on(stage).unwrap();
+        let words = place.flags(stage).unwrap();
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let args = self.platform.init(&account, &words).await.unwrap();
+        let renewing = tokio::time::timeout(Duration::from_mins(1), async {
+            run::keep(&args, None, &tec_support::SystemClock).await
+        });
+        tokio::select! {
+            ended = renewing => panic!("{ended:?}"),
+            seen = eventually(what, is_seen) => seen.unwrap(),
+        }
     }
 
     async fn call(
@@ -250,18 +273,43 @@ async fn a_renewed_certificate_is_served_without_a_restart() {
         anyhow::Ok((first["not_before"].clone(), first["not_after"].clone()))
     };
     let old = serial().await.unwrap();
-    let stage = &scene.platform.stage;
-    let account = stage.cluster.account("opensearch").unwrap();
-    let place = Place::on(stage).unwrap();
-    let words = place.flags(stage).unwrap();
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let args = scene.platform.init(&account, &words).await.unwrap();
-    let renewing = tokio::time::timeout(Duration::from_mins(1), async {
-        run::keep(&args, None, &tec_support::SystemClock).await
-    });
-    let served = eventually("the new certificate", async || Ok(serial().await? != old));
-    tokio::select! {
-        ended = renewing => panic!("{ended:?}"),
-        served = served => served.unwrap(),
-    }
+    scene.renew("the new certificate", async || Ok(serial().await? != old)).await;
+}
+
+/// Whether the node and this client accept each other, the client as an admin.
+async fn serves(admin: &Http) -> anyhow::Result<bool> {
+    let path = "/_plugins/_security/api/ssl/certs";
+    let answer = ask(admin, Method::GET, path, None, None).await;
+    Ok(answer.is_ok_and(|answer| answer.status == 200))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn certificates_of_other_authorities_are_served_and_accepted_without_a_restart() {
+    const DAY: i64 = 24 * 60 * 60;
+    let mut scene = Scene::new(&[]).await;
+    let (stage, controller) = (&scene.platform.stage, &scene.platform.controller);
+    let annotation = json!({"metadata": {"annotations": {
+        "trusted-execution-clusters.io/rotate-authorities": "now",
+    }}});
+    let secrets = stage.secrets().unwrap();
+    let patch = Patch::Merge(annotation);
+    secrets.patch("vault-aes", &PatchParams::default(), &patch).await.unwrap();
+    controller.round().await.unwrap();
+    // The node has the new ones before they sign.
+    let old = scene.admin().await;
+    let marker = async || {
+        let file = scene.node.trusted();
+        Ok(std::fs::read_to_string(file)?.matches("BEGIN").count() == 4)
+    };
+    scene.renew("both authorities", marker).await;
+    assert!(serves(&old).await.unwrap());
+    scene.clock.set(2 * DAY);
+    controller.round().await.unwrap();
+    scene.clock.set(0);
+    let both = scene.platform.stage.authorities().await.unwrap();
+    let end = "-----END CERTIFICATE-----\n";
+    // Those that sign come first.
+    scene.authorities = both.split_inclusive(end).take(2).collect();
+    let new = scene.admin().await;
+    scene.renew("the new authority", async || serves(&new).await).await;
 }

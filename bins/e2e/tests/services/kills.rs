@@ -9,7 +9,7 @@ use tec_core::plan::Shell;
 use tec_core::port::EntropyRng;
 use tec_core::secret::SecretArray;
 use tec_core::service::vault::{
-    BringUp, Effect, Event, Fresh, Method, Outcome, RootPart, Setup, SetupEffect, SetupEvent,
+    BringUp, Effect, Event, Fresh, Method, Outcome, Rekey, RootPart, Setup, SetupEffect, SetupEvent,
 };
 use tec_e2e::services::bao::Seal;
 use tec_e2e::services::cluster::Cluster;
@@ -27,16 +27,16 @@ use crate::vault::{assert_nowhere_in_plain, root_tokens, seal_status, stored_key
 const AT_ONCE: usize = 8;
 
 /// A process that dies after this many steps: the last one is done, but its result is lost.
-struct Dying<S> {
-    shell: S,
+pub(crate) struct Dying<S> {
+    pub(crate) shell: S,
     left: usize,
     /// It also dies after this step: the number of steps before it depends on how often it waits.
     last: Option<String>,
-    steps: Vec<String>,
+    pub(crate) steps: Vec<String>,
 }
 
 impl<S> Dying<S> {
-    fn new(shell: S, left: usize) -> Self {
+    pub(crate) fn new(shell: S, left: usize) -> Self {
         Self { shell, left, last: None, steps: Vec::new() }
     }
 
@@ -57,8 +57,15 @@ impl<S> Dying<S> {
 impl Shell<BringUp> for Dying<BringUpShell> {
     async fn perform(&mut self, effect: Effect) -> Option<Event> {
         self.live(name(&effect))?;
-        let event = self.shell.perform(effect).await;
+        let event = Shell::<BringUp>::perform(&mut self.shell, effect).await;
         self.heard(event)
+    }
+}
+
+#[tonic::async_trait]
+impl Shell<Rekey> for Dying<BringUpShell> {
+    async fn perform(&mut self, effect: Effect) -> Option<Event> {
+        Shell::<BringUp>::perform(self, effect).await
     }
 }
 
@@ -142,10 +149,10 @@ async fn bring_up_until(
     (dying.steps, end.is_some())
 }
 
-async fn set_up(controller: &Controller, steps: usize) -> (Vec<String>, bool) {
+pub(crate) async fn set_up(controller: &Controller, steps: usize) -> (Vec<String>, bool) {
     let mut plan = Setup::new(controller.platform.clone());
     let (vault, cluster) = (controller.vault.clone(), controller.cluster.clone());
-    let shell = SetupShell::new(vault, cluster, controller.token.clone());
+    let shell = SetupShell::new(vault, cluster, controller.token.clone(), controller.clock.clone());
     let mut dying = Dying::new(shell, steps);
     plan::run(&mut plan, SetupEvent::Start, &mut dying).await;
     let Dying { shell, steps, .. } = dying;
@@ -160,8 +167,8 @@ struct Guarded {
     _guard: JoinSet<anyhow::Result<()>>,
 }
 
-async fn guarded() -> Guarded {
-    let stage = Stage::prepare(Cluster::shared().await.unwrap(), &Seal::Shamir).unwrap();
+/// Starts a vault as in its pod; it ends with the set.
+pub(crate) async fn guard(stage: &Stage) -> JoinSet<anyhow::Result<()>> {
     let command = stage.bao.command_with_log(&stage.logs).unwrap();
     let volume = Volume::new(stage.path("volume"));
     let storage = stage.bao.storage();
@@ -172,6 +179,12 @@ async fn guarded() -> Guarded {
         guard::run(&command, &storage, &volume, shutdown).await
     });
     stage.bao.wait().await.unwrap();
+    guard
+}
+
+async fn guarded() -> Guarded {
+    let stage = Stage::prepare(Cluster::shared().await.unwrap(), &Seal::Shamir).unwrap();
+    let guard = guard(&stage).await;
     let controller = stage.controller(&[]).await.unwrap();
     Guarded { stage, controller, _guard: guard }
 }

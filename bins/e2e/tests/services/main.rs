@@ -7,8 +7,10 @@
     reason = "clippy takes helpers of tests for library code"
 )]
 
+mod backup;
 mod bring_up;
 mod certificates;
+mod disks;
 mod events;
 mod first_pod;
 mod health;
@@ -17,10 +19,15 @@ mod logins;
 mod manifests;
 mod nats;
 mod opensearch;
+mod outage;
 mod raft;
+mod rekey;
 mod rotation;
 mod sealed;
 mod secrets;
+mod signers;
+mod small_disk;
 mod static_seal;
 mod telemetry;
+mod upgrade;
 mod vault;

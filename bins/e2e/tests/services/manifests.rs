@@ -19,6 +19,9 @@ use tec_services::bootstrap::cli::{Action, Args, Serve, Unseal};
 use tec_support::testing::free_address;
 use tokio::net::UnixStream;
 
+/// Directory of snapshots in the vault's pod.
+const SNAPSHOTS: &str = "/vault/snapshots";
+
 fn chart() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../services/deploy/helm/tec-services")
 }
@@ -85,6 +88,17 @@ fn controller(set: &StatefulSet) -> Serve {
         _ => None,
     };
     serve.unwrap()
+}
+
+/// Volume and directory of the snapshots in each container.
+fn snapshot_mounts(set: &StatefulSet) -> Vec<(String, Option<String>)> {
+    let pod = set.spec.as_ref().unwrap().template.spec.as_ref().unwrap();
+    let mounts =
+        pod.containers.iter().flat_map(|container| container.volume_mounts.iter().flatten());
+    mounts
+        .filter(|mount| mount.mount_path == SNAPSHOTS)
+        .map(|mount| (mount.name.clone(), mount.sub_path_expr.clone()))
+        .collect()
 }
 
 /// Starts a vault with a configuration from the chart, with different paths and ports.
@@ -158,14 +172,23 @@ async fn the_chart_has_one_pod_of_the_vault_or_several_that_share_its_storage() 
     assert!(flags.peers.is_empty() && flags.unseal == Unseal::Start);
     // Helm would write large numbers in scientific notation.
     assert_eq!(flags.password_seconds, 90 * 24 * 3600);
+    assert_eq!((flags.snapshot_hours, flags.snapshot_keep), (24, 7));
+    assert_eq!(flags.snapshots.unwrap(), Path::new(SNAPSHOTS));
+    assert_eq!(snapshot_mounts(&set), [("data".to_owned(), None), ("data".to_owned(), None)]);
     is_taken(&config, "http").await;
 
-    let values = ["vault.replicas=3"];
+    let values = ["vault.replicas=3", "vault.snapshots.claim=backups", "vault.snapshots.hours=0"];
     let (config, set) = configuration(&cluster, "several", &values).await;
     assert_eq!(config.matches("retry_join").count(), 3);
     assert!(!config.contains("tls_disable"));
     assert_eq!(set.spec.as_ref().unwrap().replicas, Some(3));
-    assert_eq!(controller(&set).peers.len(), 3);
+    let flags = controller(&set);
+    assert_eq!((flags.peers.len(), flags.snapshots), (3, None));
+    // For a restore. Each pod has a directory of its own on a claim that they may share.
+    let own = ("snapshots".to_owned(), Some("$(POD_NAME)".to_owned()));
+    assert_eq!(snapshot_mounts(&set), [own.clone(), own]);
+    let volumes = serde_json::to_string(&set.spec.as_ref().unwrap().template).unwrap();
+    assert!(volumes.contains(r#""claimName":"backups""#), "{volumes}");
     only_the_vaults_pods_reach_its_listener(&cluster, &set).await;
     is_taken(&config, "https").await;
 }

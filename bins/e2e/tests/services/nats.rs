@@ -1,7 +1,6 @@
 //! NATS with the files of its init container, and components that connect to it.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,10 +10,9 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::PostParams;
 use nkeys::KeyPair;
-use tec_core::port::Clock;
 use tec_core::secret::SecretBytes;
-use tec_core::time::Timestamp;
 use tec_e2e::kube::eventually;
+use tec_e2e::services::later::Later;
 use tec_e2e::services::nats::Nats;
 use tec_e2e::services::platform::Platform;
 use tec_e2e::services::rotation;
@@ -71,12 +69,12 @@ async fn the_same_on_the_older_server_of_debian() {
 }
 
 /// A manually driven component, to do what a broker does not.
-struct ByHand {
+pub(crate) struct ByHand {
     user: KeyPair,
-    answer: ComponentBootstrapResponse,
+    pub(crate) answer: ComponentBootstrapResponse,
 }
 
-async fn by_hand(platform: &Platform, name: &str) -> ByHand {
+pub(crate) async fn by_hand(platform: &Platform, name: &str) -> ByHand {
     let account = platform.stage.cluster.component(name).await.unwrap();
     let token = platform.stage.cluster.token(&account).await.unwrap();
     let user = KeyPair::new_user();
@@ -94,7 +92,7 @@ async fn by_hand(platform: &Platform, name: &str) -> ByHand {
 
 impl ByHand {
     /// Connects once, with a signature over what `choose` derives from the nonce.
-    async fn connect(
+    pub(crate) async fn connect(
         &self,
         nats: &Nats,
         choose: impl Fn(Vec<u8>) -> Vec<u8> + Send + Sync + 'static,
@@ -304,16 +302,6 @@ async fn no_message_is_lost_while_jwts_and_certificates_are_renewed() {
     assert!(outcome.renewals >= 3 * 4 && outcome.certificates >= 3, "{outcome}");
 }
 
-/// A clock that a test sets forward.
-#[derive(Debug, Default)]
-struct Later(AtomicI64);
-
-impl Clock for Later {
-    fn now(&self) -> Timestamp {
-        SystemClock.now().plus_seconds(self.0.load(Ordering::Relaxed))
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn in_an_outage_what_a_broker_holds_is_good_until_its_end() {
     let mut platform = Platform::new(&["--user-seconds", "600"]).await.unwrap();
@@ -329,7 +317,7 @@ async fn in_an_outage_what_a_broker_holds_is_good_until_its_end() {
 
     platform.stage.bao.kill();
     // Due for renewal, but valid.
-    clock.0.store(500, Ordering::Relaxed);
+    clock.set(500);
     let asking = Arc::clone(&identity);
     let mut asks = JoinSet::new();
     asks.spawn(async move { asking.renewed().await.map(|_| ()) });
@@ -341,7 +329,7 @@ async fn in_an_outage_what_a_broker_holds_is_good_until_its_end() {
     assert!(callback.await.expect("in time for NATS").is_ok());
     assert!(bus.is_connected().await);
 
-    clock.0.store(700, Ordering::Relaxed);
+    clock.set(700);
     let callback = timeout(Duration::from_secs(5), identity.answer(b"nonce"));
     assert!(callback.await.expect("in time for NATS").is_err());
 }

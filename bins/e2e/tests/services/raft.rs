@@ -30,7 +30,7 @@ async fn logs_in(platform: &Platform, vault: &Vault) -> anyhow::Result<bool> {
 }
 
 /// The first pod, and two that joined it, with their controllers.
-async fn three() -> (Platform, [Follower; 2], [Controller; 2]) {
+pub(crate) async fn three() -> (Platform, [Follower; 2], [Controller; 2]) {
     let stage = Stage::new().await.unwrap();
     // No peer is there yet, which does not make the first pod wait.
     let platform = Platform::on(stage, &["--peers", "127.0.0.1:1"]).await.unwrap();

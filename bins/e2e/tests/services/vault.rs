@@ -18,7 +18,7 @@ pub(crate) fn fatal(error: &RoundError) -> Option<Fatal> {
     }
 }
 
-/// The vault's key, from the Secret and the file.
+/// The vault's key, from the Secret and the file; the one in use, if there are two.
 pub(crate) async fn stored_key(stage: &Stage, controller: &Controller) -> String {
     let decode = |text: &Value| STANDARD.decode(text.as_str().unwrap()).unwrap();
     let secret = stage.secret("vault-aes").await.unwrap();
@@ -29,7 +29,8 @@ pub(crate) async fn stored_key(stage: &Stage, controller: &Controller) -> String
         Binding { namespace: &stage.cluster.platform, stateful_set: "vault", key_id: &key_id };
     let wrapped = WrappedKey::parse(&file).unwrap();
     let opened = wrapped.open(&SecretArray::new(key), &binding).unwrap();
-    String::from_utf8(opened.expose("test").to_vec()).unwrap()
+    let text = String::from_utf8(opened.expose("test").to_vec()).unwrap();
+    text.lines().next().unwrap().to_owned()
 }
 
 /// Checks that secrets are not in plain text on disk or in logs: neither next to the vault nor in its

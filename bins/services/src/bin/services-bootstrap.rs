@@ -8,7 +8,7 @@ use clap::Parser as _;
 use tec_services::bootstrap::cli::{Action, Args};
 use tec_services::bootstrap::controller::{Controller, RoundError};
 use tec_services::bootstrap::disk::Volume;
-use tec_services::bootstrap::{compose, export, guard, show};
+use tec_services::bootstrap::{compose, export, guard, restore, show};
 use tec_support::exit::CodedError;
 use tec_support::serve::{Shutdown, Transport};
 use tec_support::{exit, program, serve};
@@ -30,6 +30,12 @@ async fn run(action: Action) -> anyhow::Result<u8> {
         Action::Password(args) => {
             tasks.spawn(async move {
                 show::run(&args, &mut std::io::stdout()).await?;
+                Ok(exit::OK)
+            });
+        }
+        Action::Restore(args) => {
+            tasks.spawn(async move {
+                restore::run(&args).await?;
                 Ok(exit::OK)
             });
         }
@@ -63,6 +69,11 @@ async fn run(action: Action) -> anyhow::Result<u8> {
                 tasks.spawn(async move { server.await.map(|()| exit::OK) });
             }
             tasks.spawn(async move { server.await.map(|()| exit::OK) });
+            let snapshots = Arc::clone(&controller);
+            tasks.spawn(async move {
+                snapshots.keep_snapshots().await;
+                std::future::pending().await
+            });
             tasks.spawn(async move { keep(&controller, shutdown).await });
         }
     }

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use tec_services::init::cli::Args;
 use tec_services::init::connect::Mounted;
+use tec_services::init::heal::Store;
 use tec_services::init::{connect, run};
 use tec_support::{SystemClock, exit, program};
 
@@ -18,7 +19,17 @@ async fn run(args: &Args) -> anyhow::Result<u8> {
         return Ok(code);
     }
     if args.keep {
-        run::keep(args, args.reload.as_deref(), &SystemClock).await?;
+        let store = Store::of(args);
+        let heal = async {
+            match &store {
+                Some(store) => store.keep().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            kept = run::keep(args, args.reload.as_deref(), &SystemClock) => kept?,
+            () = heal => {}
+        }
     } else {
         run::run(args).await?;
     }

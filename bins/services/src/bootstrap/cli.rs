@@ -31,6 +31,8 @@ pub enum Action {
     Serve(Box<Serve>),
     /// Print the password of an OpenSearch user, for an admin who may exec into this container
     Password(Password),
+    /// Restore an empty vault from a snapshot
+    Restore(Restore),
     /// Run the vault, and empty its storage when the controller asks for it
     RunVault {
         /// Directory that the controller shares with the vault
@@ -58,6 +60,50 @@ pub struct Password {
     /// Token for the vault, with the audience of this platform
     #[arg(long, env = "TEC_TOKEN", default_value = "/var/run/secrets/tec/token")]
     pub token: PathBuf,
+}
+
+/// Flags of the restore command; the defaults match the controller's.
+#[derive(Clone, Debug, clap::Args)]
+#[expect(clippy::exhaustive_structs, reason = "a command line, built field by field")]
+pub struct Restore {
+    /// File of the snapshot
+    #[arg(long)]
+    pub snapshot: PathBuf,
+    /// File of the wrapped key (default: the file next to the snapshot, with the ending .key)
+    #[arg(long)]
+    pub wrapped_key: Option<PathBuf>,
+    /// Namespace of the vault, the same as that of the snapshot
+    #[arg(long, env = "POD_NAMESPACE")]
+    pub namespace: String,
+    /// StatefulSet of the vault, the same as that of the snapshot
+    #[arg(long, env = "TEC_STATEFUL_SET", default_value = "vault")]
+    pub stateful_set: String,
+    /// Socket of the vault
+    #[arg(long, env = "TEC_VAULT_SOCKET", default_value = "/run/vault/vault.sock")]
+    pub vault_socket: PathBuf,
+    /// Directory of the wrapped key, on the vault's volume
+    #[arg(long, env = "TEC_VOLUME", default_value = "/vault/controller")]
+    pub volume: PathBuf,
+    /// Host and port of the API server
+    #[arg(long, env = "TEC_KUBERNETES", default_value = "kubernetes.default.svc:443")]
+    pub kubernetes: String,
+    /// CA of the API server, PEM
+    #[arg(
+        long,
+        env = "TEC_KUBERNETES_CA",
+        default_value = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
+    )]
+    pub kubernetes_ca: PathBuf,
+    /// Token for the API server
+    #[arg(
+        long,
+        env = "TEC_KUBERNETES_TOKEN",
+        default_value = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+    )]
+    pub kubernetes_token: PathBuf,
+    /// Name of the Secret with the wrapping key
+    #[arg(long, env = "TEC_KEY_SECRET", default_value = "vault-aes")]
+    pub key_secret: String,
 }
 
 /// Flags of the controller.
@@ -193,6 +239,25 @@ pub struct Serve {
         value_parser = clap::value_parser!(u32).range(1..)
     )]
     pub password_seconds: u32,
+    /// Directory for snapshots of the vault (default: take none)
+    #[arg(long, env = "TEC_SNAPSHOTS")]
+    pub snapshots: Option<PathBuf>,
+    /// Interval between snapshots, in hours
+    #[arg(
+        long,
+        env = "TEC_SNAPSHOT_HOURS",
+        default_value = "24",
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    pub snapshot_hours: u32,
+    /// Number of snapshots that are kept
+    #[arg(
+        long,
+        env = "TEC_SNAPSHOT_KEEP",
+        default_value = "7",
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    pub snapshot_keep: u32,
     /// URL of the API server as the vault reaches it, for a vault outside a pod
     #[arg(long, env = "TEC_VAULT_KUBERNETES", requires = "vault_kubernetes_ca")]
     pub vault_kubernetes: Option<String>,

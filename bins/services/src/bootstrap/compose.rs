@@ -1,5 +1,6 @@
 //! Builds a controller from flags.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -9,27 +10,31 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
 use tec_core::port::Clock;
+use tec_core::service::vault::snapshot::Schedule;
 use tec_core::service::vault::{Ordinal, Peers, Platform, SealKind};
 use tec_k8s::service::{
-    ApiServer, Cluster, Http, Keys, SecretNames, Settings, Standing, Target, Vault,
+    ApiServer, Cluster, Disk, Http, Keys, SecretNames, Settings, Standing, Target, Vault,
 };
 use tec_support::certificate::Certificate;
 use tec_support::{SystemClock, SystemEntropy};
 use tokio::sync::Mutex;
 
 use crate::bootstrap::accounts::Accounts;
-use crate::bootstrap::cli::{Seal, Serve};
+use crate::bootstrap::cli::{Restore, Seal, Serve};
 use crate::bootstrap::controller::Controller;
 use crate::bootstrap::disk::Volume;
 use crate::bootstrap::health::Health;
 use crate::bootstrap::passwords::Passwords;
 use crate::bootstrap::peers::Others;
 use crate::bootstrap::sealing::Sealing;
+use crate::bootstrap::snapshots::Snapshots;
 
 /// Deadline: longer than the ten seconds that the vault gives the API server, and short enough to answer a
 /// caller that waits for fifteen.
 pub(crate) const VAULT_DEADLINE: Duration = Duration::from_secs(12);
 const KUBERNETES_DEADLINE: Duration = Duration::from_secs(10);
+/// Longest time between two parts of a snapshot, and until the first one.
+const SNAPSHOT_DEADLINE: Duration = Duration::from_mins(1);
 
 /// The controller that these flags describe.
 ///
@@ -45,9 +50,11 @@ pub fn controller(args: &Serve) -> anyhow::Result<Controller> {
         key: args.key_secret.clone(),
         tls: args.tls_secret.clone(),
         authorities: args.ca_config_map.clone(),
+        copies: args.component_namespaces.clone(),
         revocations: args.nats_revocations.clone(),
     };
-    let kubernetes = Http::new(target(args)?, KUBERNETES_DEADLINE);
+    let kubernetes = target(&args.kubernetes, &args.kubernetes_ca)?;
+    let kubernetes = Http::new(kubernetes, KUBERNETES_DEADLINE);
     let vault = Vault::new(vault);
     let token = args.kubernetes_token.clone();
     let cluster: Arc<dyn Cluster> = Arc::new(ApiServer::new(kubernetes, token, names));
@@ -55,6 +62,7 @@ pub fn controller(args: &Serve) -> anyhow::Result<Controller> {
     let certificate = Arc::new(Certificate::default());
     let standing = Arc::new(Standing::default());
     let platform = platform(args)?;
+    let disk: Arc<dyn Disk> = Arc::new(Volume::new(args.volume.clone()));
     Ok(Controller {
         pod: args.pod.clone(),
         pod_uid: args.pod_uid.clone(),
@@ -69,6 +77,7 @@ pub fn controller(args: &Serve) -> anyhow::Result<Controller> {
             certificate: Arc::clone(&certificate),
             url: args.nats_url.clone(),
             event_replicas: args.event_replicas,
+            user_life: Duration::from_secs(args.user_seconds.into()),
             pushed: Mutex::default(),
         },
         passwords: Passwords {
@@ -88,7 +97,8 @@ pub fn controller(args: &Serve) -> anyhow::Result<Controller> {
         }),
         vault,
         cluster,
-        disk: Arc::new(Volume::new(args.volume.clone())),
+        snapshots: snapshots(args, &disk, &clock),
+        disk,
         token: args.token.clone(),
         settings: Settings {
             platform: platform.clone(),
@@ -103,6 +113,40 @@ pub fn controller(args: &Serve) -> anyhow::Result<Controller> {
         certificate,
         standing,
     })
+}
+
+/// Snapshots, if they are requested.
+fn snapshots(args: &Serve, disk: &Arc<dyn Disk>, clock: &Arc<dyn Clock>) -> Option<Snapshots> {
+    let vault = Http::new(Target::Unix(args.vault_socket.clone()), SNAPSHOT_DEADLINE);
+    Some(Snapshots {
+        directory: args.snapshots.clone()?,
+        vault: Vault::new(vault),
+        token: args.token.clone(),
+        disk: Arc::clone(disk),
+        schedule: Schedule {
+            every: Duration::from_hours(args.snapshot_hours.into()),
+            keep: usize::try_from(args.snapshot_keep).unwrap_or(usize::MAX),
+        },
+        clock: Arc::clone(clock),
+    })
+}
+
+/// The cluster as a restore needs it: it only reads and advances the Secret of the wrapping key.
+///
+/// # Errors
+/// The API server's CA cannot be read.
+pub fn cluster_of_restore(args: &Restore) -> anyhow::Result<ApiServer> {
+    let kubernetes = target(&args.kubernetes, &args.kubernetes_ca)?;
+    let names = SecretNames {
+        namespace: args.namespace.clone(),
+        key: args.key_secret.clone(),
+        tls: String::new(),
+        authorities: String::new(),
+        revocations: String::new(),
+        copies: Vec::new(),
+    };
+    let kubernetes = Http::new(kubernetes, KUBERNETES_DEADLINE);
+    Ok(ApiServer::new(kubernetes, args.kubernetes_token.clone(), names))
 }
 
 /// Excludes this pod, so every pod can have the same list: a pod gains nothing from asking itself.
@@ -142,8 +186,7 @@ fn platform(args: &Serve) -> anyhow::Result<Platform> {
     })
 }
 
-fn target(args: &Serve) -> anyhow::Result<Target> {
-    let file = &args.kubernetes_ca;
+fn target(address: &str, file: &Path) -> anyhow::Result<Target> {
     let mut roots = RootCertStore::empty();
     for authority in CertificateDer::pem_file_iter(file)
         .with_context(|| format!("cannot read {}", file.display()))?
@@ -151,6 +194,6 @@ fn target(args: &Serve) -> anyhow::Result<Target> {
         roots.add(authority.with_context(|| format!("cannot read {}", file.display()))?)?;
     }
     let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
-    Target::tls(&args.kubernetes, Arc::new(config))
-        .with_context(|| format!("invalid address of the API server {:?}", args.kubernetes))
+    Target::tls(address, Arc::new(config))
+        .with_context(|| format!("invalid address of the API server {address:?}"))
 }

@@ -8,15 +8,17 @@ use anyhow::Context as _;
 use axum::Router;
 use tec_core::plan;
 use tec_core::port::{Clock, Entropy, EntropyRng, chain};
-use tec_core::secret::SecretArray;
+use tec_core::secret::{SecretArray, SecretBytes};
 use tec_core::service::Fatal;
 use tec_core::service::vault::{
-    BringUp, Event, Fresh, Ordinal, Outcome, Platform, RootPart, Setup, SetupEnd, SetupEvent,
+    BringUp, Event, Fresh, Ordinal, Outcome, Platform, Rekey, RootPart, SealKind, Setup, SetupEnd,
+    SetupEvent, Stage,
 };
 use tec_core::time::Timestamp;
 use tec_k8s::service;
 use tec_k8s::service::{
-    Bootstrap, BringUpShell, Cluster, Disk, Peers, Settings, SetupShell, Standing, Vault, Warning,
+    Bootstrap, BringUpShell, Cluster, Disk, Peers, Replaceable, Settings, SetupShell, Standing,
+    Vault, Warning,
 };
 use tec_support::certificate::Certificate;
 use tec_support::serve::Shutdown;
@@ -26,6 +28,7 @@ use crate::bootstrap::authority;
 use crate::bootstrap::health::Health;
 use crate::bootstrap::passwords::Passwords;
 use crate::bootstrap::sealing::{Instance, Sealing};
+use crate::bootstrap::snapshots::{SnapshotError, Snapshots, Step};
 
 /// Longest interval between checks for drift.
 const LOOK: Duration = Duration::from_mins(5);
@@ -36,8 +39,13 @@ const REVOCATIONS: Duration = Duration::from_secs(2);
 const MENDED: Duration = Duration::from_secs(5);
 /// Interval between warnings that an authority expires soon.
 const NOTICES: i64 = 24 * 60 * 60;
-/// Reason of the Event for programs.
+/// Reasons of Events for programs.
 const AUTHORITY_ENDS: &str = "AuthorityEndsSoon";
+const AUTHORITIES_PUBLISHED: &str = "AuthoritiesPublished";
+/// Reason of the Event for a snapshot that was not taken.
+const SNAPSHOT_FAILED: &str = "SnapshotFailed";
+/// Interval between checks for whether a snapshot is due, and wait after one that failed.
+const SNAPSHOTS: (Duration, Duration) = (Duration::from_mins(1), Duration::from_mins(5));
 /// Shortest interval between renewals.
 const SHORTEST: Duration = Duration::from_secs(1);
 
@@ -79,6 +87,8 @@ pub struct Controller {
     pub accounts: Accounts,
     /// Passwords of a running OpenSearch.
     pub passwords: Passwords,
+    /// Snapshots of the vault, if they are requested.
+    pub snapshots: Option<Snapshots>,
     /// Whether callers may be routed here.
     pub health: Health,
 }
@@ -89,8 +99,21 @@ pub struct Controller {
 pub struct Round {
     /// How long until the next round is due.
     pub next: Duration,
-    /// The authorities, in PEM.
+    /// The authorities that everyone trusts, in PEM.
     pub authorities: String,
+    /// Those of them that sign.
+    pub signers: String,
+    /// How far their replacement has come.
+    pub stage: Stage,
+}
+
+/// What was reported about the authorities.
+#[derive(Debug, Default)]
+struct Told {
+    /// When the last warning about their end was.
+    ends: Option<Timestamp>,
+    /// The last stage of their replacement.
+    stage: Option<Stage>,
 }
 
 /// Why a round ended without a certificate.
@@ -151,15 +174,18 @@ impl Controller {
             self.bring_up(root_part).await?;
             root_part = RootPart::IfChanged;
             match self.set_up().await? {
-                SetupEnd::Ready { token, token_life, tls } => {
+                SetupEnd::Ready { token, token_life, tls, trusted, stage, signers } => {
                     self.certificate
                         .replace(tls.chain.as_bytes(), &tls.key)
                         .map_err(|error| RoundError::Certificate(error.into()))?;
-                    self.standing.replace(token);
+                    self.rekey(token.duplicate("two parts of this use it")).await;
+                    self.standing.replace(token, &trusted, signers);
                     let next = tls.renew_after(self.clock.now()).min(token_life * 2 / 3);
                     return Ok(Round {
                         next: next.clamp(SHORTEST, LOOK),
-                        authorities: tls.authorities,
+                        authorities: trusted,
+                        signers: tls.authorities,
+                        stage,
                     });
                 }
                 SetupEnd::Sealed => {
@@ -206,10 +232,7 @@ impl Controller {
             Fresh { key: SecretArray::random(&mut rng), seed: SecretArray::random(&mut rng) };
         let mut plan = BringUp::new(self.platform.clone(), self.ordinal, root_part, fresh)
             .with_sealed(self.sealing.of(instance));
-        let cluster = Arc::clone(&self.cluster);
-        let disk = Arc::clone(&self.disk);
-        let peers = Arc::clone(&self.peers);
-        let mut shell = BringUpShell::new(self.vault.clone(), cluster, disk, peers);
+        let mut shell = self.shell();
         plan::run(&mut plan, Event::Start, &mut shell).await;
         match shell.end() {
             Some(Ok(Outcome::Up)) => {
@@ -231,9 +254,31 @@ impl Controller {
     async fn set_up(&self) -> Result<SetupEnd, RoundError> {
         let mut plan = Setup::new(self.platform.clone());
         let cluster = Arc::clone(&self.cluster);
-        let mut shell = SetupShell::new(self.vault.clone(), cluster, self.token.clone());
+        let (vault, clock) = (self.vault.clone(), Arc::clone(&self.clock));
+        let mut shell = SetupShell::new(vault, cluster, self.token.clone(), clock);
         plan::run(&mut plan, SetupEvent::Start, &mut shell).await;
         shell.into_end().ok_or(RoundError::NoOutcome)
+    }
+
+    /// Replaces the vault's key, if that is requested or began. The vault serves all the time; what fails is
+    /// continued in the next round.
+    async fn rekey(&self, token: SecretBytes) {
+        if self.ordinal == Ordinal::Follower || self.platform.seal != SealKind::Shamir {
+            return;
+        }
+        let seed = SecretArray::random(&mut EntropyRng::new(&*self.entropy));
+        let mut plan = Rekey::new(self.platform.clone(), token, seed);
+        let mut shell = self.shell();
+        plan::run(&mut plan, Event::Start, &mut shell).await;
+        if let Some(Ok(Outcome::WithoutKey(fatal))) = shell.end() {
+            tracing::error!(code = %fatal.code(), "the vault will not open with its stored key");
+            self.warn(fatal, "the vault serves, but will not open after its next start").await;
+        }
+    }
+
+    fn shell(&self) -> BringUpShell {
+        let (cluster, disk) = (Arc::clone(&self.cluster), Arc::clone(&self.disk));
+        BringUpShell::new(self.vault.clone(), cluster, disk, Arc::clone(&self.peers))
     }
 
     /// Runs rounds until shutdown.
@@ -241,7 +286,7 @@ impl Controller {
     /// # Errors
     /// [`RoundError`].
     pub async fn keep(&self, mut shutdown: Shutdown) -> Result<(), RoundError> {
-        let mut told = None;
+        let mut told = Told::default();
         loop {
             tokio::select! {
                 () = shutdown.triggered() => return Ok(()),
@@ -251,7 +296,7 @@ impl Controller {
     }
 
     /// One round, and the wait until the next.
-    async fn once(&self, told: &mut Option<Timestamp>) -> Result<(), RoundError> {
+    async fn once(&self, told: &mut Told) -> Result<(), RoundError> {
         match self.health.during(self.round()).await {
             Ok(round) => {
                 let next_seconds = round.next.as_secs();
@@ -275,16 +320,31 @@ impl Controller {
         }
     }
 
-    /// Warns about an authority that expires soon, once a day; `told` is the time of the last warning.
-    async fn tell_of_authorities(&self, round: &Round, told: &mut Option<Timestamp>) {
+    /// Requests other authorities if they expire in less than a year, warns once a day if that did not help,
+    /// and reports those that are published.
+    async fn tell_of_authorities(&self, round: &Round, told: &mut Told) {
         let now = self.clock.now();
+        if round.stage == Stage::Stable && authority::is_due(&round.signers, now) {
+            tracing::info!("the authorities are old: others are requested");
+            if let Err(error) = self.cluster.request(Replaceable::Authorities).await {
+                tracing::warn!(error = %chain(&error), "cannot request other authorities");
+            }
+        }
+        if told.stage.replace(round.stage) != Some(round.stage) {
+            tracing::info!(stage = ?round.stage, "the authorities are in this stage");
+            if round.stage == Stage::Published {
+                let message = "new CA certificates are published beside the old ones, and will \
+                               sign: see \"Other authorities\" in the reference of services-bootstrap";
+                self.event(AUTHORITIES_PUBLISHED.to_owned(), message.to_owned()).await;
+            }
+        }
         let age = |told: Timestamp| now.unix_seconds().saturating_sub(told.unix_seconds());
-        let is_due = told.is_none_or(|told| age(told) >= NOTICES);
+        let is_due = told.ends.is_none_or(|told| age(told) >= NOTICES);
         let notice = authority::notice(&round.authorities, now);
         if let Some(message) = notice.filter(|_| is_due) {
-            tracing::warn!(notice = message, "an authority has to be renewed");
+            tracing::warn!(notice = message, "an authority expires soon");
             self.event(AUTHORITY_ENDS.to_owned(), message).await;
-            *told = Some(now);
+            told.ends = Some(now);
         }
     }
 
@@ -316,6 +376,54 @@ impl Controller {
         let _ = tokio::time::timeout(round.next, told).await;
     }
 
+    /// Takes snapshots when they are due, for as long as it is polled. Returns immediately if none are
+    /// requested.
+    pub async fn keep_snapshots(&self) {
+        let Some(snapshots) = &self.snapshots else {
+            return;
+        };
+        let age_hours = snapshots.age().map(|age| age.as_secs() / 3600);
+        let directory = snapshots.directory.display();
+        tracing::info!(%directory, age_hours, "snapshots of the vault are taken");
+        let mut told = None;
+        loop {
+            let wait = match snapshots.ensure().await {
+                Ok(Step::Taken { name, bytes }) => {
+                    tracing::info!(name, bytes, "a snapshot of the vault was taken");
+                    SNAPSHOTS.0
+                }
+                Ok(_) => SNAPSHOTS.0,
+                Err(error) => {
+                    self.tell_of_snapshot(snapshots, &error, &mut told).await;
+                    SNAPSHOTS.1
+                }
+            };
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// Warns about a snapshot that was not taken; with an Event, once a day.
+    async fn tell_of_snapshot(
+        &self,
+        snapshots: &Snapshots,
+        error: &SnapshotError,
+        told: &mut Option<Timestamp>,
+    ) {
+        let (error, now) = (chain(error), self.clock.now());
+        let age_hours = snapshots.age().map(|age| age.as_secs() / 3600);
+        tracing::warn!(error, age_hours, "no snapshot of the vault was taken");
+        let age = |told: Timestamp| now.unix_seconds().saturating_sub(told.unix_seconds());
+        if told.is_none_or(|told| age(told) >= NOTICES) {
+            let latest = match age_hours {
+                Some(hours) => format!("the latest one is {hours} hours old"),
+                None => "there is none".to_owned(),
+            };
+            let message = format!("cannot take a snapshot of the vault, {latest}: {error}");
+            self.event(SNAPSHOT_FAILED.to_owned(), message).await;
+            *told = Some(now);
+        }
+    }
+
     async fn tell_opensearch(&self, round: &Round) {
         while let Err(error) = self.passwords.ensure(&round.authorities).await {
             let error = format!("{error:#}");
@@ -326,21 +434,37 @@ impl Controller {
 
     async fn tell_nats(&self, round: &Round) {
         // Once per round: a server that lost its volume has no stream.
-        let mut stores = false;
+        let (mut stores, mut is_signed) = (false, false);
         loop {
             if let Err(error) = self.accounts.ensure(&round.authorities).await {
                 let error = format!("{error:#}");
                 tracing::warn!(error, "NATS does not know yet who is shut out");
-            } else if !stores {
-                let ensured = self.accounts.ensure_events(&round.authorities).await;
-                stores = ensured.is_ok();
-                if let Err(error) = ensured {
-                    let error = format!("{error:#}");
-                    tracing::warn!(error, "NATS does not store events yet");
-                }
+            } else {
+                is_signed = is_signed || self.replace_signers(round).await;
+                stores = stores || self.ensure_events(round).await;
             }
             tokio::time::sleep(REVOCATIONS).await;
         }
+    }
+
+    /// Returns whether it is done.
+    async fn replace_signers(&self, round: &Round) -> bool {
+        let succeeded = self.accounts.succeed(&round.authorities).await;
+        if let Err(error) = &succeeded {
+            let error = format!("{error:#}");
+            tracing::warn!(error, "the keys that sign for NATS may not be replaced yet");
+        }
+        succeeded.is_ok()
+    }
+
+    /// Returns whether it is done.
+    async fn ensure_events(&self, round: &Round) -> bool {
+        let ensured = self.accounts.ensure_events(&round.authorities).await;
+        if let Err(error) = &ensured {
+            let error = format!("{error:#}");
+            tracing::warn!(error, "NATS does not store events yet");
+        }
+        ensured.is_ok()
     }
 }
 

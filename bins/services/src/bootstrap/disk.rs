@@ -12,6 +12,8 @@ const KEY: &str = "unseal.v1.json";
 const RESET: &str = "reset-requested";
 /// Marks a vault that is about to be initialized, and still empty.
 const INTENT: &str = "init-intent";
+/// Names the restore that is under way.
+const RESTORE: &str = "restore-intent";
 
 /// A directory.
 #[derive(Clone, Debug)]
@@ -75,6 +77,18 @@ impl Disk for Volume {
 
     fn remove_intent(&self) -> io::Result<()> {
         remove(&self.0.join(INTENT))
+    }
+
+    fn write_restore(&self, note: &str) -> io::Result<()> {
+        write_private(&self.0.join(RESTORE), note.as_bytes())
+    }
+
+    fn read_restore(&self) -> io::Result<Option<Vec<u8>>> {
+        read(&self.0.join(RESTORE))
+    }
+
+    fn remove_restore(&self) -> io::Result<()> {
+        remove(&self.0.join(RESTORE))
     }
 
     fn request_reset(&self) -> io::Result<()> {

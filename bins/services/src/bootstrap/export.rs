@@ -14,7 +14,7 @@ use crate::bootstrap::controller::Controller;
 const SERVICE: &str = "services-bootstrap";
 /// Deadline for a collector to accept lines.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// Interval between checks for usable authorities.
+/// Interval between checks for usable authorities, and for other ones.
 const LOOK: Duration = Duration::from_secs(10);
 
 /// Sends lines until there are no more. They wait until the vault is up, since there is no certificate before
@@ -23,9 +23,10 @@ const LOOK: Duration = Duration::from_secs(10);
 /// # Cancel safety
 /// Can be dropped at any await; waiting lines are not sent, but are still on stderr.
 pub async fn run(controller: &Controller, collector: &str, lines: Receiver<Line>) {
-    let target = loop {
-        match target(controller, collector).await {
-            Ok(target) => break target,
+    let (export, mut trusted) = loop {
+        let trusted = authorities(controller).await;
+        match connection(controller, collector, &trusted) {
+            Ok(http) => break (Export::new(http, SERVICE), trusted),
             Err(error) => {
                 let error = format!("{error:#}");
                 tracing::error!(error, "the log is not sent to the collector");
@@ -33,20 +34,42 @@ pub async fn run(controller: &Controller, collector: &str, lines: Receiver<Line>
             }
         }
     };
-    Export::new(Http::new(target, DEADLINE), SERVICE).run(lines).await;
+    let follow = async {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let Ok(current) = controller.standing.authorities() else { continue };
+            if *current == *trusted {
+                continue;
+            }
+            match connection(controller, collector, &current) {
+                Ok(http) => {
+                    export.replace(http);
+                    trusted = current;
+                }
+                Err(error) => {
+                    let error = format!("{error:#}");
+                    tracing::warn!(error, "the log is sent with the old authorities");
+                }
+            }
+        }
+    };
+    tokio::select! {
+        () = export.run(lines) => {}
+        () = follow => {}
+    }
 }
 
-async fn target(controller: &Controller, collector: &str) -> anyhow::Result<Target> {
-    let authorities = authorities(controller).await;
+fn connection(controller: &Controller, collector: &str, authorities: &str) -> anyhow::Result<Http> {
     let config = controller.certificate.client_config(authorities.as_bytes())?;
-    Target::tls(collector, Arc::new(config))
-        .with_context(|| format!("invalid address of the collector {collector:?}"))
+    let target = Target::tls(collector, Arc::new(config))
+        .with_context(|| format!("invalid address of the collector {collector:?}"))?;
+    Ok(Http::new(target, DEADLINE))
 }
 
-async fn authorities(controller: &Controller) -> String {
+/// Those of the first round.
+async fn authorities(controller: &Controller) -> Arc<str> {
     loop {
-        // Authorities published by an earlier controller are the same.
-        if let Ok(Some(authorities)) = controller.cluster.authorities().await {
+        if let Ok(authorities) = controller.standing.authorities() {
             return authorities;
         }
         tokio::time::sleep(LOOK).await;

@@ -7,6 +7,7 @@
 //! *What it is not*: a place where decisions are made.
 
 pub mod accounts;
+pub mod archive;
 mod authority;
 pub mod cli;
 pub mod compose;
@@ -17,5 +18,7 @@ pub mod guard;
 pub mod health;
 pub mod passwords;
 pub mod peers;
+pub mod restore;
 pub mod sealing;
 pub mod show;
+pub mod snapshots;

@@ -73,29 +73,51 @@ fn probes(
     })
 }
 
-/// Sends the log to the collector, with the current certificate; never ends without a collector. Covers the
-/// lines from this call on.
+/// Sends the log to the collector, with the current certificate and authorities; never ends without a
+/// collector. Covers the lines from this call on.
 fn export(
     collector: Option<&str>,
-    identity: &Identity,
+    identity: &Arc<Identity>,
     grant: &Grant,
 ) -> anyhow::Result<impl Future<Output = ()>> {
     let mut sending = None;
     if let Some(address) = collector
         && let Some(lines) = tec_support::export::lines()
     {
-        let config = identity.certificate().client_config(grant.authorities.as_bytes())?;
-        let target = Target::tls(address, Arc::new(config));
-        let target =
-            target.with_context(|| format!("invalid address of the collector {address:?}"))?;
-        sending = Some((Export::new(Http::new(target, DEADLINE), SERVICE), lines));
+        let export = Export::new(connection(address, identity, grant)?, SERVICE);
+        sending = Some((address.to_owned(), export, lines));
     }
+    let (identity, mut trusted) = (Arc::clone(identity), grant.authorities.clone());
     Ok(async move {
-        match sending {
-            Some((export, lines)) => export.run(lines).await,
-            None => std::future::pending().await,
+        let Some((address, export, lines)) = sending else {
+            return std::future::pending().await;
+        };
+        let mut grants = identity.grants();
+        let follow = async {
+            // The sender lives as long as the identity.
+            while grants.changed().await.is_ok() {
+                let grant = grants.borrow_and_update().clone();
+                if let Some(grant) = grant.filter(|grant| grant.authorities != trusted)
+                    && let Ok(http) = connection(&address, &identity, &grant)
+                {
+                    export.replace(http);
+                    trusted = grant.authorities;
+                }
+            }
+        };
+        tokio::select! {
+            () = export.run(lines) => {}
+            () = follow => {}
         }
     })
+}
+
+fn connection(collector: &str, identity: &Identity, grant: &Grant) -> anyhow::Result<Http> {
+    let config = identity.certificate().client_config(grant.authorities.as_bytes())?;
+    let target = Target::tls(collector, Arc::new(config));
+    let target =
+        target.with_context(|| format!("invalid address of the collector {collector:?}"))?;
+    Ok(Http::new(target, DEADLINE))
 }
 
 /// Files with what the runtime trusts; the key stays here.

@@ -64,7 +64,8 @@ pub enum Service {
         /// Address that clients connect to
         #[arg(long, env = "TEC_NATS_LISTEN", default_value = "0.0.0.0:4222")]
         listen: SocketAddr,
-        /// Address of the monitor
+        /// Address of the monitor. With --keep, --storage and --reload, a server that could not store events
+        /// because its disk was full is ended once there is space again
         #[arg(long, env = "TEC_NATS_MONITOR")]
         monitor: Option<SocketAddr>,
         /// Directory where the server keeps accounts that are pushed to it while it runs (default: accounts

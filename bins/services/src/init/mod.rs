@@ -8,6 +8,7 @@
 
 pub mod cli;
 pub mod connect;
+pub mod heal;
 pub mod output;
 pub mod own_key;
 pub mod run;

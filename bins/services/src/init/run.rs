@@ -44,7 +44,7 @@ pub async fn keep(args: &Args, reload: Option<&Path>, clock: &dyn Clock) -> anyh
         let output = ask(args).await?;
         output.renew(&args.out)?;
         if let Some(file) = reload {
-            hang_up(file)?;
+            signal(file, Signal::HUP)?;
         }
         let next = pace::renewal(output.next(clock.now()), &SystemEntropy).max(SHORTEST);
         tracing::info!(next_seconds = next.as_secs(), "renewed");
@@ -52,15 +52,16 @@ pub async fn keep(args: &Args, reload: Option<&Path>, clock: &dyn Clock) -> anyh
     }
 }
 
-/// A service that is not running reads the new files when it starts.
-fn hang_up(file: &Path) -> anyhow::Result<()> {
+/// Signals the process with the ID in this file. A service that is not running reads the new files when it
+/// starts.
+pub(crate) fn signal(file: &Path, signal: Signal) -> anyhow::Result<()> {
     let text = match std::fs::read_to_string(file) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         read => read.with_context(|| format!("cannot read {}", file.display()))?,
     };
     let pid = text.trim().parse().ok().and_then(Pid::from_raw);
     let pid = pid.with_context(|| format!("{} contains no process ID", file.display()))?;
-    match kill_process(pid, Signal::HUP) {
+    match kill_process(pid, signal) {
         Err(Errno::SRCH) => Ok(()),
         told => told.with_context(|| format!("cannot signal process {text}")),
     }
@@ -245,12 +246,12 @@ mod tests {
     fn a_service_that_does_not_run_yet_or_ended_needs_not_be_told() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("nats.pid");
-        hang_up(&file).unwrap();
+        signal(&file, Signal::HUP).unwrap();
         let mut ended = std::process::Command::new("true").spawn().unwrap();
         ended.wait().unwrap();
         std::fs::write(&file, ended.id().to_string()).unwrap();
-        hang_up(&file).unwrap();
+        signal(&file, Signal::HUP).unwrap();
         std::fs::write(&file, "none").unwrap();
-        hang_up(&file).unwrap_err();
+        signal(&file, Signal::HUP).unwrap_err();
     }
 }

@@ -136,7 +136,8 @@ const FAMILIES: [Family; 12] = [
         letter: 'V',
         title: "The vault and the services around it",
         look: "Read the log of services-bootstrap in the vault's pod, or of services-init in the \
-               waiting pod. The exit code of the container is the last two digits of the code.",
+               waiting pod. An exit code of the container from 10 to 17 is the last two digits of \
+               the code.",
     },
 ];
 

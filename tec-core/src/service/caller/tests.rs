@@ -67,6 +67,11 @@ fn an_outage_is_not_reported_as_bad_credentials() {
         (refused(503, "Vault is sealed"), Refusal::VaultSealed),
         (refused(502, ""), Refusal::VaultDown),
         (refused(500, "internal"), Refusal::VaultError),
+        (
+            refused(500, "local node not active but active cluster node not found"),
+            Refusal::VaultDown,
+        ),
+        (refused(500, "write /vault/data: no space left on device"), Refusal::VaultDown),
     ];
     for (answer, refusal) in cases {
         assert_eq!(classify_login(&answer, quick, Reviewer::Up), refusal, "{answer:?}");

@@ -5,10 +5,13 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::PublicKey;
+use super::jwt::KEPT_BYTES;
 
 /// How long a client may take to authenticate, in seconds. The default of two is too short for a
 /// nonce that the vault signs.
 const AUTHORIZATION_TIMEOUT: u32 = 5;
+/// What the streams of a server may reserve, in bytes: the stream of events, and some more.
+const STORE_BYTES: u64 = KEPT_BYTES + KEPT_BYTES / 4;
 /// How long a stopping server takes to disconnect its clients.
 const LAME_DUCK: &str = "30s";
 
@@ -141,7 +144,10 @@ impl ServerConfig {
             return Ok(());
         };
         line(text, format_args!("server_name: \"{}\"", name(&storage.name)?));
-        line(text, format_args!("jetstream {{ store_dir: \"{}\" }}", path(&storage.dir)?));
+        // Otherwise the limit is what is free when the server starts, and stays that low.
+        let limit = format_args!("max_file_store: {STORE_BYTES}");
+        let dir = path(&storage.dir)?;
+        line(text, format_args!("jetstream {{\n  store_dir: \"{dir}\"\n  {limit}\n}}"));
         if storage.routes.is_empty() {
             return Ok(());
         }

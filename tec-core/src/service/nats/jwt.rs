@@ -62,8 +62,8 @@ pub struct Operator {
     pub name: String,
     /// Its identity, which signs nothing but this JWT.
     pub key: PublicKey,
-    /// The key that signs accounts.
-    pub signing_key: PublicKey,
+    /// The keys that sign accounts.
+    pub signing_keys: Vec<PublicKey>,
     /// The account that may push and revoke.
     pub system_account: PublicKey,
 }
@@ -71,12 +71,13 @@ pub struct Operator {
 impl Operator {
     /// The JWT, to be signed by the identity key.
     pub fn unsigned(&self, now: Timestamp) -> Unsigned {
+        let signing_keys: Vec<_> = self.signing_keys.iter().map(ToString::to_string).collect();
         Unsigned::new(json!({
             "iat": now.unix_seconds(), "iss": self.key.to_string(), "sub": self.key.to_string(),
             "name": self.name,
             "nats": {
                 "type": "operator", "version": VERSION,
-                "signing_keys": [self.signing_key.to_string()],
+                "signing_keys": signing_keys,
                 "system_account": self.system_account.to_string(),
                 // The identity key stays offline: anything else that it signs is refused.
                 "strict_signing_key_usage": true,
@@ -174,7 +175,7 @@ const KNOWN: u64 = 120_000_000_000;
 /// Retention of events, in nanoseconds: one day.
 const KEPT: u64 = 86_400_000_000_000;
 /// Maximum size of all stored events, in bytes.
-const KEPT_BYTES: u64 = 512 << 20;
+pub(super) const KEPT_BYTES: u64 = 512 << 20;
 
 /// The event stream, replicated on this many servers.
 pub fn events_stream(replicas: u32) -> Value {

@@ -115,7 +115,7 @@ fn the_identity_of_the_operator_stays_cold() {
     let operator = Operator {
         name: "tec".to_owned(),
         key: key(KeyKind::Operator, 5),
-        signing_key: key(KeyKind::Operator, 4),
+        signing_keys: vec![key(KeyKind::Operator, 4)],
         system_account: key(KeyKind::Account, 6),
     };
     let claims = claims(&operator.unsigned(at(NOW)));

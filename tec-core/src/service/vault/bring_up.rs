@@ -6,11 +6,11 @@ use serde::Deserialize;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
+use super::keyring::{Keyring, Nonces, Opened};
 use super::root::{RootWork, Step};
 use super::{
-    AesSecret, Binding, Effect, Event, Fresh, Ordinal, Outcome, Peers, Platform, Progress, Request,
-    Response, RootPart, Rotation, SealKind, Sealed, Verdict, WrapError, WrappedKey, answer,
-    desired,
+    AesSecret, Effect, Event, Fresh, Ordinal, Outcome, Peers, Platform, Progress, Request,
+    Response, RootPart, Rotation, SealKind, Sealed, Verdict, Wish, answer, desired,
 };
 use crate::plan::Plan;
 use crate::secret::{SecretArray, SecretBytes};
@@ -31,12 +31,17 @@ pub struct BringUp {
     ordinal: Ordinal,
     root_part: RootPart,
     sealed: Sealed,
-    fresh: Fresh,
-    nonces: u32,
+    /// The wrapping key to use if none exists yet.
+    fresh: SecretArray<32>,
+    nonces: Nonces,
     tries: u32,
     phase: Phase,
     secret: Option<AesSecret>,
-    key: Option<SecretBytes>,
+    keyring: Option<Keyring>,
+    /// How many times the vault did not open with one of the keys.
+    refusals: u32,
+    /// How many times work with a root token failed, perhaps because of the key.
+    failures: u32,
     /// The root token from init, until it is refused.
     root: Option<SecretBytes>,
     unstored: Option<Vec<u8>>,
@@ -60,6 +65,10 @@ enum Phase {
     /// The volume no longer records that.
     Unnoted,
     Peer(Seal),
+    /// Whether a peer knows other keys of the vault.
+    Newer(Seal),
+    /// The same, for a vault that refused all keys.
+    Refused,
     /// Whether all other pods know the new wrapping key.
     Followers(Seal),
     Stored,
@@ -71,18 +80,6 @@ enum Phase {
     Configured,
     Pause,
     End,
-}
-
-/// The state of a wrapped-key file.
-enum Opened {
-    /// It opens with the wrapping key.
-    Current(SecretBytes),
-    /// It opens with the previous wrapping key.
-    Before(SecretBytes),
-    /// It is for another wrapping key.
-    Foreign,
-    /// It is damaged, or belongs to something else.
-    Broken,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -118,12 +115,14 @@ impl BringUp {
             ordinal,
             root_part,
             sealed: Sealed::Open,
-            fresh,
-            nonces: 0,
+            fresh: fresh.key,
+            nonces: Nonces::new(fresh.seed),
             tries: 0,
             phase: Phase::Probe,
             secret: None,
-            key: None,
+            keyring: None,
+            refusals: 0,
+            failures: 0,
             root: None,
             unstored: None,
         }
@@ -161,6 +160,17 @@ impl BringUp {
             (Phase::Note(seal), Event::File(note)) => self.judge_note(seal, note.as_deref()),
             (Phase::Unnoted, Event::Done) => self.advance(Phase::Again, Progress::KeyStored),
             (Phase::Peer(seal), Event::Files(files)) => self.take_from_peers(seal, files),
+            (Phase::Newer(seal), Event::Files(files)) => match self.newer(files) {
+                Some(file) => self.adopt(file),
+                None => self.rotate(seal),
+            },
+            (Phase::Refused, Event::Files(files)) => match self.newer(files) {
+                Some(file) => {
+                    self.refusals = 0;
+                    self.adopt(file)
+                }
+                None => self.finish(Err(Fatal::UnsealRefused)),
+            },
             (Phase::Followers(seal), Event::Files(files)) => self.forget(seal, &files),
             (Phase::Stored | Phase::Again, Event::Done) => {
                 self.unstored = None;
@@ -254,7 +264,7 @@ impl BringUp {
     }
 
     fn fresh_key(&self) -> (SecretArray<32>, String) {
-        let key = *self.fresh.key.expose("to put it in the Secret");
+        let key = *self.fresh.expose("to put it in the Secret");
         let digest = Sha256::new_with_prefix(b"tec vault wrapping key id v1\0").chain_update(key);
         let key_id = hex::encode(digest.finalize()).chars().take(16).collect();
         (SecretArray::new(key), key_id)
@@ -291,42 +301,23 @@ impl BringUp {
             return self.pause();
         };
         self.root = Some(made.root_token);
-        self.wrap(&key)
+        self.wrap(&Keyring::new(key))
     }
 
-    /// Wraps the vault's key with the current wrapping key, and stores it.
-    fn wrap(&mut self, key: &SecretBytes) -> Effect {
-        self.nonces += 1;
-        let nonce = self.nonce();
-        let sealed = self
-            .secret
-            .as_ref()
-            .map(|secret| WrappedKey::seal(key, &secret.key, nonce, &self.binding(&secret.key_id)));
-        match sealed {
-            Some(Ok(wrapped)) => {
-                self.unstored = Some(wrapped.to_bytes());
-                self.store()
-            }
-            _ => self.pause(),
+    /// Wraps the vault's keys with the current wrapping key, and stores them.
+    fn wrap(&mut self, keyring: &Keyring) -> Effect {
+        let Some(secret) = &self.secret else {
+            return self.pause();
+        };
+        match keyring.wrap(&self.platform, secret, &mut self.nonces) {
+            Ok(file) => self.adopt(file),
+            Err(_) => self.pause(),
         }
     }
 
-    /// A nonce that is different for every wrapping and for every process.
-    fn nonce(&self) -> [u8; 12] {
-        let mut digest = Sha256::new_with_prefix(b"tec vault nonce v1\0");
-        digest.update(self.fresh.seed.expose("to draw a nonce"));
-        digest.update(self.nonces.to_be_bytes());
-        let mut nonce = [0; 12];
-        nonce.iter_mut().zip(digest.finalize()).for_each(|(to, from)| *to = from);
-        nonce
-    }
-
-    fn binding<'a>(&'a self, key_id: &'a str) -> Binding<'a> {
-        Binding {
-            namespace: &self.platform.namespace,
-            stateful_set: &self.platform.stateful_set,
-            key_id,
-        }
+    fn adopt(&mut self, file: Vec<u8>) -> Effect {
+        self.unstored = Some(file);
+        self.store()
     }
 
     fn store(&mut self) -> Effect {
@@ -342,15 +333,19 @@ impl BringUp {
         let is_raft = self.platform.peers == Peers::Raft;
         let opened = file.map(|bytes| self.unwrap(bytes));
         match opened {
-            Some(Opened::Current(key)) if is_intent => {
-                self.key = Some(key);
+            Some(Opened::Current(keyring)) if is_intent => {
+                self.keyring = Some(keyring);
                 self.go(Phase::Unnoted, Effect::RemoveIntent)
             }
-            Some(Opened::Current(key)) => {
-                self.key = Some(key);
+            Some(Opened::Current(keyring)) => {
+                let is_changing = keyring.next.is_some() || self.is_vault_key_wished();
+                self.keyring = Some(keyring);
+                if is_changing && is_raft && self.ordinal == Ordinal::Follower {
+                    return self.go(Phase::Newer(seal), Effect::FetchFromPeers);
+                }
                 self.rotate(seal)
             }
-            Some(Opened::Before(key)) => self.wrap(&key),
+            Some(Opened::Before(keyring)) => self.wrap(&keyring),
             // Nobody can have filled a vault that only its key would have opened; a static seal
             // opens by itself.
             None if is_intent
@@ -427,32 +422,33 @@ impl BringUp {
         }
     }
 
-    fn unwrap(&self, bytes: &[u8]) -> Opened {
-        let (Some(secret), Ok(wrapped)) = (&self.secret, WrappedKey::parse(bytes)) else {
-            return Opened::Broken;
-        };
-        let open = |key, key_id: &str| wrapped.open(key, &self.binding(key_id));
-        match (open(&secret.key, &secret.key_id), &secret.rotation) {
-            (Ok(key), _) => Opened::Current(key),
-            (Err(WrapError::KeyId(_)), Rotation::Under { key, key_id }) => {
-                open(key, key_id).map_or(Opened::Foreign, Opened::Before)
-            }
-            (Err(WrapError::KeyId(_)), _) => Opened::Foreign,
-            (Err(_), _) => Opened::Broken,
-        }
+    fn is_vault_key_wished(&self) -> bool {
+        self.secret.as_ref().is_some_and(|secret| secret.vault_key == Wish::Next)
     }
 
-    /// Takes the first file that opens; some peers may not know the new wrapping key yet.
+    fn unwrap(&self, bytes: &[u8]) -> Opened {
+        Opened::of(bytes, &self.platform, self.secret.as_ref())
+    }
+
+    /// The file of a peer that knows later keys than this pod, if there is one.
+    fn newer(&self, files: Vec<Option<Vec<u8>>>) -> Option<Vec<u8>> {
+        let own = self.keyring.as_ref().map(|keyring| keyring.serial);
+        let opened = files.into_iter().flatten().filter_map(|bytes| {
+            let serial = self.unwrap(&bytes).keyring()?.serial;
+            (Some(serial) > own).then_some((serial, bytes))
+        });
+        opened.max_by_key(|(serial, _)| *serial).map(|(_, bytes)| bytes)
+    }
+
+    /// Takes a file that opens; some peers may not know the new wrapping key yet.
     fn take_from_peers(&mut self, seal: Seal, files: Vec<Option<Vec<u8>>>) -> Effect {
-        let mut end = Fatal::KeyFileMissing;
-        for bytes in files.into_iter().flatten() {
-            match self.unwrap(&bytes) {
-                Opened::Current(_) | Opened::Before(_) => {
-                    self.unstored = Some(bytes);
-                    return self.store();
-                }
-                Opened::Foreign | Opened::Broken => end = Fatal::DecryptFailed,
-            }
+        let end = match files.iter().flatten().next() {
+            Some(_) => Fatal::DecryptFailed,
+            None => Fatal::KeyFileMissing,
+        };
+        self.keyring = None;
+        if let Some(file) = self.newer(files) {
+            return self.adopt(file);
         }
         if !seal.sealed && self.platform.seal == SealKind::Static {
             return self.lost(seal, end);
@@ -461,8 +457,9 @@ impl BringUp {
     }
 
     fn unseal(&mut self, seal: Seal) -> Effect {
-        match (&self.key, seal.sealed, self.platform.seal) {
-            (Some(key), true, SealKind::Shamir) => {
+        match (&self.keyring, seal.sealed, self.platform.seal) {
+            (Some(keyring), true, SealKind::Shamir) => {
+                let key = keyring.candidate(self.refusals);
                 let body = json!({"key": answer::text(key, "to unseal")});
                 self.call(Phase::Unseal, Request::post("sys/unseal", &body))
             }
@@ -478,10 +475,19 @@ impl BringUp {
                 self.call(Phase::Health, Request::get("sys/health"))
             }
             // Not initialized: it was wiped in the meantime; the next check will tell.
-            (_, Verdict::Invalid) if !answer.says(&["not initialized"]) => {
-                self.finish(Err(Fatal::UnsealRefused))
-            }
+            (_, Verdict::Invalid) if !answer.says(&["not initialized"]) => self.unseal_refused(),
             _ => self.pause(),
+        }
+    }
+
+    /// Tries the next key; if both are refused, a peer may have one that was taken in use meanwhile.
+    fn unseal_refused(&mut self) -> Effect {
+        self.refusals += 1;
+        let has_next = self.keyring.as_ref().is_some_and(|keyring| keyring.next.is_some());
+        match self.platform.peers {
+            _ if has_next && self.refusals == 1 => self.probe(),
+            Peers::Raft => self.go(Phase::Refused, Effect::FetchFromPeers),
+            Peers::Alone => self.finish(Err(Fatal::UnsealRefused)),
         }
     }
 
@@ -510,9 +516,10 @@ impl BringUp {
     }
 
     fn root(&mut self, mut work: RootWork, answer: &Response) -> Effect {
-        let Some(key) = &self.key else {
+        let Some(keyring) = &self.keyring else {
             return self.pause();
         };
+        let key = keyring.candidate(self.refusals + self.failures);
         match work.answer(answer, &self.platform, key) {
             Step::Call(request) => self.call(Phase::Root(work), request),
             Step::Done => {
@@ -520,8 +527,11 @@ impl BringUp {
                 self.advance(Phase::Configured, wanted)
             }
             Step::Conflict => self.finish(Err(Fatal::Conflict)),
-            // The next attempt creates its own token, and revokes this one.
-            Step::Failed => self.pause(),
+            // The next attempt creates its own token, and revokes this one. The key may have been replaced.
+            Step::Failed => {
+                self.failures += 1;
+                self.pause()
+            }
         }
     }
 }

@@ -167,7 +167,25 @@ pub fn read_key(key: &str) -> Request {
     Request::get(format!("{}/keys/{key}", MOUNTS.transit))
 }
 
-/// The public half.
+/// Creates the next version of a NATS key; the earlier ones stay.
+pub fn rotate_key(key: &str) -> Request {
+    Request::post(format!("{}/keys/{key}/rotate", MOUNTS.transit), &json!({}))
+}
+
+/// The public halves of all versions of a key, by their version.
+///
+/// # Errors
+/// [`AnswerError`].
+pub fn public_keys(answer: &Response) -> Result<BTreeMap<u32, [u8; 32]>, AnswerError> {
+    let Keys { keys, .. } = answer.data()?;
+    let half = |(version, key): (String, Key)| {
+        let bytes = STANDARD.decode(key.public_key).ok()?;
+        Some((version.parse().ok()?, bytes.try_into().ok()?))
+    };
+    Ok(keys.into_iter().filter_map(half).collect())
+}
+
+/// The public half of the latest version.
 ///
 /// # Errors
 /// [`AnswerError`].
@@ -239,5 +257,7 @@ mod tests {
         );
         let half = PublicHalf { version: 2, bytes: [9; 32] };
         assert_eq!(public_key(&answer(&body)).unwrap(), Some(half));
+        let halves = BTreeMap::from([(2, [9; 32])]);
+        assert_eq!(public_keys(&answer(&body)).unwrap(), halves, "the other one is too short");
     }
 }

@@ -4,8 +4,8 @@
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::object::{INTERMEDIATE_ISSUER, Make, Object, ROOT_ISSUER, ROOT_LIFE};
-use super::{MOUNTS, Platform, policy};
+use super::object::{Make, Object, ROOT_LIFE, intermediate_issuer, root_issuer};
+use super::{MOUNTS, Platform, Record, Request, policy};
 use crate::service::caller::{Account, Role};
 
 /// Maximum lease of the engines: ten years in seconds, the lifetime of the root CA.
@@ -112,19 +112,31 @@ fn unique<'a>(names: impl Iterator<Item = &'a str>) -> Vec<String> {
     names
 }
 
-/// What the controller creates and maintains: engines, CAs, certificate roles, keys, passwords.
-pub(super) fn runtime_objects(platform: &Platform, accessor: &str) -> Vec<Object> {
-    let mut objects = vec![
+/// The engines, which the controller creates first.
+pub(super) fn engines() -> Vec<Object> {
+    vec![
         engine(MOUNTS.systems, "kv"),
         engine(MOUNTS.environments, "kv"),
         engine(MOUNTS.opensearch, "kv"),
         engine(MOUNTS.pki_root, "pki"),
         engine(MOUNTS.pki_intermediate, "pki"),
         engine(MOUNTS.transit, "transit"),
-        root_authority(),
-        intermediate_authority(),
-    ];
-    objects.extend(certificate_roles(platform, accessor));
+    ]
+}
+
+/// What the controller creates and maintains in the engines: CAs, certificate roles, keys, passwords.
+pub(super) fn runtime_objects(
+    platform: &Platform,
+    accessor: &str,
+    authorities: Record,
+) -> Vec<Object> {
+    let mut objects = Vec::new();
+    for generation in authorities.trusted() {
+        objects.push(root_authority(generation));
+        objects.push(intermediate_authority(generation));
+    }
+    // After the CA that they name.
+    objects.extend(certificate_roles(platform, accessor, authorities.signs));
     objects.extend(NATS_KEYS.map(nats_key));
     objects.extend(OPENSEARCH_USERS.map(password));
     objects
@@ -149,31 +161,41 @@ fn engine(path: &str, kind: &str) -> Object {
     }
 }
 
-fn root_authority() -> Object {
+/// All generations have the same name: an OpenSearch node does not load a certificate from an issuer with a
+/// different one. Their keys tell them apart.
+fn root_authority(generation: u32) -> Object {
+    let name = root_issuer(generation);
     let body = json!({
-        "common_name": "TEC services root", "issuer_name": ROOT_ISSUER, "ttl": ROOT_LIFE,
+        "common_name": "TEC services root", "issuer_name": name, "ttl": ROOT_LIFE,
         "key_type": "ec", "key_bits": 256,
     });
     Object {
-        name: "root authority".to_owned(),
-        look: format!("{}/issuer/{ROOT_ISSUER}", MOUNTS.pki_root),
-        want: json!({"issuer_name": ROOT_ISSUER}),
+        name: format!("root authority {generation}"),
+        look: format!("{}/issuer/{name}", MOUNTS.pki_root),
+        want: json!({"issuer_name": name}),
         make: Make::Post(format!("{}/root/generate/internal", MOUNTS.pki_root), body),
         mend: None,
     }
 }
 
-fn intermediate_authority() -> Object {
+/// Reads the intermediate CA of a generation, with its chain up to the root.
+pub(super) fn read_authority(generation: u32) -> Request {
+    let name = intermediate_issuer(generation);
+    Request::get(format!("{}/issuer/{name}", MOUNTS.pki_intermediate))
+}
+
+fn intermediate_authority(generation: u32) -> Object {
+    let name = intermediate_issuer(generation);
     Object {
-        name: "intermediate authority".to_owned(),
-        look: format!("{}/issuer/{INTERMEDIATE_ISSUER}", MOUNTS.pki_intermediate),
-        want: json!({"issuer_name": INTERMEDIATE_ISSUER}),
-        make: Make::Intermediate,
+        name: format!("intermediate authority {generation}"),
+        look: format!("{}/issuer/{name}", MOUNTS.pki_intermediate),
+        want: json!({"issuer_name": name}),
+        make: Make::Intermediate(generation),
         mend: None,
     }
 }
 
-fn certificate_roles(platform: &Platform, accessor: &str) -> Vec<Object> {
+fn certificate_roles(platform: &Platform, accessor: &str, generation: u32) -> Vec<Object> {
     let alias = format!("identity.entity.aliases.{accessor}.metadata");
     let own = format!(
         "{{{{{alias}.service_account_name}}}}.{{{{{alias}.service_account_namespace}}}}.svc"
@@ -185,20 +207,25 @@ fn certificate_roles(platform: &Platform, accessor: &str) -> Vec<Object> {
     let server = ["server_flag"].as_slice();
     let both = ["server_flag", "client_flag"].as_slice();
     let client = ["client_flag"].as_slice();
+    let issuer = intermediate_issuer(generation);
+    let certificate_role = |name, domains: &[String], usages| {
+        certificate_role(platform, &issuer, name, domains, usages)
+    };
     vec![
         // Also a client: it pushes accounts to NATS.
-        certificate_role(platform, "controller", &hosts(Role::Controller), both),
-        certificate_role(platform, "nats", &hosts(Role::Nats), both),
-        certificate_role(platform, "opensearch", &hosts(Role::OpenSearch), both),
-        certificate_role(platform, "opensearch-admin", &["opensearch-admin".to_owned()], client),
-        certificate_role(platform, "component", std::slice::from_ref(&own), both),
-        certificate_role(platform, "telemetry-collector", &hosts(Role::Collector), server),
-        certificate_role(platform, "telemetry-client", &[own], client),
+        certificate_role("controller", &hosts(Role::Controller), both),
+        certificate_role("nats", &hosts(Role::Nats), both),
+        certificate_role("opensearch", &hosts(Role::OpenSearch), both),
+        certificate_role("opensearch-admin", &["opensearch-admin".to_owned()], client),
+        certificate_role("component", std::slice::from_ref(&own), both),
+        certificate_role("telemetry-collector", &hosts(Role::Collector), server),
+        certificate_role("telemetry-client", &[own], client),
     ]
 }
 
 fn certificate_role(
     platform: &Platform,
+    issuer: &str,
     name: &str,
     domains: &[String],
     usages: &[&str],
@@ -206,6 +233,7 @@ fn certificate_role(
     let life = platform.certificate_life.as_secs();
     let path = format!("{}/roles/{name}", MOUNTS.pki_intermediate);
     let want = json!({
+        "issuer_ref": issuer,
         "allowed_domains": domains, "allowed_domains_template": true,
         "allow_bare_domains": true, "allow_subdomains": false, "allow_glob_domains": true,
         // A runtime reaches the broker in its own pod by this name.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Progress, Request, Response};
+use super::{Progress, Request, Response, Wish};
 use crate::secret::SecretArray;
 use crate::service::Fatal;
 
@@ -28,6 +28,8 @@ pub struct AesSecret {
     pub progress: Progress,
     /// Whether the wrapping key must be replaced.
     pub rotation: Rotation,
+    /// Whether the vault's own key must be replaced.
+    pub vault_key: Wish,
 }
 
 /// State of the replacement of the wrapping key.
@@ -111,6 +113,8 @@ pub enum Effect {
         /// Name of the wrapping key that stays.
         key_id: String,
     },
+    /// Remove the request for another key of the vault, if there is one. Answered by `Done`.
+    ClearVaultKey,
     /// Read the file of the wrapped key. Answered by `File`.
     ReadFile,
     /// Read the wrapped key of every other pod. Answered by `Files`.

@@ -25,13 +25,18 @@ pub mod call;
 mod converge;
 mod desired;
 mod effect;
+mod keyring;
 mod object;
 pub mod password;
 mod platform;
 mod policy;
 mod progress;
+mod rekey;
+pub mod restore;
 mod root;
 mod setup;
+pub mod snapshot;
+mod succession;
 mod wrap;
 
 pub use self::bring_up::BringUp;
@@ -39,7 +44,11 @@ pub use self::desired::{NATS_KEYS, OPENSEARCH_USERS};
 pub use self::effect::{AesSecret, Effect, Event, Fresh, Outcome, Rotation, Sealed};
 pub use self::platform::{Ordinal, Peers, Platform, RootPart, SealKind};
 pub use self::progress::{Progress, ProgressError};
+pub use self::rekey::Rekey;
 pub use self::setup::{Published, Refused, Setup, SetupEffect, SetupEnd, SetupEvent};
+pub use self::succession::{
+    Damaged, NATS_ACCOUNTS, NATS_OPERATOR, Record, Signers, Stage, Stored, Wish, overlap,
+};
 pub use self::wrap::{Binding, WrapError, WrappedKey};
 use super::answer;
 pub(crate) use super::answer::secret;

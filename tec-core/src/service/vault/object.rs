@@ -26,8 +26,8 @@ pub(super) enum Make {
     Post(String, Value),
     /// A password: randomness from the vault, written only if nothing exists.
     Password(String),
-    /// The intermediate CA: a request, signed by the root, imported, named, made the default.
-    Intermediate,
+    /// The intermediate CA of a generation: a request, signed by its root, imported, named.
+    Intermediate(u32),
 }
 
 /// State of an object compared with its desired state.
@@ -39,10 +39,24 @@ pub(super) enum Look {
     Unknown(Verdict),
 }
 
-/// Name of the root CA, which also makes its creation idempotent.
-pub(super) const ROOT_ISSUER: &str = "tec-root";
-/// Name of the intermediate CA.
-pub(super) const INTERMEDIATE_ISSUER: &str = "tec-intermediate";
+/// Name of the root CA of a generation, which also makes its creation idempotent.
+pub(super) fn root_issuer(generation: u32) -> String {
+    issuer("tec-root", generation)
+}
+
+/// Name of the intermediate CA of a generation.
+pub(super) fn intermediate_issuer(generation: u32) -> String {
+    issuer("tec-intermediate", generation)
+}
+
+/// The first generation had no number when it was the only one.
+fn issuer(name: &str, generation: u32) -> String {
+    match generation {
+        1 => name.to_owned(),
+        _ => format!("{name}-{generation}"),
+    }
+}
+
 /// Lifetime of the root CA: ten years.
 pub(super) const ROOT_LIFE: &str = "87600h";
 /// Lifetime of the intermediate CA: five years.
@@ -99,7 +113,7 @@ impl Making {
         let first = match make {
             Make::Post(path, body) => Request::post(path, body),
             Make::Password(_) => password::draw(),
-            Make::Intermediate => Request::post(
+            Make::Intermediate(_) => Request::post(
                 format!("{}/intermediate/generate/internal", MOUNTS.pki_intermediate),
                 &json!({"common_name": "TEC services intermediate", "key_type": "ec",
                         "key_bits": 256}),
@@ -122,16 +136,20 @@ impl Making {
                 Ok(Some(Request::post(path, &body)))
             }
             Make::Post(..) | Make::Password(_) => Ok(None),
-            Make::Intermediate => intermediate(self.stage, answer),
+            Make::Intermediate(generation) => intermediate(*generation, self.stage, answer),
         }
     }
 }
 
-fn intermediate(stage: usize, answer: &Response) -> Result<Option<Request>, Verdict> {
+fn intermediate(
+    generation: u32,
+    stage: usize,
+    answer: &Response,
+) -> Result<Option<Request>, Verdict> {
     let (root, own) = (MOUNTS.pki_root, MOUNTS.pki_intermediate);
     Ok(Some(match stage {
         1 => Request::post(
-            format!("{root}/root/sign-intermediate"),
+            format!("{root}/issuer/{}/sign-intermediate", root_issuer(generation)),
             &json!({"csr": member(answer, "csr")?, "format": "pem_bundle",
                     "ttl": INTERMEDIATE_LIFE, "common_name": "TEC services intermediate"}),
         ),
@@ -143,11 +161,8 @@ fn intermediate(stage: usize, answer: &Response) -> Result<Option<Request>, Verd
             let issuer = with_key(answer).ok_or(Verdict::Unavailable)?;
             Request::post(
                 format!("{own}/issuer/{issuer}"),
-                &json!({"issuer_name": INTERMEDIATE_ISSUER}),
+                &json!({"issuer_name": intermediate_issuer(generation)}),
             )
-        }
-        4 => {
-            Request::post(format!("{own}/config/issuers"), &json!({"default": INTERMEDIATE_ISSUER}))
         }
         _ => return Ok(None),
     }))

@@ -95,7 +95,9 @@ impl Platform {
     /// Accounts that may log in with this role; components are identified by their namespace.
     pub fn accounts(&self, role: Role) -> &[Account] {
         match role {
-            Role::Controller | Role::Peer => std::slice::from_ref(&self.controller),
+            Role::Controller | Role::Peer | Role::Snapshot => {
+                std::slice::from_ref(&self.controller)
+            }
             Role::Nats => &self.nats,
             Role::OpenSearch => &self.opensearch,
             Role::Component => &[],

@@ -1,6 +1,6 @@
 //! Who may do what in the vault, as the text of its policies.
 
-use super::MOUNTS;
+use super::{MOUNTS, snapshot};
 use crate::service::caller::Role;
 
 /// The policy of a role. `accessor` names the Kubernetes auth method, so that a policy can refer to
@@ -28,6 +28,8 @@ pub(super) fn text(role: Role, accessor: &str) -> String {
         Role::Viewer => password("viewer"),
         // The login alone proves its identity.
         Role::Peer => rule("auth/token/lookup-self", "read"),
+        // All secrets, but encrypted; the controller itself may not read them this way.
+        Role::Snapshot => rule(snapshot::PATH, "read"),
     };
     format!("# Written by services-bootstrap; changes are undone.\n{lines}")
 }
@@ -51,15 +53,20 @@ fn controller() -> String {
         ("sys/policies/acl/*".to_owned(), "read"),
         ("auth/kubernetes/config".to_owned(), "read"),
         ("auth/kubernetes/role/*".to_owned(), "read"),
+        // Another key needs the current one: this alone cannot replace it.
+        ("sys/rotate/root/init".to_owned(), "create, read, update, delete"),
+        ("sys/rotate/root/update".to_owned(), "create, update"),
+        ("sys/rotate/root/verify".to_owned(), "create, read, update"),
         (format!("{root}/issuer/*"), "read"),
         (format!("{root}/root/generate/internal"), "create, update"),
-        (format!("{root}/root/sign-intermediate"), "create, update"),
+        (format!("{root}/issuer/+/sign-intermediate"), "create, update"),
         (format!("{intermediate}/*"), "create, read, update, list"),
         (format!("{}/*", MOUNTS.systems), "create, read, update, list"),
         (format!("{}/*", MOUNTS.environments), "create, read, update, list"),
         (format!("{}/data/*", MOUNTS.opensearch), "create, read, update"),
         // One segment only: `keys/<name>/config` could make a key exportable.
         (format!("{nats}/keys/+"), "create, read, update"),
+        (format!("{nats}/keys/+/rotate"), "create, update"),
         (format!("{nats}/sign/+"), "create, update"),
         (format!("{nats}/random/+"), "create, update"),
     ];
@@ -98,6 +105,16 @@ mod tests {
                 assert!(!guarded || line.ends_with("[\"read\"] }"), "{role:?}: {line}");
                 assert!(!line.contains("sudo") && !line.contains("transit-nats/keys/*"));
             }
+        }
+    }
+
+    #[test]
+    fn a_login_for_snapshots_may_take_one_and_nothing_else() {
+        let text = text(Role::Snapshot, "auth_kubernetes_1");
+        let rules: Vec<_> = text.lines().filter(|line| line.starts_with("path")).collect();
+        assert_eq!(rules, [r#"path "sys/storage/raft/snapshot" { capabilities = ["read"] }"#],);
+        for role in Role::ALL.into_iter().filter(|role| *role != Role::Snapshot) {
+            assert!(!super::text(role, "auth_kubernetes_1").contains("sys/storage"), "{role:?}");
         }
     }
 

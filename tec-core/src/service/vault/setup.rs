@@ -1,17 +1,23 @@
 //! What the controller does with its own login: everything but roles and policies.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::json;
 
 use super::converge::{Converge, Mode, Turn};
-use super::{Platform, Request, Response, Verdict, answer, call, desired, root};
+use super::{
+    NATS_ACCOUNTS, NATS_OPERATOR, Platform, Record, Request, Response, Signers, Stage, Stored,
+    Verdict, Wish, answer, call, desired, overlap, root,
+};
 use crate::plan::Plan;
 use crate::secret::SecretBytes;
 use crate::service::Fatal;
 use crate::service::caller::Role;
+use crate::service::tls;
 use crate::service::tls::Material;
+use crate::time::Timestamp;
 
 /// First wait after a failure; it doubles up to [`LONGEST_WAIT`].
 const FIRST_WAIT: Duration = Duration::from_millis(250);
@@ -20,6 +26,9 @@ const LONGEST_WAIT: Duration = Duration::from_secs(10);
 /// Number of consecutive refusals of a login that count as drift. One refusal means little: the
 /// vault gives the same answer while the API server, which it asks, is unavailable.
 const LOGIN_REFUSALS: u32 = 6;
+
+/// Name of the record of the CAs.
+const AUTHORITIES: &str = "authorities";
 
 /// An event that the plan receives.
 #[derive(Debug)]
@@ -33,6 +42,8 @@ pub enum SetupEvent {
     Token(SecretBytes),
     /// The vault answered.
     Answered(Response),
+    /// Whether other CAs are requested, and the time.
+    Wished(Wish, Timestamp),
     /// The write is durable.
     Done,
     /// The write failed, or it is unknown whether it happened.
@@ -49,6 +60,12 @@ pub enum SetupEffect {
     Call(Request),
     /// Publish certificate and CAs where callers find them. Answered by `Done`.
     Publish(Published),
+    /// Update the copies of the CA certificates that an admin made for components. Answered by `Done`.
+    Copy(String),
+    /// Read whether other CAs are requested. Answered by `Wished`.
+    ReadWish,
+    /// Remove that request, if there is one, because it is being carried out. Answered by `Done`.
+    ClearWish,
     /// Wait; holds the vault's answer, if that is the reason. Answered by `Elapsed`.
     Wait(Duration, Option<Refused>),
     /// Finished. Not answered.
@@ -85,8 +102,14 @@ pub enum SetupEnd {
         token: SecretBytes,
         /// Lifetime of the token.
         token_life: Duration,
-        /// Its certificate and key.
+        /// Its certificate and key, and the CAs that signed it.
         tls: Material,
+        /// The CA certificates that everyone trusts, in PEM.
+        trusted: String,
+        /// How far the replacement of the CAs has come.
+        stage: Stage,
+        /// The generations of the keys that sign for NATS.
+        signers: Signers,
     },
     /// The vault is sealed, for example after a restart: bring it up again.
     Sealed,
@@ -106,6 +129,9 @@ pub struct Setup {
     /// Number of consecutive refused logins.
     refusals: u32,
     login: Option<Login>,
+    /// Accessor of the login method.
+    accessor: String,
+    signers: Signers,
 }
 
 #[derive(Debug)]
@@ -113,12 +139,44 @@ enum Phase {
     Token,
     Login,
     Accessor,
-    Audit(Converge, String),
-    Objects(Converge),
-    Issue,
-    Publish(Material),
+    Audit(Converge),
+    Engines(Converge),
+    /// How far the replacement of the keys for NATS has come.
+    Operator,
+    Accounts,
+    /// How far the replacement of the CAs has come.
+    Record,
+    Objects(Converge, Stored),
+    /// The CA certificates of each generation.
+    Authorities(Stored, Trusted),
+    Issue(Stored, Trusted),
+    Publish(Issued),
+    Copy(Issued),
+    Wish(Issued),
+    Clear(Issued, Record),
+    Advance,
     Pause,
     End,
+}
+
+/// The CA certificates that everyone trusts, and the generations whose certificates are still to be read.
+#[derive(Debug, Default)]
+struct Trusted {
+    pem: String,
+    left: VecDeque<u32>,
+}
+
+/// What the controller has once its certificate is issued.
+#[derive(Debug)]
+struct Issued {
+    stored: Stored,
+    trusted: String,
+    tls: Material,
+}
+
+#[derive(Deserialize)]
+struct Chain {
+    ca_chain: Vec<String>,
 }
 
 impl Phase {
@@ -126,10 +184,20 @@ impl Phase {
         match self {
             Self::Login => "login",
             Self::Accessor => "list of login methods",
-            Self::Audit(..) => "look at roles and policies",
-            Self::Objects(_) => "engines, authorities and keys",
-            Self::Issue => "certificate of the controller",
-            Self::Token | Self::Publish(_) | Self::Pause | Self::End => "nothing",
+            Self::Audit(_) => "look at roles and policies",
+            Self::Engines(_) => "engines",
+            Self::Operator | Self::Accounts => "records of keys for NATS",
+            Self::Record | Self::Advance => "record of the authorities",
+            Self::Objects(..) => "authorities and keys",
+            Self::Authorities(..) => "certificates of the authorities",
+            Self::Issue(..) => "certificate of the controller",
+            Self::Token
+            | Self::Publish(_)
+            | Self::Copy(_)
+            | Self::Wish(_)
+            | Self::Clear(..)
+            | Self::Pause
+            | Self::End => "nothing",
         }
     }
 }
@@ -158,7 +226,17 @@ impl Plan for Setup {
                 self.go(Phase::Token, SetupEffect::ReadToken)
             }
             (Phase::Token, SetupEvent::Token(token)) => self.log_in(&token),
-            (Phase::Publish(tls), SetupEvent::Done) => self.ready(tls),
+            (Phase::Publish(issued), SetupEvent::Done) => {
+                let copy = SetupEffect::Copy(issued.trusted.clone());
+                self.go(Phase::Copy(issued), copy)
+            }
+            (Phase::Copy(issued), SetupEvent::Done) => {
+                self.go(Phase::Wish(issued), SetupEffect::ReadWish)
+            }
+            // A component may not have them yet: no stage ends now.
+            (Phase::Copy(issued), SetupEvent::Failed) => self.ready(issued),
+            (Phase::Wish(issued), SetupEvent::Wished(wish, now)) => self.proceed(issued, wish, now),
+            (Phase::Clear(issued, next), SetupEvent::Done) => self.advance(&issued, next),
             // Nobody else unseals it: waiting here would mean waiting forever.
             (_, SetupEvent::Answered(answer)) if answer.status == 503 => {
                 self.finish(SetupEnd::Sealed)
@@ -176,7 +254,15 @@ impl Plan for Setup {
 impl Setup {
     /// A plan for this platform.
     pub fn new(platform: Platform) -> Self {
-        Self { platform, phase: Phase::Token, tries: 0, refusals: 0, login: None }
+        Self {
+            platform,
+            phase: Phase::Token,
+            tries: 0,
+            refusals: 0,
+            login: None,
+            accessor: String::new(),
+            signers: Signers::FIRST,
+        }
     }
 
     fn go(&mut self, phase: Phase, effect: SetupEffect) -> SetupEffect {
@@ -222,31 +308,60 @@ impl Setup {
                 Some(self.call(Phase::Accessor, Request::get("sys/auth")))
             }
             Phase::Accessor => {
-                let accessor = root::accessor(answer)?;
-                let objects = desired::root_objects(&self.platform, &accessor);
+                self.accessor = root::accessor(answer)?;
+                let objects = desired::root_objects(&self.platform, &self.accessor);
                 let mut audit = Converge::new(objects, Mode::Audit);
                 let turn = audit.begin();
-                self.turn(turn, |_| Phase::Audit(audit, accessor))
+                self.turn(turn, || Phase::Audit(audit))
             }
-            Phase::Audit(mut audit, accessor) => match audit.answer(answer) {
+            Phase::Audit(mut audit) => match audit.answer(answer) {
                 Turn::Done => {
-                    let objects = desired::runtime_objects(&self.platform, &accessor);
-                    let mut objects = Converge::new(objects, Mode::Repair);
-                    let turn = objects.begin();
-                    self.turn(turn, |_| Phase::Objects(objects))
+                    let mut engines = Converge::new(desired::engines(), Mode::Repair);
+                    let turn = engines.begin();
+                    self.turn(turn, || Phase::Engines(engines))
                 }
-                turn => self.turn(turn, |_| Phase::Audit(audit, accessor)),
+                turn => self.turn(turn, || Phase::Audit(audit)),
             },
-            Phase::Objects(mut objects) => match objects.answer(answer) {
-                Turn::Done => Some(self.issue()),
-                turn => self.turn(turn, |_| Phase::Objects(objects)),
+            Phase::Engines(mut engines) => match engines.answer(answer) {
+                Turn::Done => Some(self.call(Phase::Operator, Stored::read(NATS_OPERATOR))),
+                turn => self.turn(turn, || Phase::Engines(engines)),
             },
-            Phase::Issue => {
+            phase @ (Phase::Operator | Phase::Accounts | Phase::Record) => {
+                match Stored::from_answer(answer)? {
+                    Ok(stored) => self.recorded(&phase, stored),
+                    Err(damaged) => {
+                        let end = SetupEnd::Fatal(Fatal::Conflict, damaged.to_string());
+                        Some(self.finish(end))
+                    }
+                }
+            }
+            Phase::Objects(mut objects, stored) => match objects.answer(answer) {
+                Turn::Done => {
+                    let left = stored.record.trusted().into();
+                    Some(self.authorities(stored, Trusted { left, ..Trusted::default() }))
+                }
+                turn => self.turn(turn, || Phase::Objects(objects, stored)),
+            },
+            Phase::Authorities(stored, mut trusted) => {
+                let Chain { ca_chain } = answer.data().ok()?;
+                for authority in &ca_chain {
+                    tls::push(&mut trusted.pem, authority);
+                }
+                trusted.left.pop_front();
+                Some(self.authorities(stored, trusted))
+            }
+            Phase::Issue(stored, Trusted { pem: trusted, .. }) => {
                 let tls = Material::from_issued(answer).ok()?;
                 let published =
-                    Published { chain: tls.chain.clone(), authorities: tls.authorities.clone() };
-                Some(self.go(Phase::Publish(tls), SetupEffect::Publish(published)))
+                    Published { chain: tls.chain.clone(), authorities: trusted.clone() };
+                let issued = Issued { stored, trusted, tls };
+                Some(self.go(Phase::Publish(issued), SetupEffect::Publish(published)))
             }
+            Phase::Advance => match answer.verdict() {
+                // Now, or by another pod: it is carried out.
+                Verdict::Good | Verdict::Exists => Some(self.record()),
+                _ => None,
+            },
             _ => None,
         }
     }
@@ -262,12 +377,9 @@ impl Setup {
         is_drift.then(|| self.finish(SetupEnd::RootDrift("the controller's login".to_owned())))
     }
 
-    fn turn(&mut self, turn: Turn, phase: impl FnOnce(&Self) -> Phase) -> Option<SetupEffect> {
+    fn turn(&mut self, turn: Turn, phase: impl FnOnce() -> Phase) -> Option<SetupEffect> {
         match turn {
-            Turn::Call(request) => {
-                let phase = phase(self);
-                Some(self.call(phase, request))
-            }
+            Turn::Call(request) => Some(self.call(phase(), request)),
             Turn::Drift(name) => Some(self.finish(SetupEnd::RootDrift(name))),
             Turn::Conflict(name) => Some(self.finish(SetupEnd::Fatal(Fatal::Conflict, name))),
             // A removed policy is also drift of the root part.
@@ -282,7 +394,42 @@ impl Setup {
         self.go(Phase::End, SetupEffect::Finish(end))
     }
 
-    fn issue(&mut self) -> SetupEffect {
+    fn recorded(&mut self, phase: &Phase, stored: Stored) -> Option<SetupEffect> {
+        match phase {
+            Phase::Operator => {
+                self.signers.operator = stored.record;
+                Some(self.call(Phase::Accounts, Stored::read(NATS_ACCOUNTS)))
+            }
+            Phase::Accounts => {
+                self.signers.accounts = stored.record;
+                Some(self.record())
+            }
+            _ => {
+                let (platform, accessor) = (&self.platform, &self.accessor);
+                let objects = desired::runtime_objects(platform, accessor, stored.record);
+                let mut objects = Converge::new(objects, Mode::Repair);
+                let turn = objects.begin();
+                self.turn(turn, || Phase::Objects(objects, stored))
+            }
+        }
+    }
+
+    fn record(&mut self) -> SetupEffect {
+        self.call(Phase::Record, Stored::read(AUTHORITIES))
+    }
+
+    /// Reads the certificates of the next generation; has the controller's own issued after the last one.
+    fn authorities(&mut self, stored: Stored, trusted: Trusted) -> SetupEffect {
+        match trusted.left.front() {
+            Some(&generation) => {
+                let request = desired::read_authority(generation);
+                self.call(Phase::Authorities(stored, trusted), request)
+            }
+            None => self.issue(stored, trusted),
+        }
+    }
+
+    fn issue(&mut self, stored: Stored, trusted: Trusted) -> SetupEffect {
         let host = self.platform.controller.host();
         let subject = call::Subject {
             hosts: vec![host.clone(), "localhost".to_owned()],
@@ -290,10 +437,28 @@ impl Setup {
             addresses: Vec::new(),
         };
         let request = call::issue(Role::Controller.as_str(), &subject);
-        self.call(Phase::Issue, request)
+        self.call(Phase::Issue(stored, trusted), request)
     }
 
-    fn ready(&mut self, tls: Material) -> SetupEffect {
+    /// Everything is as the record says, and published: begins the next stage if it is due.
+    fn proceed(&mut self, issued: Issued, wish: Wish, now: Timestamp) -> SetupEffect {
+        let record = issued.stored.record;
+        match record.next(wish, now, overlap(self.platform.certificate_life)) {
+            // It asked for this generation. A request that comes later asks for another one.
+            Some(next) if record.stage == Stage::Made && wish == Wish::Next => {
+                self.go(Phase::Clear(issued, next), SetupEffect::ClearWish)
+            }
+            Some(next) => self.advance(&issued, next),
+            None => self.ready(issued),
+        }
+    }
+
+    fn advance(&mut self, issued: &Issued, next: Record) -> SetupEffect {
+        let request = issued.stored.replace(AUTHORITIES, next);
+        self.call(Phase::Advance, request)
+    }
+
+    fn ready(&mut self, Issued { stored, trusted, tls }: Issued) -> SetupEffect {
         let Some(login) = self.login.take() else {
             return self.pause(None);
         };
@@ -301,6 +466,9 @@ impl Setup {
             token: login.client_token,
             token_life: Duration::from_secs(login.lease_duration),
             tls,
+            trusted,
+            stage: stored.record.stage,
+            signers: self.signers,
         })
     }
 }

@@ -111,6 +111,20 @@ impl RealRegistry {
         &self.pusher.host
     }
 
+    /// Lets a tag point to an image; see [`Pusher::tag`].
+    ///
+    /// # Errors
+    /// The registry refuses.
+    pub async fn tag(
+        &self,
+        repository: &str,
+        content: &Content,
+        digest: &str,
+        tag: &str,
+    ) -> anyhow::Result<()> {
+        self.pusher.tag(repository, content, digest, tag).await
+    }
+
     /// Pushes everything into a repository; see [`Pusher::push`].
     ///
     /// # Errors
@@ -178,6 +192,23 @@ impl Pusher {
             self.put(put).await?;
         }
         Ok(())
+    }
+
+    /// Lets a tag point to an image that was pushed before.
+    ///
+    /// # Errors
+    /// The registry refuses, or the content has no such image.
+    pub async fn tag(
+        &self,
+        repository: &str,
+        content: &Content,
+        digest: &str,
+        tag: &str,
+    ) -> anyhow::Result<()> {
+        let (media_type, bytes) = content.manifests.get(digest).context("no such image")?;
+        let url = format!("{}://{}/v2/{repository}/manifests/{tag}", self.scheme, self.host);
+        let put = self.client.put(url).header(CONTENT_TYPE, media_type).body(bytes.clone());
+        self.put(put).await
     }
 
     async fn put(&self, request: RequestBuilder) -> anyhow::Result<()> {

@@ -11,3 +11,4 @@ mod fake;
 mod hostile;
 mod real;
 mod signature;
+mod tag;

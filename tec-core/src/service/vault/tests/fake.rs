@@ -22,7 +22,16 @@ pub(super) struct FakeVault {
     /// Number of logins to refuse, as if the API server were away.
     pub(super) outage: u32,
     attempt: Option<String>,
+    rekey: Option<Attempt>,
+    keys: u32,
     tokens: u32,
+}
+
+/// An attempt to replace the key; the new one is verified last.
+#[derive(Clone, Debug)]
+struct Attempt {
+    nonce: String,
+    new: Option<String>,
 }
 
 fn ok(data: &Value) -> Response {
@@ -48,6 +57,18 @@ impl FakeVault {
         *self = Self { inits, tokens, ..Self::default() };
     }
 
+    /// Takes a snapshot of this vault, and closes: its key is another one now.
+    pub(super) fn take(&mut self, request: &Request, snapshot: Self) -> Response {
+        let token = request.token.as_ref().unwrap();
+        let token = String::from_utf8(token.expose("fake").to_vec()).unwrap();
+        if self.sealed || !self.roots.contains(&token) {
+            return refuse(403, "permission denied");
+        }
+        let (inits, tokens) = (self.inits, self.tokens);
+        *self = Self { inits, tokens, sealed: true, ..snapshot };
+        Response::new(204, Vec::new())
+    }
+
     pub(super) fn answer(&mut self, request: &Request) -> Response {
         let body = request
             .body
@@ -66,6 +87,13 @@ impl FakeVault {
             "sys/health" => plain(&self.flags()),
             "sys/generate-root/attempt" => self.attempt(request.method),
             "sys/generate-root/update" => self.update(&body),
+            "sys/rotate/root/init" if self.controllers.contains(&token) => {
+                self.begin_rekey(request.method)
+            }
+            "sys/rotate/root/update" if self.controllers.contains(&token) => self.rekey(&body),
+            "sys/rotate/root/verify" if self.controllers.contains(&token) => {
+                self.verify(request.method, &body)
+            }
             "auth/kubernetes/login" => self.login(&body),
             _ if self.roots.contains(&token) => self.root(request.method, path, &body, &token),
             _ if self.controllers.contains(&token) => {
@@ -79,7 +107,8 @@ impl FakeVault {
     }
 
     fn flags(&self) -> Value {
-        json!({"initialized": self.key.is_some(), "sealed": self.key.is_none() || self.sealed})
+        let sealed = self.key.is_none() || self.sealed;
+        json!({"initialized": self.key.is_some(), "sealed": sealed, "type": "shamir"})
     }
 
     fn status(&self) -> Response {
@@ -136,6 +165,55 @@ impl FakeVault {
         let encoded = base64::engine::general_purpose::STANDARD_NO_PAD.encode(hidden);
         // Twice, like the real ones.
         plain(&json!({"encoded_token": encoded, "encoded_root_token": encoded}))
+    }
+
+    fn begin_rekey(&mut self, method: Method) -> Response {
+        match (method, &self.rekey) {
+            (Method::Delete, _) => {
+                self.rekey = None;
+                Response::new(204, Vec::new())
+            }
+            (_, Some(_)) => refuse(400, "rotation already in progress"),
+            (_, None) => {
+                self.keys += 1;
+                let nonce = format!("attempt-{}", self.keys);
+                self.rekey = Some(Attempt { nonce: nonce.clone(), new: None });
+                ok(&json!({"started": true, "nonce": nonce}))
+            }
+        }
+    }
+
+    fn rekey(&mut self, body: &Value) -> Response {
+        let is_right = body["key"].as_str() == self.key.as_deref();
+        match &mut self.rekey {
+            Some(Attempt { nonce, new }) if body["nonce"] == **nonce && is_right => {
+                let key = format!("rotated-key-{}", self.keys);
+                *new = Some(key.clone());
+                ok(&json!({"complete": true, "keys_base64": [key], "verification_nonce": nonce}))
+            }
+            _ => refuse(400, "cipher: message authentication failed"),
+        }
+    }
+
+    fn verify(&mut self, method: Method, body: &Value) -> Response {
+        let pending = self.rekey.clone().and_then(|attempt| Some((attempt.nonce, attempt.new?)));
+        match (method, pending) {
+            (Method::Get, Some((nonce, _))) => ok(&json!({"started": true, "nonce": nonce})),
+            (Method::Get, None) => refuse(400, "no rotation verification in progress"),
+            (_, Some((nonce, new))) if body["nonce"] == nonce && body["key"] == new => {
+                self.key = Some(new);
+                self.rekey = None;
+                ok(&json!({"complete": true}))
+            }
+            _ => refuse(400, "rotation verification failed"),
+        }
+    }
+
+    /// A restart forgets attempts, and seals.
+    pub(super) fn restart(&mut self) {
+        self.sealed = true;
+        self.rekey = None;
+        self.attempt = None;
     }
 
     fn login(&mut self, body: &Value) -> Response {
@@ -207,10 +285,13 @@ impl FakeVault {
     }
 
     fn write(&mut self, path: &str, body: &Value) -> Response {
+        let role = path.strip_prefix("kubefox/pki-int/issue/");
+        let signer = role.and_then(|role| self.issuers().remove(role)).unwrap_or_default();
         let good = ok(&json!({
             "random_bytes": "00ff", "csr": "CSR", "certificate": "PEM",
             "mapping": {"i-root": "", "i-1": "k-1"},
-            "ca_chain": ["PEM"], "private_key": "KEY", "serial_number": "1", "expiration": 9,
+            "ca_chain": chain_of(&signer),
+            "private_key": "KEY", "serial_number": "1", "expiration": 9,
         }));
         if let Some(mount) = path.strip_prefix("sys/mounts/") {
             let mut mounted = body.clone();
@@ -223,22 +304,43 @@ impl FakeVault {
             return self.insert(path, body.clone(), "path is already in use");
         }
         if path.ends_with("root/generate/internal") {
-            let issuer = "kubefox/pki-root/issuer/tec-root";
-            return self.insert(issuer, body.clone(), "issuer name already in use");
+            let name = body["issuer_name"].as_str().unwrap();
+            let issuer = format!("kubefox/pki-root/issuer/{name}");
+            return self.insert(&issuer, body.clone(), "issuer name already in use");
         }
         if path.ends_with("issuer/i-1") {
-            let named = format!("kubefox/pki-int/issuer/{}", body["issuer_name"].as_str().unwrap());
-            self.objects.insert(named, body.clone());
+            let name = body["issuer_name"].as_str().unwrap();
+            let issuer = json!({"issuer_name": name, "ca_chain": chain_of(name)});
+            self.objects.insert(format!("kubefox/pki-int/issuer/{name}"), issuer);
+        } else if path.starts_with("kubefox/kv-systems/data/") {
+            let version = self
+                .objects
+                .get(path)
+                .map_or(0, |now| now["metadata"]["version"].as_u64().unwrap());
+            if body["options"]["cas"] != version {
+                return refuse(400, "check-and-set parameter did not match");
+            }
+            let written = json!({"data": body["data"], "metadata": {"version": version + 1}});
+            self.objects.insert(path.to_owned(), written);
         } else if path.contains("/data/") {
             return self.insert(
                 path,
                 body["data"].clone(),
                 "check-and-set parameter did not match",
             );
-        } else if !path.contains("/generate/") && !path.contains("/issue/") {
+        } else if !["/generate/", "/issue/", "/sign-"].iter().any(|call| path.contains(call)) {
             self.objects.insert(path.to_owned(), body.clone());
         }
         good
+    }
+
+    /// The issuer that each certificate role names.
+    pub(super) fn issuers(&self) -> BTreeMap<String, String> {
+        let role = |(path, role): (&String, &Value)| {
+            let name = path.strip_prefix("kubefox/pki-int/roles/")?;
+            Some((name.to_owned(), role["issuer_ref"].as_str()?.to_owned()))
+        };
+        self.objects.iter().filter_map(role).collect()
     }
 
     fn insert(&mut self, path: &str, value: Value, taken: &str) -> Response {
@@ -248,6 +350,11 @@ impl FakeVault {
         self.objects.insert(path.to_owned(), value);
         Response::new(204, Vec::new())
     }
+}
+
+/// The certificates of an issuer and of its root.
+fn chain_of(issuer: &str) -> [String; 2] {
+    [format!("<{issuer}>"), format!("<{}>", issuer.replace("intermediate", "root"))]
 }
 
 /// Paths that only root may write.

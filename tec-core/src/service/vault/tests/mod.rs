@@ -1,4 +1,7 @@
 mod fake;
+mod rekey;
+mod restore;
+mod succession;
 mod world;
 
 use proptest::prelude::any;
@@ -7,8 +10,8 @@ use serde_json::json;
 
 use self::world::{Controller, Pod, platform};
 use super::{
-    Ordinal, Outcome, Peers, Platform, Progress, Refused, Response, RootPart, SealKind, Sealed,
-    Setup, SetupEffect, SetupEnd, SetupEvent, desired,
+    Ordinal, Outcome, Peers, Platform, Progress, Record, Refused, Response, RootPart, SealKind,
+    Sealed, Setup, SetupEffect, SetupEnd, SetupEvent, desired,
 };
 use crate::plan::Plan as _;
 use crate::secret::SecretBytes;
@@ -370,13 +373,14 @@ fn a_stray_root_token_is_found_and_revoked() {
 }
 
 fn controller() -> Controller {
-    Controller { vault: up().vault, published: 0, end: None }
+    Controller::new(up().vault)
 }
 
 fn assert_ready(world: &Controller) {
     assert!(matches!(world.end, Some(SetupEnd::Ready { .. })), "{:?}", world.end);
-    assert!(world.published > 0);
-    for object in desired::runtime_objects(&world::platform(), "acc-1") {
+    assert!(!world.published.is_empty());
+    let objects = desired::runtime_objects(&world::platform(), "acc-1", Record::FIRST);
+    for object in desired::engines().into_iter().chain(objects) {
         assert!(world.vault.objects.contains_key(&object.look), "{}", object.name);
     }
 }

@@ -1,13 +1,16 @@
 //! Everything that survives the controller: vault, Secret, disk.
 
+use std::collections::BTreeMap;
+
 use super::super::{
-    AesSecret, BringUp, Effect, Event, Fresh, Ordinal, Outcome, Peers, Platform, Progress,
-    RootPart, Rotation, SealKind, Sealed, Setup, SetupEffect, SetupEnd, SetupEvent,
+    AesSecret, BringUp, Effect, Event, Fresh, Ordinal, Outcome, Peers, Platform, Progress, Rekey,
+    RootPart, Rotation, SealKind, Sealed, Setup, SetupEffect, SetupEnd, SetupEvent, Wish,
 };
 use super::fake::FakeVault;
 use crate::secret::{SecretArray, SecretBytes};
 use crate::service::Fatal;
 use crate::testing::World;
+use crate::time::Timestamp;
 
 pub(super) fn platform() -> Platform {
     Platform {
@@ -40,6 +43,8 @@ pub(super) struct Pod {
     pub(super) file: Option<Vec<u8>>,
     /// Someone requested another wrapping key.
     pub(super) rotate: bool,
+    /// Someone requested another key of the vault.
+    pub(super) rekey: Wish,
     /// The previous wrapping key.
     pub(super) before: Option<([u8; 32], String)>,
     pub(super) peer: Option<Vec<u8>>,
@@ -63,6 +68,7 @@ impl Pod {
             secret: None,
             file: None,
             rotate: false,
+            rekey: Wish::None,
             before: None,
             peer: None,
             intent: None,
@@ -96,6 +102,7 @@ impl World for Pod {
                 key: SecretArray::new(secret.0),
                 key_id: secret.1.clone(),
                 progress: secret.2.clone(),
+                vault_key: self.rekey,
                 rotation: match &self.before {
                     Some((key, key_id)) => {
                         Rotation::Under { key: SecretArray::new(*key), key_id: key_id.clone() }
@@ -117,6 +124,10 @@ impl World for Pod {
                 let now = self.secret.as_ref().map(|secret| &secret.1);
                 assert_eq!(now, Some(&key_id));
                 self.before = None;
+                Event::Done
+            }
+            Effect::ClearVaultKey => {
+                self.rekey = Wish::None;
                 Event::Done
             }
             Effect::CreateSecret { key, key_id } => {
@@ -181,12 +192,97 @@ impl World for Pod {
     }
 }
 
+/// The same pod, while its vault is open and another key is requested.
+#[derive(Debug)]
+pub(super) struct Rekeyer(pub(super) Pod);
+
+impl World for Rekeyer {
+    type Plan = Rekey;
+
+    fn boot(&mut self) -> (Rekey, Event) {
+        self.0.boots += 1;
+        let token = "s.controller".to_owned();
+        self.0.vault.controllers.insert(token.clone());
+        let token = SecretBytes::new(token.into_bytes());
+        let seed = SecretArray::new([self.0.boots ^ 0xff; 32]);
+        (Rekey::new(self.0.platform.clone(), token, seed), Event::Start)
+    }
+
+    fn apply(&mut self, effect: Effect) -> Option<Event> {
+        self.0.apply(effect)
+    }
+
+    fn failure(&self, effect: &Effect) -> Option<Event> {
+        self.0.failure(effect)
+    }
+
+    fn name(&self, effect: &Effect) -> String {
+        self.0.name(effect)
+    }
+}
+
 /// The same vault, as seen by the controller's own login.
 #[derive(Debug)]
 pub(super) struct Controller {
     pub(super) vault: FakeVault,
-    pub(super) published: u32,
+    /// When each set of CAs was published.
+    pub(super) published: Vec<(i64, String)>,
+    /// When each issuer could last sign.
+    signed: BTreeMap<String, i64>,
+    pub(super) now: i64,
     pub(super) end: Option<SetupEnd>,
+    /// Someone requested other CAs.
+    pub(super) wish: bool,
+    /// The copies of the CAs cannot be updated.
+    pub(super) is_copy_stuck: bool,
+}
+
+impl Controller {
+    pub(super) fn new(vault: FakeVault) -> Self {
+        Self {
+            vault,
+            published: Vec::new(),
+            signed: BTreeMap::new(),
+            now: 1_700_000_000,
+            end: None,
+            wish: false,
+            is_copy_stuck: false,
+        }
+    }
+
+    /// The same state, before anything else happens.
+    pub(super) fn again(&self) -> Self {
+        Self {
+            vault: self.vault.clone(),
+            published: self.published.clone(),
+            signed: self.signed.clone(),
+            end: None,
+            ..*self
+        }
+    }
+
+    /// Certificates may be issued at any time, by whatever the roles name.
+    fn note_signers(&mut self) {
+        for issuer in self.vault.issuers().into_values() {
+            self.signed.insert(issuer, self.now);
+        }
+    }
+
+    /// Everyone who has what was published within the lifetime of a certificate can verify every certificate
+    /// that has not expired, because a role named its issuer within that time.
+    fn assert_verifiable(&mut self) {
+        self.note_signers();
+        let since = self.now - i64::try_from(platform().certificate_life.as_secs()).unwrap();
+        let ends = self.published.iter().skip(1).map(|(at, _)| *at).chain([i64::MAX]);
+        for ((_, trusted), end) in self.published.iter().zip(ends) {
+            for (issuer, last) in &self.signed {
+                // Held by someone after it was replaced, or about to verify what is still valid.
+                let meets = end > since && *last > since;
+                let was_known = trusted.contains(&format!("<{issuer}>"));
+                assert!(!meets || was_known, "{issuer} signed for holders of {trusted}");
+            }
+        }
+    }
 }
 
 impl World for Controller {
@@ -197,11 +293,33 @@ impl World for Controller {
     }
 
     fn apply(&mut self, effect: SetupEffect) -> Option<SetupEvent> {
-        Some(match effect {
+        self.now += 1;
+        // In between, signers and what is published stay.
+        let changes = match &effect {
+            SetupEffect::Publish(_) => true,
+            SetupEffect::Call(request) => {
+                request.path.contains("/roles/") && request.body.is_some()
+            }
+            _ => false,
+        };
+        if changes {
+            self.note_signers();
+        }
+        let event = match effect {
             SetupEffect::ReadToken => SetupEvent::Token(SecretBytes::new(b"jwt".to_vec())),
             SetupEffect::Call(request) => SetupEvent::Answered(self.vault.answer(&request)),
-            SetupEffect::Publish(_) => {
-                self.published += 1;
+            SetupEffect::Publish(published) => {
+                self.published.push((self.now, published.authorities));
+                SetupEvent::Done
+            }
+            SetupEffect::Copy(_) if self.is_copy_stuck => SetupEvent::Failed,
+            SetupEffect::Copy(_) => SetupEvent::Done,
+            SetupEffect::ReadWish => {
+                let wish = if self.wish { Wish::Next } else { Wish::None };
+                SetupEvent::Wished(wish, Timestamp::from_unix_seconds(self.now))
+            }
+            SetupEffect::ClearWish => {
+                self.wish = false;
                 SetupEvent::Done
             }
             SetupEffect::Wait(..) => SetupEvent::Elapsed,
@@ -209,7 +327,11 @@ impl World for Controller {
                 self.end = Some(end);
                 return None;
             }
-        })
+        };
+        if changes {
+            self.assert_verifiable();
+        }
+        Some(event)
     }
 
     fn failure(&self, effect: &SetupEffect) -> Option<SetupEvent> {
