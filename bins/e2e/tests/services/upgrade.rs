@@ -22,7 +22,8 @@ fn previous() -> Option<PathBuf> {
     if program.is_none() {
         let why = "NOT RUN: no older OpenBao; run `cargo xtask tools --old-bao` or set TEC_OLD_BAO";
         // The output of a test that passes is hidden if it is printed.
-        writeln!(std::io::stderr(), "{why}").unwrap();
+        let mut aloud = std::io::stderr();
+        writeln!(aloud, "{why}").unwrap();
     }
     program
 }
