@@ -101,20 +101,25 @@ async fn a_vault_whose_disk_is_full_is_down_for_callers_and_continues_by_itself(
     assert!(round.is_err(), "{round:?}");
     let refused = ask(&platform).await.unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable, "{refused:?}");
-    assert!(vault.try_join_next().is_none(), "the vault ended");
     assert_eq!(platform.controller.disk.read().unwrap(), file);
 
-    // Neither is it helped by a restart, nor does it lose anything.
+    // Neither is it helped by a restart, nor does it lose anything. It may have ended by itself.
     vault.shutdown().await;
     let _ = fs::remove_file(platform.stage.bao.socket());
-    let _vault = guard(&platform.stage).await;
+    vault = guard(&platform.stage).await;
     let round = timeout(Duration::from_secs(5), platform.controller.round()).await;
     assert!(round.is_err(), "{round:?}");
     disk.empty();
+    if vault.try_join_next().is_some() {
+        // As the kubelet does.
+        let _ = fs::remove_file(platform.stage.bao.socket());
+        vault = guard(&platform.stage).await;
+    }
     platform.controller.round().await.unwrap();
     assert_eq!(facts(&platform.stage, &platform.controller).await, before);
     assert_eq!(platform.controller.disk.read().unwrap(), file);
     eventually("an answer", async || Ok(ask(&platform).await.is_ok())).await.unwrap();
+    drop(vault);
 }
 
 #[tokio::test(flavor = "multi_thread")]
