@@ -25,6 +25,7 @@ mod keys;
 mod minter;
 mod object;
 mod restore;
+mod sessions;
 mod shell;
 mod standing;
 mod stream;
