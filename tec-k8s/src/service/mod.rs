@@ -14,6 +14,7 @@
 
 mod answer;
 mod api_server;
+mod batch;
 mod bootstrap;
 mod details;
 mod disk;
