@@ -160,8 +160,7 @@ async fn three_pods_are_upgraded_one_after_the_other_while_components_publish_an
     stage.bao.run_program(Some(program));
     stage.bao.start(&stage.logs).await.unwrap();
     let old = version(&stage).await;
-    let flags = ["--user-seconds", "30", "--certificate-seconds", "60"];
-    let (mut platform, mut pods, controllers) = three_on(stage, &flags).await;
+    let (mut platform, mut pods, controllers) = three_on(stage, &["--user-seconds", "30"]).await;
     let nats = Nats::start(&platform, "nats-server").await.unwrap();
     let before = facts(&platform.stage, &platform.controller).await;
     platform.keep().unwrap();
