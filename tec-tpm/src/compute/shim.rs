@@ -2,6 +2,7 @@
 
 use super::pe::PeFile;
 use super::platform::{PlatformState, SecureBoot};
+use super::running_shim::RunningShim;
 use super::sbat::{Sbat, SbatLevel};
 use super::shim_error::ShimError;
 use super::shim_variable::{kept_or_mirrored, or_placeholder, sbat_level, trusts_list, user_list};
@@ -74,25 +75,21 @@ impl Shim {
         platform: &PlatformState,
         secure_boot: SecureBoot,
     ) -> Result<Self, ShimError> {
-        let keys = VendorKeys::parse(file.section(".vendor_cert").ok_or(ShimError::NoVendorKeys)?)?;
-        // shim, shim.c: a database if it parses as one certificate does not.
-        let is_certificate = keys.authorized.starts_with(&[0x30]);
-        let vendor_db = if is_certificate { Vec::new() } else { keys.authorized.to_vec() };
-        let mut mok_list = match keys.authorized {
-            [] => Vec::new(),
-            certificate if is_certificate => siglist::one(siglist::X509, Guid::SHIM, certificate),
-            lists => lists.to_vec(),
-        };
-        let own = keys.deauthorized;
-        mok_list.extend(user_list(platform, "MokList", "MokListRT", &mok_list)?);
-        let user_revoked = user_list(platform, "MokListX", "MokListXRT", own)?;
+        let VendorLists { db: vendor_db, allowed, revoked } = VendorLists::of(file)?;
+        // The mirrors begin with the lists of the shim that wrote them.
+        let writer = platform.running_shim().map(RunningShim::lists);
+        let before = writer.map_or(&allowed, |writer| &writer.allowed);
+        let user = user_list(platform, "MokList", "MokListRT", before)?;
+        let mok_list = [allowed.as_slice(), &user].concat();
+        let before = writer.map_or(&revoked, |writer| &writer.revoked);
+        let user_revoked = user_list(platform, "MokListX", "MokListXRT", before)?;
         let requested = |name: &&&str| platform.get(name, Guid::SHIM).is_some();
         if let Some(variable) = REQUESTS.iter().find(requested) {
             return Err(ShimError::PendingRequest { variable });
         }
         let shim = Self {
             vendor_db,
-            vendor_revoked: own.to_vec(),
+            vendor_revoked: revoked,
             mok_list,
             user_revoked,
             sbat_level: sbat_level(file.section(".sbatlevel"), platform, secure_boot)?,
@@ -186,6 +183,34 @@ impl Shim {
     /// What is measured as `MokPolicy`.
     pub(super) fn measured_policy(&self) -> Option<&[u8]> {
         self.policy.as_deref()
+    }
+}
+
+/// What shim's vendor allows and revokes, as shim puts it before the user's lists.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct VendorLists {
+    /// The database of signature lists; empty if the vendor has a single certificate.
+    db: Vec<u8>,
+    pub(super) allowed: Vec<u8>,
+    pub(super) revoked: Vec<u8>,
+}
+
+impl VendorLists {
+    pub(super) fn of(file: &PeFile) -> Result<Self, ShimError> {
+        let keys = VendorKeys::parse(file.section(".vendor_cert").ok_or(ShimError::NoVendorKeys)?)?;
+        // shim, shim.c: a database if it parses as one certificate does not.
+        let is_certificate = keys.authorized.starts_with(&[0x30]);
+        Ok(Self {
+            db: if is_certificate { Vec::new() } else { keys.authorized.to_vec() },
+            allowed: match keys.authorized {
+                [] => Vec::new(),
+                certificate if is_certificate => {
+                    siglist::one(siglist::X509, Guid::SHIM, certificate)
+                }
+                lists => lists.to_vec(),
+            },
+            revoked: keys.deauthorized.to_vec(),
+        })
     }
 }
 
