@@ -115,6 +115,7 @@ pub mod testing;
 mod uki_table;
 mod unpredictable;
 mod varstore;
+mod vendor;
 mod verifier;
 mod x509;
 

@@ -6,8 +6,8 @@ use tec_core::digest::Sha256Digest;
 
 use super::layout::PeError;
 use super::pe::PeFile;
-use super::shim::VendorLists;
 use super::shim_error::ShimError;
+use super::vendor::VendorLists;
 
 /// The shim of the running boot.
 ///

@@ -5,7 +5,10 @@ use std::array;
 
 use fearless_simd::{Level, Simd, SimdBase as _, u64x4};
 
-use super::long::{Block, State};
+/// A state of SHA-384 or SHA-512.
+pub(super) type State = [u64; 8];
+/// A block of a message.
+pub(super) type Block = [u8; 128];
 
 /// FIPS 180-4, section 4.2.3; four to a line, as there.
 #[rustfmt::skip]

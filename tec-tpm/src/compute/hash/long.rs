@@ -3,14 +3,9 @@
 use sha2::block_api::compress512;
 
 use super::lanes;
-use super::lanes::Lanes;
+use super::lanes::{Block, Lanes, State};
 use super::rest;
 use super::rest::Rest;
-
-/// A state of SHA-384 or SHA-512.
-pub(super) type State = [u64; 8];
-/// A block of a message.
-pub(super) type Block = [u8; 128];
 
 /// FIPS 180-4, section 5.3.4.
 const SHA384: State = [
