@@ -67,8 +67,10 @@ fn newest<'a>(events: impl Iterator<Item = &'a Event>, status: Option<&MachineSt
         last != Some(attempt) && is_later(*at, last.map(|last| &last.at))
     };
     let booted = status.and_then(|status| status.last_boot.as_ref());
+    let image = status.and_then(|status| status.image.as_ref());
     let is_new_boot = |(at, boot): &(Timestamp, LastAttestation)| {
-        booted != Some(&boot.at) && is_later(*at, booted)
+        let is_other = boot.image.is_some() && boot.image.as_ref() != image;
+        (booted != Some(&boot.at) || is_other) && is_later(*at, booted)
     };
     let attempt = |(_, attempt)| attempt;
     News {
@@ -173,6 +175,11 @@ mod tests {
         status.last_boot = news.boot.map(|boot| boot.at);
         let news = newest([&refused, &released].into_iter(), Some(&status));
         assert_eq!((news.last, news.boot), (None, None), "it is reported once");
+        status.image = Some("os-1".to_owned());
+        let text = r#"{"at": "2026-11-21T04:31:00Z", "image": "os-2"}"#;
+        released.metadata.annotations = Some([(ATTEMPT.to_owned(), text.to_owned())].into());
+        let news = newest([&refused, &released].into_iter(), Some(&status));
+        assert_eq!(news.boot.unwrap().image.unwrap(), "os-2", "of the same second");
     }
 
     #[test]
