@@ -8,7 +8,7 @@ use clap::Parser as _;
 use tec_services::bootstrap::cli::{Action, Args};
 use tec_services::bootstrap::controller::{Controller, RoundError};
 use tec_services::bootstrap::disk::Volume;
-use tec_services::bootstrap::{compose, export, guard, restore, show};
+use tec_services::bootstrap::{compose, copy, export, guard, restore, show};
 use tec_support::exit::CodedError;
 use tec_support::serve::{Shutdown, Transport};
 use tec_support::{exit, program, serve};
@@ -30,6 +30,13 @@ async fn run(action: Action) -> anyhow::Result<u8> {
         Action::Password(args) => {
             tasks.spawn(async move {
                 show::run(&args, &mut std::io::stdout()).await?;
+                Ok(exit::OK)
+            });
+        }
+        Action::Snapshots { snapshots, command } => {
+            tasks.spawn_blocking(move || {
+                let (mut from, mut to) = (std::io::stdin(), std::io::stdout());
+                copy::run(&snapshots, &command, &mut from, &mut to)?;
                 Ok(exit::OK)
             });
         }

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use clap::Parser;
 use tec_core::service::caller::Account;
 use tec_core::service::vault::OPENSEARCH_USERS;
+use tec_core::service::vault::snapshot::SnapshotFile;
 use tec_support::program::LogArgs;
 
 /// Sets up a vault from scratch, and serves the services that bootstrap from it.
@@ -33,6 +34,15 @@ pub enum Action {
     Password(Password),
     /// Restore an empty vault from a snapshot of a vault with the same namespace and StatefulSet
     Restore(Restore),
+    /// List the snapshots of the vault, or copy their files out of this container or into it
+    Snapshots {
+        /// Directory of the snapshots
+        #[arg(long, env = "TEC_SNAPSHOTS", default_value = "/vault/snapshots", global = true)]
+        snapshots: PathBuf,
+        /// What to do.
+        #[command(subcommand)]
+        command: Copy,
+    },
     /// Run the vault, and empty its storage when the controller asks for it
     RunVault {
         /// Directory that the controller shares with the vault
@@ -44,6 +54,24 @@ pub enum Action {
         /// Program of the vault and its arguments
         #[arg(last = true, required = true)]
         command: Vec<OsString>,
+    },
+}
+
+/// What to do with the files of snapshots; `kubectl exec` needs no other program in the container.
+#[derive(Clone, Debug, clap::Subcommand)]
+#[expect(clippy::exhaustive_enums, reason = "a command line")]
+pub enum Copy {
+    /// Print the names of the snapshots, the latest one last
+    List,
+    /// Write a file to standard output
+    Get {
+        /// Name of a snapshot, or of the wrapped key that belongs to it
+        name: SnapshotFile,
+    },
+    /// Store standard input as a file. A snapshot must be whole
+    Put {
+        /// Name of a snapshot, or of the wrapped key that belongs to it
+        name: SnapshotFile,
     },
 }
 

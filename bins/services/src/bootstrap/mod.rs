@@ -12,6 +12,7 @@ mod authority;
 pub mod cli;
 pub mod compose;
 pub mod controller;
+pub mod copy;
 pub mod disk;
 pub mod export;
 pub mod guard;
