@@ -87,7 +87,7 @@ async fn record(platform: &Platform) -> (u64, String) {
 }
 
 /// Who signed these accounts.
-fn issuers(accounts: Vec<Value>) -> BTreeSet<String> {
+fn issuers(accounts: &[Value]) -> BTreeSet<String> {
     accounts.iter().map(|one| one["iss"].to_string()).collect()
 }
 
@@ -105,7 +105,7 @@ async fn the_operators_key_is_replaced_once_the_server_was_restarted() {
         Platform::new(&["--user-seconds", "3", "--nats-url", &url(listen)]).await.unwrap();
     let nats = Nats::start_at(&platform, "nats-server", listen).await.unwrap();
     assert_eq!(turn(&platform).await, (1, "stable".to_owned()));
-    let old = issuers(accounts(&platform));
+    let old = issuers(&accounts(&platform));
 
     request(&platform.stage, "rotate-nats-operator-key").await;
     assert_eq!(turn(&platform).await, (1, "published".to_owned()));
@@ -119,7 +119,7 @@ async fn the_operators_key_is_replaced_once_the_server_was_restarted() {
     drop(nats);
     let nats = Nats::start_at(&platform, "nats-server", listen).await.unwrap();
     assert_eq!(turn(&platform).await, (2, "switched".to_owned()));
-    let new = issuers(accounts(&platform));
+    let new = issuers(&accounts(&platform));
     assert!(new.len() == 1 && new.is_disjoint(&old), "{new:?}");
     eventually("the old key is gone", async || {
         Ok(turn(&platform).await == (2, "stable".to_owned()))
@@ -132,7 +132,7 @@ async fn the_operators_key_is_replaced_once_the_server_was_restarted() {
     drop(nats);
     let nats = Nats::start_at(&platform, "nats-server", listen).await.unwrap();
     by_hand(&platform, "comp-b").await.connect(&nats, |nonce| nonce).await.unwrap();
-    assert_eq!(issuers(accounts(&platform)), new);
+    assert_eq!(issuers(&accounts(&platform)), new);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -159,7 +159,7 @@ async fn no_event_is_lost_while_three_servers_restart_for_the_operators_key() {
     eventually("a stream", async || Ok(accounts.ensure_events(&authorities).await.is_ok()))
         .await
         .unwrap();
-    let old = issuers(accounts_of(&platform, "nats-2/accounts"));
+    let old = issuers(&accounts_of(&platform, "nats-2/accounts"));
     let script = async {
         request(&platform.stage, "rotate-nats-operator-key").await;
         assert_eq!(turn(&platform).await, (1, "published".to_owned()));
@@ -179,13 +179,13 @@ async fn no_event_is_lost_while_three_servers_restart_for_the_operators_key() {
         .await
         .unwrap();
     };
-    let outcome = stored::run(&platform, &members, script).await.unwrap();
+    let outcome = Box::pin(stored::run(&platform, &members, script)).await.unwrap();
     println!("{outcome}");
     assert_eq!((outcome.lost, outcome.doubled), (0, 0));
     assert!(outcome.sent > 1000, "{outcome}");
     eventually("every server has the accounts that the new key signed", async || {
         let new: Vec<_> = (0..3)
-            .map(|number| issuers(accounts_of(&platform, &format!("nats-{number}/accounts"))))
+            .map(|number| issuers(&accounts_of(&platform, &format!("nats-{number}/accounts"))))
             .collect();
         Ok(new.iter().all(|one| one.len() == 1 && one.is_disjoint(&old) && *one == new[0]))
     })
