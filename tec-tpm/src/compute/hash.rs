@@ -1,5 +1,9 @@
 //! Digests in several banks at once: the bytes are read once, regardless of the number of banks.
 
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    expect(dead_code, reason = "used where vectors are worth it")
+)]
 mod lanes;
 mod long;
 mod rest;

@@ -27,7 +27,9 @@ async fn three_empty_pods_are_open_after_a_restore_and_each_has_the_old_keys() {
 
     stage.bao.kill();
     lose_volume(&stage, JoinSet::new()).await;
-    pods.iter_mut().for_each(|pod| pod.lose_volume().unwrap());
+    for pod in &mut pods {
+        pod.lose_volume().unwrap();
+    }
     lose_objects(&stage).await;
     let secrets = stage.secrets().unwrap();
     secrets.create(&PostParams::default(), &backup.secret).await.unwrap();
