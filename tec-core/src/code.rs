@@ -591,6 +591,15 @@ codes! {
          not come from a backup. Nothing was changed.",
         "Create the Secret with the wrapping key from the backup before you install the chart, so that the \
          vault stays empty. To replace a vault that is in use, delete its volume and its Secret first.";
+    VaultSnapshotExists = "TEC-V533", 409, "another snapshot has this name",
+        "The directory has a file with the name of the copy and another content. Nothing was changed.",
+        "Run `services-bootstrap snapshots sums` to compare both. To replace the file, remove it from the \
+         volume first.";
+    VaultSnapshotNotCopied = "TEC-V534", 503, "the file of a snapshot was not copied",
+        "The file or the directory does not exist, another copy is running, or the copy would use more than \
+         half of the free space. Nothing was changed.",
+        "The cause follows the message. Run `services-bootstrap snapshots list` for the names, or free space \
+         on the volume, and copy the file again.";
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@
 mod backup;
 mod bring_up;
 mod certificates;
+mod copies;
 mod disks;
 mod events;
 mod first_pod;

@@ -63,12 +63,14 @@ pub enum Action {
 pub enum Copy {
     /// Print the names of the snapshots, the latest one last
     List,
+    /// Print the digests of the snapshots and of their keys, in the format of sha256sum
+    Sums,
     /// Write a file to standard output
     Get {
         /// Name of a snapshot, or of the wrapped key that belongs to it
         name: SnapshotFile,
     },
-    /// Store standard input as a file. A snapshot must be whole
+    /// Store standard input as a file, unless another one has its name. It must be whole
     Put {
         /// Name of a snapshot, or of the wrapped key that belongs to it
         name: SnapshotFile,

@@ -17,6 +17,7 @@ pub mod disk;
 pub mod export;
 pub mod guard;
 pub mod health;
+mod limited;
 pub mod passwords;
 pub mod peers;
 pub mod restore;
