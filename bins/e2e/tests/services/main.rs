@@ -22,6 +22,7 @@ mod nats;
 mod opensearch;
 mod outage;
 mod raft;
+mod raft_tls;
 mod rekey;
 mod restore_three;
 mod rotation;

@@ -46,10 +46,10 @@ async fn run(action: Action) -> anyhow::Result<u8> {
                 Ok(exit::OK)
             });
         }
-        Action::RunVault { volume, storage, command } => {
+        Action::RunVault { volume, storage, certificate, command } => {
             let volume = Volume::new(volume);
             tasks.spawn(async move {
-                guard::run(&command, &storage, &volume, shutdown).await?;
+                guard::run(&command, &storage, &volume, certificate.as_ref(), shutdown).await?;
                 Ok(exit::OK)
             });
         }

@@ -51,6 +51,9 @@ pub enum Action {
         /// Directory of the vault's storage
         #[arg(long, env = "TEC_VAULT_STORAGE")]
         storage: PathBuf,
+        /// File of the vault's certificate, which the vault reads again when it changes (default: none)
+        #[arg(long, env = "TEC_VAULT_CERTIFICATE")]
+        certificate: Option<PathBuf>,
         /// Program of the vault and its arguments
         #[arg(last = true, required = true)]
         command: Vec<OsString>,
