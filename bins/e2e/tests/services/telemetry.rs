@@ -50,7 +50,8 @@ async fn collectors_get_a_password_and_senders_do_not() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn certificates_of_collectors_and_senders_are_renewed_after_two_thirds_of_their_life() {
-    let platform = Platform::new(&["--certificate-seconds", "6"]).await.unwrap();
+    let mut platform = Platform::new(&["--certificate-seconds", "9"]).await.unwrap();
+    platform.keep().unwrap();
     let collector = ["collector", "--opensearch", "https://localhost:9200"];
     for (account, words) in
         [("collector", &collector[..]), ("tracer", &["sender", "--host", "localhost"])]
@@ -61,6 +62,7 @@ async fn certificates_of_collectors_and_senders_are_renewed_after_two_thirds_of_
         let mut found = BTreeSet::new();
         // The first one is new, too.
         let renewed = eventually("two renewals", async || {
+            platform.stage.sync_mounts().await?;
             found.extend(std::fs::read(args.out.join("tls.crt")).ok());
             Ok(found.len() == 3)
         });
