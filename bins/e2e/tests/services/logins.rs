@@ -1,5 +1,6 @@
 //! Each refused login has its own gRPC code, and an outage is not reported as a bad credential.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,7 @@ use tec_k8s::service::client::{
 };
 use tec_services::broker::identity::Identity;
 use tec_support::SystemClock;
+use tokio::task::JoinSet;
 use tonic::Code;
 use tonic::transport::Channel;
 
@@ -158,6 +160,32 @@ async fn a_component_that_logged_in_a_moment_ago_needs_no_review_and_its_calls_s
     assert!(!forged.contains(&Code::Ok), "{forged:?}");
     let answers = [ask(&good).await, ask(&good).await];
     assert_eq!(answers, [Code::Ok, Code::ResourceExhausted]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_hundred_components_that_start_together_have_their_identity_within_20_seconds() {
+    let platform = Platform::new(&[]).await.unwrap();
+    let mut identities = Vec::new();
+    for number in 0..200 {
+        identities.push(platform.identity(&format!("comp-{number}")).await.unwrap());
+    }
+    let begin = Instant::now();
+    let mut starts: JoinSet<_> = identities
+        .into_iter()
+        .map(|identity| async move {
+            let grant = identity.grant().await.unwrap();
+            (grant.name, begin.elapsed())
+        })
+        .collect();
+    let (mut names, mut last) = (BTreeSet::new(), Duration::ZERO);
+    while let Some(started) = starts.join_next().await {
+        let (name, at) = started.unwrap();
+        names.insert(name);
+        last = last.max(at);
+    }
+    println!("200 components in {last:?}");
+    assert_eq!(names.len(), 200, "each has its own");
+    assert!(last < Duration::from_secs(20), "{last:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
