@@ -134,6 +134,8 @@ async fn a_first_pod_that_lost_its_volume_joins_the_others_and_initializes_nothi
 async fn a_vault_that_restarts_alone_is_opened_by_the_controller_that_kept_running() {
     let mut platform = Platform::new(&[]).await.unwrap();
     platform.keep().unwrap();
+    // Until its first round is over, which takes less than a second.
+    tokio::time::sleep(Duration::from_secs(5)).await;
     let stage = &mut platform.stage;
     stage.bao.kill();
     stage.bao.start(&stage.logs).await.unwrap();
