@@ -382,8 +382,8 @@ impl Controller {
         }
     }
 
-    /// Waits for the next round, or for a restart of the vault. In the meantime NATS gets the locked-out users, and OpenSearch new
-    /// passwords. Neither update waits for the other, and the next round waits for neither.
+    /// Waits for the next round, or for a restart of the vault. In the meantime NATS gets the locked-out users,
+    /// and OpenSearch new passwords. Neither update waits for the other, and the next round waits for neither.
     async fn rest(&self, round: &Round) {
         let told = Box::pin(async {
             tokio::join!(self.tell_nats(round), self.tell_opensearch(round));

@@ -1,5 +1,5 @@
-//! Copies the files of snapshots out of the vault's container and into it, through `kubectl exec`: an image that has
-//! only the programs has no `tar`, which `kubectl cp` needs.
+//! Copies the files of snapshots out of the vault's container and into it, through `kubectl exec`: an image
+//! that has only the programs has no `tar`, which `kubectl cp` needs.
 //!
 //! ```text
 //!   <snapshots>/vault-….snap, .key  ── get ──► standard output
