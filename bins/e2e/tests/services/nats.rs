@@ -25,7 +25,7 @@ use tec_services::broker::bus::Bus;
 use tec_services::broker::identity::Identity;
 use tec_support::SystemClock;
 use tec_support::certificate::Certificate;
-use tokio::io::copy_bidirectional;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -282,6 +282,87 @@ async fn second_breaks(to: SocketAddr) -> (SocketAddr, JoinSet<()>) {
         }
     });
     (address, tasks)
+}
+
+/// Forwards connections, and what clients send only after a while: servers learn late that one leaves.
+async fn slow_to_servers(to: SocketAddr) -> (SocketAddr, JoinSet<()>) {
+    const WHILE: Duration = Duration::from_millis(100);
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move {
+        let mut passed = JoinSet::new();
+        loop {
+            let (client, _) = listener.accept().await.unwrap();
+            let (mut from_client, mut to_client) = client.into_split();
+            let server = TcpStream::connect(to).await.unwrap();
+            let (mut from_server, mut to_server) = server.into_split();
+            passed.spawn(async move {
+                tokio::io::copy(&mut from_server, &mut to_client).await.ok();
+            });
+            passed.spawn(async move {
+                let mut bytes = [0; 4096];
+                while let Ok(1..) = from_client.peek(&mut bytes).await {
+                    tokio::time::sleep(WHILE).await;
+                    let length = from_client.read(&mut bytes).await.unwrap_or_default();
+                    if to_server.write_all(&bytes[..length]).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    (address, tasks)
+}
+
+/// Publishes numbers while a listener renews its connection, and returns how many there were and which arrived.
+async fn sent_and_heard(program: &str) -> (u64, Vec<u64>) {
+    let platform = Platform::new(&[]).await.unwrap();
+    let listen = tec_support::testing::free_address().unwrap();
+    let nats = Nats::start_at(&platform, program, listen).await.unwrap();
+    let (address, _tasks) = slow_to_servers(listen).await;
+    let url = format!("tls://localhost:{}", address.port());
+    let listener = platform.broker("listener", &url).await.unwrap();
+    let speaker = platform.broker("comp-a", &nats.url).await.unwrap();
+    let subject = format!("evt.{}.comp-a.x", platform.stage.cluster.apps);
+    let mut events = listener.subscribe("evt.>").await.unwrap();
+    let mut hear = JoinSet::new();
+    hear.spawn(async move {
+        let mut heard = Vec::new();
+        while let Ok(Some(message)) = timeout(Duration::from_secs(3), events.recv()).await {
+            heard.push(std::str::from_utf8(&message.payload).unwrap().parse().unwrap());
+        }
+        heard
+    });
+    let mut sent = 0_u64;
+    let speak = async {
+        loop {
+            speaker.publish(&subject, sent.to_string().into_bytes()).await.unwrap();
+            sent += 1;
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    let renew = async {
+        for _ in 0..5 {
+            listener.renew().await.unwrap();
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+    };
+    tokio::select! {
+        () = speak => {}
+        () = renew => {}
+    }
+    (sent, hear.join_next().await.unwrap().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_in_transit_arrives_when_a_listener_renews_its_connection() {
+    for program in ["nats-server", "nats-server-debian"] {
+        let (sent, mut heard) = sent_and_heard(program).await;
+        heard.sort_unstable();
+        let lost = sent - u64::try_from(heard.len()).unwrap();
+        assert!(heard.iter().copied().eq(0..sent), "{program}: {lost} of {sent} lost");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

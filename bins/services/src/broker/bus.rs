@@ -4,11 +4,12 @@
 //! connection is opened before that:
 //!
 //! ```text
-//!   old ──── publish ─────────────┬─ drain ─┐ closed
-//!   new       connect, subscribe ─┴─ publish ──────────
+//!   old ──── publish ─────────────┬─ unsubscribe, settle ─┐ closed
+//!   new       connect, subscribe ─┴─ publish ────────────────────────
 //! ```
 //! Both connections put each subscription into a queue group of its own, so a message that arrives while both
-//! exist is delivered by only one of them.
+//! exist is delivered by only one of them. The old one is closed when the server has answered everything sent
+//! on it: the client's own drain closes after the next bytes of the server, which need not be the last.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,6 +33,10 @@ const WAITING: usize = 1024;
 const SHORTEST: Duration = Duration::from_secs(1);
 /// Deadline by which a server must have processed a subscription.
 const HEARD: Duration = Duration::from_secs(10);
+/// Ends a subscription at the server but not at the client, which keeps delivering what is in transit until it
+/// has counted as many messages. Servers limit this count to nine digits, and end a subscription with a longer
+/// one at once; one that accepted it would go on as if it had not been asked.
+const AT_ONCE: u64 = u64::MAX;
 
 /// The connection.
 #[derive(Debug)]
@@ -50,6 +55,8 @@ struct Standing {
     subscriptions: BTreeMap<u64, Subscription>,
     /// The tasks that carry messages from a connection to the readers; each ends with its connection.
     carriers: JoinSet<()>,
+    /// Tells the carriers of the current connection that another one takes over.
+    leave: watch::Sender<bool>,
 }
 
 #[derive(Clone, Debug)]
@@ -105,7 +112,8 @@ impl Bus {
             to,
         };
         let client = Arc::clone(&*self.client.read().await);
-        standing.carry(&client, &subscription).await?;
+        let carrier = subscription.carrier(&client, standing.leave.subscribe()).await?;
+        standing.carriers.spawn(carrier);
         self.settle(&client).await?;
         standing.next += 1;
         standing.subscriptions.insert(number, subscription);
@@ -118,20 +126,28 @@ impl Bus {
     /// There is no new identity, or no new connection; the old connection stays.
     ///
     /// # Cancel safety
-    /// When dropped, the old connection stays.
+    /// When dropped, the old connection stays, or the new one is in its place and what was in transit on the
+    /// old one is lost.
     pub async fn renew(&self) -> anyhow::Result<()> {
         let new = open(&self.identity, &self.servers, &self.refused).await?;
         let mut standing = self.standing.lock().await;
         standing.forget_closed();
-        let subscriptions: Vec<_> = standing.subscriptions.values().cloned().collect();
-        for subscription in &subscriptions {
-            standing.carry(&new, subscription).await?;
-        }
+        let leave = standing.subscribe_again(&new).await?;
         self.settle(&new).await?;
         let old = std::mem::replace(&mut *self.client.write().await, Arc::new(new));
+        let carriers = std::mem::replace(&mut standing.leave, leave);
         self.renewals.send_modify(|count| *count += 1);
-        // Messages handed to it are sent and messages received are delivered before it is closed.
-        old.drain().await.context("cannot drain the old connection")
+        // Each carrier answers by dropping its receiver, once it has unsubscribed. One with a slow reader may
+        // not get there in time.
+        carriers.send_replace(true);
+        tokio::time::timeout(HEARD, carriers.closed()).await.ok();
+        // Afterwards, what was sent is processed and what the server sent is delivered. Without an answer, the
+        // connection is gone, and so is the rest.
+        if let Err(error) = self.settle(&old).await {
+            let error = format!("{error:#}");
+            tracing::debug!(error, "the old connection ended before it was closed");
+        }
+        old.drain().await.context("cannot close the old connection")
     }
 
     /// Renews in time, for as long as it is polled. Failures are retried: there is time until the old JWT
@@ -195,15 +211,14 @@ impl Bus {
 }
 
 impl Standing {
-    /// Delivers the messages of the subscription over this connection.
-    async fn carry(&mut self, client: &Client, subscription: &Subscription) -> anyhow::Result<()> {
-        let Subscription { subject, group, to } = subscription.clone();
-        let from = client
-            .queue_subscribe(subject.clone(), group)
-            .await
-            .with_context(|| format!("cannot subscribe to {subject:?}"))?;
-        self.carriers.spawn(carry(from, to));
-        Ok(())
+    /// Subscribes over a new connection, too; returns what makes it leave.
+    async fn subscribe_again(&mut self, new: &Client) -> anyhow::Result<watch::Sender<bool>> {
+        let leave = watch::Sender::new(false);
+        for subscription in self.subscriptions.values() {
+            let carrier = subscription.carrier(new, leave.subscribe()).await?;
+            self.carriers.spawn(carrier);
+        }
+        Ok(leave)
     }
 
     /// Drops subscriptions without a reader, and carriers of closed connections.
@@ -213,10 +228,33 @@ impl Standing {
     }
 }
 
-async fn carry(mut from: Subscriber, to: mpsc::Sender<Message>) {
+impl Subscription {
+    /// Subscribes over this connection; the future delivers its messages until it is closed.
+    async fn carrier(
+        &self,
+        client: &Client,
+        leave: watch::Receiver<bool>,
+    ) -> anyhow::Result<impl Future<Output = ()> + use<>> {
+        let Self { subject, group, to } = self.clone();
+        let from = client
+            .queue_subscribe(subject.clone(), group)
+            .await
+            .with_context(|| format!("cannot subscribe to {subject:?}"))?;
+        Ok(carry(from, to, leave))
+    }
+}
+
+async fn carry(mut from: Subscriber, to: mpsc::Sender<Message>, leave: watch::Receiver<bool>) {
+    let mut leave = Some(leave);
     loop {
         let message = tokio::select! {
             message = from.next() => message,
+            () = asked(&mut leave) => {
+                // An error means that the connection is closed: the next message is the end.
+                from.unsubscribe_after(AT_ONCE).await.ok();
+                leave = None;
+                continue;
+            }
             // No one reads any more; the server learns of it when the subscriber is dropped.
             () = to.closed() => return,
         };
@@ -225,6 +263,16 @@ async fn carry(mut from: Subscriber, to: mpsc::Sender<Message>) {
             return;
         }
     }
+}
+
+/// Waits until the connection is to be left; never returns when it is left already.
+async fn asked(leave: &mut Option<watch::Receiver<bool>>) {
+    if let Some(receiver) = leave
+        && receiver.wait_for(|leave| *leave).await.is_ok()
+    {
+        return;
+    }
+    std::future::pending().await
 }
 
 /// A connection with the current identity.

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::Result;
 use serde_json::Value;
 
-use super::{CORE, Violation, is_library};
+use super::{CORE, Violation, is_library, names};
 use crate::cargo::{Metadata, Package};
 use crate::{cargo, process};
 
@@ -177,6 +177,7 @@ pub(super) fn check(root: &Path) -> Result<Vec<Violation>> {
         found.extend(pure_tree(root, library, rule, todo)?);
     }
     let metadata = Metadata::full(root)?;
+    names::check(&metadata, &mut found);
     for package in metadata.packages() {
         unknown_cryptography(package, &mut found);
     }

@@ -8,6 +8,7 @@ mod graph;
 mod layout;
 mod lines;
 mod manifest;
+mod names;
 mod source;
 mod text;
 mod threat;

@@ -128,6 +128,13 @@ fn a_program_that_depends_on_another_is_seen() {
 }
 
 #[test]
+fn a_test_that_is_named_like_a_dependency_is_seen() {
+    assert_broken("target-name", "tec-core/Cargo.toml", |root| {
+        write(root, "tec-core/tests/http.rs", "");
+    });
+}
+
+#[test]
 fn modules_that_import_one_another_are_seen_at_every_depth() {
     assert_broken("no-import-circle", "tec-core/src/ak/loose_a.rs", |root| {
         write(root, "tec-core/src/ak/loose_a.rs", "use super::loose_b::B;");
