@@ -272,7 +272,7 @@ async fn asked(leave: &mut Option<watch::Receiver<bool>>) {
     {
         return;
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 /// A connection with the current identity.
