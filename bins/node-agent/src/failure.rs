@@ -82,6 +82,12 @@ pub enum Failure {
         /// What is wrong with it.
         reason: String,
     },
+    /// The disk key cannot be replaced.
+    #[error("cannot rotate the disk key: {reason}")]
+    Rotation {
+        /// Why.
+        reason: &'static str,
+    },
     /// The next boot cannot be predicted.
     #[error("cannot predict the next boot")]
     Foretell {
@@ -117,7 +123,7 @@ impl Failure {
                 Code::NodeConfig
             }
             Self::Sealed { .. } | Self::Disk(DiskError::Sealed { .. }) => Code::NodeHeader,
-            Self::Disk(_) => Code::NodeDisk,
+            Self::Disk(_) | Self::Rotation { .. } => Code::NodeDisk,
             Self::Tpm { code, .. } | Self::Foretell { code, .. } => *code,
             Self::Bundle { .. } => Code::TlsMaterial,
             Self::NoAk { .. } => Code::AkNotBound,

@@ -176,11 +176,14 @@ async fn enroll(
 
 /// Removes the intents of earlier tries, with the slots that they created. A slot that another program has
 /// created there since stays: it does not have the mark of the intent.
-fn remove_unfinished(header: &dyn Header) -> Result<(), DiskError> {
+pub(crate) fn remove_unfinished(header: &dyn Header) -> Result<(), DiskError> {
     let view = header.recovery()?;
-    let is_active = |slot| {
+    // A slot that a pin uses was finished, by a rotation.
+    let pins = header.tokens()?;
+    let is_active = |slot: u32| {
         let mut tokens = view.tokens.iter();
         tokens.any(|token| token.slot == slot && token.state == RecoveryState::Active)
+            || pins.iter().any(|pin| pin.slots.contains(&slot.to_string()))
     };
     for token in &view.tokens {
         if token.state == RecoveryState::Intended {

@@ -43,6 +43,10 @@ impl DiskKeys for Store {
         let seal = Arc::clone(&self.seal);
         self.write(move |db| {
             authority::permit(db, Deed::Admit)?;
+            if !authority::read(db)?.is_alone() {
+                // The other anchor of a migration would keep the old key.
+                return Err(Failure::Refused(PortErrorKind::Conflict));
+            }
             let active = machine::find(db, &id)?.map(|machine| machine.state);
             let keys = kept(db, &seal, &id)?.filter(|_| active == Some(MachineState::Active));
             let keys = keys.ok_or(Failure::Refused(PortErrorKind::NotFound))?;
