@@ -1,6 +1,7 @@
 //! Registries, secrets, audit log and attempt log in memory, over one state.
 
 mod platform;
+mod rotation;
 mod trust;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,0 +1,162 @@
+//! `tec key`.
+
+use std::path::Path;
+
+use serde::Serialize;
+use tec_core::code::Code;
+use tec_core::flow;
+use tec_core::flow::ProvisionPorts;
+use tec_core::id::MachineId;
+use tec_core::machine::{Machine, MachineState};
+use tec_core::port::{BeginOutcome, DiskKeys as _, MachineRegistry, PortError, PortErrorKind};
+use tec_core::rotation::Keys;
+use tec_core::store::Store;
+use tec_support::diskkey::DiskKeys;
+use tec_support::exit::{CodedError, OK};
+use tec_support::{SystemClock, SystemEntropy};
+
+use super::coded;
+use super::machine::{all, id_of};
+use crate::args::MachineRef;
+use crate::consent::consented;
+use crate::key::{KeyCommand, RotateArgs};
+use crate::output::{Output, Table};
+use crate::state::open_existing;
+
+/// A machine and how far its rotation is.
+#[derive(Serialize)]
+struct Rotating {
+    machine: MachineId,
+    rotation: Phase,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Phase {
+    /// A new key waits for its slot.
+    Pending,
+    /// The new key is released, and the old slot is yet to be removed.
+    Promoted,
+    /// As `Pending`, but only with `--dry-run`.
+    WouldBegin,
+}
+
+impl Phase {
+    fn of<K>(keys: &Keys<K>) -> Option<Self> {
+        match keys {
+            Keys::Settled { .. } => None,
+            Keys::Pending { .. } => Some(Self::Pending),
+            Keys::Promoted { .. } => Some(Self::Promoted),
+        }
+    }
+
+    fn sentence(self) -> &'static str {
+        match self {
+            Self::Pending => "new key pending until the machine runs `node-agent key rotate`",
+            Self::Promoted => "new key in use, old key slot not removed yet",
+            Self::WouldBegin => "would get a new key",
+        }
+    }
+}
+
+pub(crate) async fn key(
+    state_dir: &Path,
+    command: KeyCommand,
+    output: &Output,
+) -> anyhow::Result<u8> {
+    let store = open_existing(state_dir)?;
+    let machines = match command {
+        KeyCommand::List => under_way(&store, &all(&store).await?).await?,
+        KeyCommand::Rotate(args) => rotate(&store, args).await?,
+    };
+    let row = |one: &Rotating| vec![one.machine.to_string(), one.rotation.sentence().to_owned()];
+    output.table(&machines, &Table::new(&["MACHINE", "ROTATION"], machines.iter().map(row)))?;
+    Ok(OK)
+}
+
+async fn rotate(store: &Store, args: RotateArgs) -> anyhow::Result<Vec<Rotating>> {
+    let chosen = match args.machine {
+        Some(machine) => vec![id_of(store, &MachineRef { machine }).await?],
+        None => next_of_fleet(store, args.at_most).await?,
+    };
+    let effect = format!("{} machines get a new disk key", chosen.len());
+    if args.all && !chosen.is_empty() && !args.consent.dry_run.dry_run {
+        consented(&[effect], args.consent)?;
+    }
+    let mut rotating = Vec::with_capacity(chosen.len());
+    for machine in chosen {
+        let rotation = if args.consent.dry_run.dry_run {
+            would_begin(store, machine).await?
+        } else {
+            begin(store, machine, args.disk_keys).await?
+        };
+        rotating.push(Rotating { machine, rotation });
+    }
+    Ok(rotating)
+}
+
+/// As many machines as may begin now, without those whose rotation is under way.
+async fn next_of_fleet(store: &Store, at_most: usize) -> anyhow::Result<Vec<MachineId>> {
+    let machines = all(store).await?;
+    let busy = under_way(store, &machines).await?;
+    let mut next = Vec::new();
+    for machine in machines.iter().filter(|machine| machine.state == MachineState::Active) {
+        if next.len() + busy.len() >= at_most {
+            break;
+        }
+        let keys = store.rotation(&machine.id).await.map_err(unread(machine.id))?;
+        if keys.is_some_and(|keys| keys.is_settled()) {
+            next.push(machine.id);
+        }
+    }
+    Ok(next)
+}
+
+async fn under_way(store: &Store, machines: &[Machine]) -> anyhow::Result<Vec<Rotating>> {
+    let mut found = Vec::new();
+    for machine in machines {
+        let id = machine.id;
+        let keys = store.rotation(&id).await.map_err(unread(id))?;
+        let phase = keys.as_ref().and_then(Phase::of);
+        found.extend(phase.map(|rotation| Rotating { machine: id, rotation }));
+    }
+    Ok(found)
+}
+
+async fn would_begin(store: &Store, id: MachineId) -> anyhow::Result<Phase> {
+    let machine = MachineRegistry::find(store, &id).await.map_err(unread(id))?;
+    let active = machine.is_some_and(|machine| machine.state == MachineState::Active);
+    let keys = store.rotation(&id).await.map_err(unread(id))?;
+    match keys.filter(|_| active) {
+        Some(keys) => Ok(Phase::of(&keys).unwrap_or(Phase::WouldBegin)),
+        None => Err(no_key(id).into()),
+    }
+}
+
+async fn begin(store: &Store, id: MachineId, form: DiskKeys) -> anyhow::Result<Phase> {
+    let generator = form.generator();
+    let ports = ProvisionPorts::new(store, &*generator, &SystemClock, &SystemEntropy);
+    match flow::begin_rotation(store, ports, id).await {
+        Ok(BeginOutcome::Begun(_)) => Ok(Phase::Pending),
+        Ok(BeginOutcome::UnderWay(keys)) => Ok(Phase::of(&keys).unwrap_or(Phase::Pending)),
+        Err(error) if error.kind() == PortErrorKind::NotFound => Err(no_key(id).into()),
+        Err(error) if error.kind() == PortErrorKind::Conflict => anyhow::bail!(
+            "cannot rotate the disk key of machine {id}: this trust anchor takes part in a migration, and the \
+             other anchor would keep the old key (`tec migrate status`)"
+        ),
+        Err(error) => {
+            let what = format!("rotate the disk key of machine {id}");
+            Err(coded(Code::StoreUnavailable, what)(error).into())
+        }
+    }
+}
+
+fn no_key(id: MachineId) -> CodedError {
+    let what =
+        format!("machine {id} is not in service, or has no disk key (`tec machine show {id}`)");
+    CodedError::new(Code::KeyMissing, what)
+}
+
+fn unread(id: MachineId) -> impl FnOnce(PortError) -> CodedError {
+    coded(Code::StoreUnavailable, format!("look up the disk keys of machine {id}"))
+}

@@ -1,0 +1,32 @@
+//! Disk keys, for `tec key`.
+
+use clap::{Args, Subcommand};
+use tec_support::diskkey::DiskKeys;
+
+use crate::args::Consent;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum KeyCommand {
+    /// List machines whose disk key is being rotated.
+    List,
+    /// Generate a new disk key; the old one is released until the machine has a key slot for the new one.
+    Rotate(RotateArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RotateArgs {
+    /// ID or name of the machine, or the first digits of its ID.
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    pub(crate) machine: Option<String>,
+    /// All machines in service, in the order of their IDs.
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// Largest number of rotations under way at a time, with --all; repeat the command to continue.
+    #[arg(long, value_name = "COUNT", default_value_t = 50, requires = "all")]
+    pub(crate) at_most: usize,
+    /// Form of the new key.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) disk_keys: DiskKeys,
+    #[command(flatten)]
+    pub(crate) consent: Consent,
+}
