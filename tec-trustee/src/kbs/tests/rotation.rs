@@ -1,0 +1,107 @@
+//! Rotation of disk keys.
+
+use tec_core::digest::Sha256Digest;
+use tec_core::port::DiskKeys as _;
+use tec_core::rotation::{KeyMark, Keys};
+
+use super::*;
+use crate::rotation::{Report, Step};
+
+/// The new key of machine 1.
+const NEW: u64 = 7;
+
+async fn begun() -> World {
+    let world = World::new().await;
+    let (id, key) = (sample::machine_id(1), sample::secret(NEW));
+    world.registry.begin(&id, &key, &sample::line()).await.unwrap();
+    world
+}
+
+fn digest(key: u64) -> Sha256Digest {
+    *KeyMark::of(&sample::secret(key)).digest()
+}
+
+fn report(step: Step, key: u64) -> Ask {
+    let body = serde_json::to_vec(&Report { step, sha256: digest(key) }).unwrap();
+    Ask { method: "PUT", ..post("rotation", body) }
+}
+
+fn key_of(machine: u64, query: &str) -> Ask {
+    get(&format!("resource/{}{query}", sample::secret_path(machine)))
+}
+
+async fn kept(world: &World) -> Keys<KeyMark> {
+    world.registry.rotation(&sample::machine_id(1)).await.unwrap().unwrap()
+}
+
+#[tokio::test]
+async fn an_attested_machine_fetches_both_keys_and_confirms_each_step() {
+    let world = begun().await;
+    let cookie = attest(&world).await;
+    let answer = get("rotation").cookie(&cookie).of(&world.kbs).await;
+    let expected = json!({ "phase": "pending", "current": digest(1), "pending": digest(NEW) });
+    assert_eq!(answer.json(), expected);
+    for (query, key) in [("", 1), ("?key=pending", NEW), ("?key=other", 1)] {
+        let answer = key_of(1, query).cookie(&cookie).of(&world.kbs).await;
+        let jwe: Jwe = serde_json::from_slice(&answer.body).unwrap();
+        assert!(session_key().decrypt(&jwe).unwrap().ct_eq(&sample::secret(key)), "{query}");
+    }
+    for _ in 0..2 {
+        let answer = report(Step::Staged, NEW).cookie(&cookie).of(&world.kbs).await;
+        assert_eq!(answer.json()["phase"], "promoted");
+    }
+    for _ in 0..2 {
+        let answer = report(Step::Removed, NEW).cookie(&cookie).of(&world.kbs).await;
+        assert_eq!(answer.json(), json!({ "phase": "settled", "current": digest(NEW) }));
+    }
+    assert_eq!(world.audit(AuditAction::RotationPromoted), 1);
+    assert_eq!(world.audit(AuditAction::RotationEnded), 1);
+}
+
+#[tokio::test]
+async fn a_confirmation_about_another_key_or_out_of_order_changes_nothing() {
+    let world = begun().await;
+    let cookie = attest(&world).await;
+    let before = kept(&world).await;
+    for (step, key) in [(Step::Removed, NEW), (Step::Staged, 9)] {
+        let answer = report(step, key).cookie(&cookie).of(&world.kbs).await;
+        assert_eq!(answer.error().code(), Some(Code::RotationUnderWay));
+    }
+    let unreadable = Ask { method: "PUT", ..post("rotation", "{}") };
+    let answer = unreadable.cookie(&cookie).of(&world.kbs).await;
+    answer.is_error(401, &ErrorKind::SerdeError);
+    assert_eq!(kept(&world).await, before);
+}
+
+#[tokio::test]
+async fn a_pending_key_is_released_to_nobody_who_would_not_get_the_current_one() {
+    let world = begun().await;
+    let before = kept(&world).await;
+    let asks = || {
+        let path = format!("resource/{}", ResourcePath::luks_pending(&sample::machine_id(1)));
+        [key_of(1, "?key=pending"), get(&path), report(Step::Staged, NEW)]
+    };
+    for ask in asks() {
+        assert_eq!(ask.of(&world.kbs).await.status, StatusCode::UNAUTHORIZED, "a stranger");
+    }
+    let (refused, _) = attest_with(&world, &FakeAttester::new(1, 2)).await;
+    for ask in asks() {
+        let answer = ask.cookie(&refused).of(&world.kbs).await;
+        assert_eq!(answer.error().code(), Some(Code::PcrMismatch), "a boot that is not approved");
+    }
+    let (other, _) = attest_with(&world, &FakeAttester::new(2, 1)).await;
+    for ask in asks() {
+        let answer = ask.cookie(&other).of(&world.kbs).await;
+        assert_ne!(answer.status, StatusCode::OK, "another machine");
+    }
+    let cookie = attest(&world).await;
+    let path = format!("resource/{}", ResourcePath::luks_pending(&sample::machine_id(1)));
+    let answer = get(&path).cookie(&cookie).of(&world.kbs).await;
+    assert_eq!(answer.status, StatusCode::UNAUTHORIZED, "there is one way to ask for it");
+    world.revoke(1).await;
+    for ask in [key_of(1, "?key=pending"), report(Step::Staged, NEW), get("rotation")] {
+        let answer = ask.cookie(&cookie).of(&world.kbs).await;
+        assert_eq!(answer.error().code(), Some(Code::MachineUnknown), "a revoked machine");
+    }
+    assert_eq!(kept(&world).await, before);
+}
