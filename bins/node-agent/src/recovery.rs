@@ -118,6 +118,7 @@ pub async fn recovery(
     let admin = read_admin_key(&args.admin_key)?;
     let header = Cryptsetup::new(&args.device);
     let token = bound_token(&header).map_err(Failure::Disk)?;
+    let _alone = header.lock().map_err(Failure::io("lock the disk"))?;
     if let (RecoveryCommand::Enroll(_), Some(slot)) = (command, settled(&header)?) {
         return Ok(Enrolled { slot, number: None });
     }

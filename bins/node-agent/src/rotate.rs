@@ -7,9 +7,9 @@
 //! Power may fail at each arrow: the key that the server releases opens the disk at every moment, and the
 //! next run continues. A boot in the meantime finds one token that does not open, and one that does.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::{fmt, io};
 
 use async_trait::async_trait;
 use base64::Engine as _;
@@ -116,20 +116,14 @@ pub async fn rotate(
         return Ok(Rotated::NothingPending);
     };
     // Two runs at the same time would remove each other's unfinished slots.
-    let _alone: Vec<_> = disks.iter().map(lock).collect::<Result<_, _>>()?;
+    let locks = disks.iter().map(Cryptsetup::lock).collect::<Result<Vec<_>, _>>();
+    let _alone = locks.map_err(Failure::io("lock a disk"))?;
     let broker = Remote {
         client: client(&config.servers, flags.timeout(), entropy).map_err(Failure::Servers)?,
         attester: NodeTpm::open(flags)?.attester(flags.read_event_log()),
         config: config.clone(),
     };
     follow(&headers, &config, &broker, &**entropy).await
-}
-
-fn lock(disk: &Cryptsetup) -> Result<std::fs::File, Failure> {
-    let failed = || Failure::io(format!("lock {}", disk.device().display()));
-    let file = std::fs::File::open(disk.device()).map_err(failed())?;
-    file.try_lock().map_err(|error| failed()(io::Error::from(error)))?;
-    Ok(file)
 }
 
 /// What all disks are bound to: one key, at one server. Several servers may be several trust anchors, of which

@@ -378,6 +378,10 @@ impl SecretStore for MemoryRegistry {
         let mut state = self.state();
         state.permit(Deed::Remove, format!("remove the secret at {path}"))?;
         state.secrets.remove(path);
+        if let Some(machine) = path.machine() {
+            state.secrets.remove(&ResourcePath::luks_pending(&machine));
+            state.secrets.remove(&ResourcePath::luks_previous(&machine));
+        }
         Ok(())
     }
 }

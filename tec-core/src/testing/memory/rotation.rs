@@ -25,6 +25,9 @@ impl DiskKeys for MemoryRegistry {
         let operation = format!("begin a rotation of the disk key of machine {machine}");
         let mut state = self.state();
         state.permit(Deed::Admit, operation.clone())?;
+        if !state.authority().is_alone() {
+            return Err(PortError::new(PortErrorKind::Conflict, operation));
+        }
         let active = state.machines.get(machine).map(|machine| machine.state);
         let keys = kept(&state, machine).filter(|_| active == Some(MachineState::Active));
         let keys = keys.ok_or_else(|| PortError::new(PortErrorKind::NotFound, operation))?;
