@@ -10,6 +10,7 @@ mod found;
 mod recovery;
 mod token;
 
+use std::fs::File;
 use std::{fmt, io};
 
 use tec_core::secret::SecretBytes;
@@ -92,6 +93,19 @@ pub enum DiskError {
         /// The token.
         id: u32,
     },
+}
+
+/// Held while key slots change. Not the device itself: `cryptsetup` locks that.
+const LOCK: &str = "/run/lock/node-agent.lock";
+
+/// Waits until no other `node-agent` changes key slots; until the file is dropped, no other one does.
+///
+/// # Errors
+/// The file cannot be opened or locked.
+pub fn lock() -> io::Result<File> {
+    let file = File::options().create(true).append(true).open(LOCK)?;
+    file.lock()?;
+    Ok(file)
 }
 
 /// The header of one disk.

@@ -24,6 +24,7 @@ use tec_trustee::client::RcarClient;
 use tec_trustee::jwe;
 use tec_trustee::jwe::{Jwe, TeePubKey};
 
+use crate::disk;
 use crate::disk::{Cryptsetup, DiskError, Header, RecoveryState, RecoveryToken, SlotMark};
 use crate::failure::Failure;
 use crate::fetch::Stage;
@@ -118,7 +119,7 @@ pub async fn recovery(
     let admin = read_admin_key(&args.admin_key)?;
     let header = Cryptsetup::new(&args.device);
     let token = bound_token(&header).map_err(Failure::Disk)?;
-    let _alone = header.lock().map_err(Failure::io("lock the disk"))?;
+    let _alone = disk::lock().map_err(Failure::io("lock the disks"))?;
     if let (RecoveryCommand::Enroll(_), Some(slot)) = (command, settled(&header)?) {
         return Ok(Enrolled { slot, number: None });
     }

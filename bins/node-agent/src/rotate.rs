@@ -28,7 +28,7 @@ use tec_trustee::client::{RcarClient, RcarError};
 use tec_trustee::rotation::{Kept, Report, Step, Which};
 
 use crate::disk;
-use crate::disk::{Cryptsetup, DiskError, Header, RecoveryState, SlotMark, Token};
+use crate::disk::{DiskError, Header, RecoveryState, SlotMark, Token};
 use crate::failure::Failure;
 use crate::kbs::{client, fetch_error};
 use crate::output::Output;
@@ -116,8 +116,7 @@ pub async fn rotate(
         return Ok(Rotated::NothingPending);
     };
     // Two runs at the same time would remove each other's unfinished slots.
-    let locks = disks.iter().map(Cryptsetup::lock).collect::<Result<Vec<_>, _>>();
-    let _alone = locks.map_err(Failure::io("lock a disk"))?;
+    let _alone = disk::lock().map_err(Failure::io("lock the disks"))?;
     let broker = Remote {
         client: client(&config.servers, flags.timeout(), entropy).map_err(Failure::Servers)?,
         attester: NodeTpm::open(flags)?.attester(flags.read_event_log()),

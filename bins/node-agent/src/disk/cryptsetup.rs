@@ -1,7 +1,5 @@
 //! The program `cryptsetup`, version 2.4 or later.
 
-use std::fs::File;
-use std::io;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -29,17 +27,6 @@ impl Cryptsetup {
     /// The device.
     pub fn device(&self) -> &Path {
         &self.device
-    }
-
-    /// Waits until no other `node-agent` changes key slots of the device; until the file is dropped, no other
-    /// one does.
-    ///
-    /// # Errors
-    /// The device cannot be opened or locked.
-    pub fn lock(&self) -> io::Result<File> {
-        let file = File::open(&self.device)?;
-        file.lock()?;
-        Ok(file)
     }
 
     fn metadata(&self) -> Result<Vec<u8>, DiskError> {
