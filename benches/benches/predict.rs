@@ -1,4 +1,4 @@
-//! PCRs 4, 7 and 14 of real images against reading and hashing the same bytes once; and how the prediction
+//! Registers of real images against reading and hashing the same bytes once; and how the prediction
 //! scales with size, cores and the machine's lists.
 
 use std::fs::File;
@@ -8,7 +8,8 @@ use std::path::PathBuf;
 use std::{io, thread};
 
 use anyhow::Context as _;
-use sha2::{Digest as _, Sha256};
+use sha1::Sha1;
+use sha2::{Digest as _, Sha256, Sha384, Sha512};
 use tec_benches::debian::Boot;
 use tec_benches::synthetic::Program;
 use tec_benches::{Figure, Suite, Unit, debian, synthetic};
@@ -27,6 +28,7 @@ fn main() -> anyhow::Result<()> {
     let suite = Suite::new(env!("CARGO_TARGET_TMPDIR"));
     for boot in debian::boots()? {
         files(&suite, &boot)?;
+        all(&suite, &boot)?;
     }
     let boot = debian::boot("trixie-sb-on")?;
     if let Some(boot) = &boot {
@@ -52,6 +54,24 @@ fn files(suite: &Suite, boot: &Boot) -> anyhow::Result<()> {
         ),
         || boot.predict(&image).is_ok(),
         || hash_files(&files).is_ok(),
+    )
+}
+
+/// All registers: most bytes count for two digests, one over the whole program and one over a part of it or
+/// with its signature.
+fn all(suite: &Suite, boot: &Boot) -> anyhow::Result<()> {
+    let (files, image) = (boot.all_files()?, boot.image()?);
+    suite.ratio(
+        &format!("pcr/predict_all/{}", boot.name),
+        "all registers in one bank / hash the same files",
+        || boot.predict_all(&image, Banks::SHA256).is_ok(),
+        || hash_files(&files).is_ok(),
+    )?;
+    suite.ratio(
+        &format!("pcr/predict_banks/{}", boot.name),
+        "all registers in four banks / hash the same files in four banks, by RustCrypto",
+        || boot.predict_all(&image, Banks::ALL).is_ok(),
+        || hash_files_in_all_banks(&files).is_ok(),
     )
 }
 
@@ -84,14 +104,39 @@ fn hash_files(files: &[PathBuf]) -> io::Result<Vec<[u8; 32]>> {
     files.iter().map(&mut hash).collect()
 }
 
-fn hash_reader(mut reader: impl Read, buffer: &mut [u8]) -> io::Result<[u8; 32]> {
+fn hash_files_in_all_banks(files: &[PathBuf]) -> io::Result<()> {
+    let mut buffer = vec![0; PIECE];
+    files.iter().try_for_each(|file| {
+        let mut hashers = (Sha1::new(), Sha256::new(), Sha384::new(), Sha512::new());
+        read_pieces(File::open(file)?, &mut buffer, |piece| {
+            hashers.0.update(piece);
+            hashers.1.update(piece);
+            hashers.2.update(piece);
+            hashers.3.update(piece);
+        })?;
+        let (sha1, sha256, sha384, sha512) = hashers;
+        black_box((sha1.finalize(), sha256.finalize(), sha384.finalize(), sha512.finalize()));
+        Ok(())
+    })
+}
+
+fn hash_reader(reader: impl Read, buffer: &mut [u8]) -> io::Result<[u8; 32]> {
     let mut hasher = Sha256::new();
+    read_pieces(reader, buffer, |piece| hasher.update(piece))?;
+    Ok(hasher.finalize().into())
+}
+
+fn read_pieces(
+    mut reader: impl Read,
+    buffer: &mut [u8],
+    mut take: impl FnMut(&[u8]),
+) -> io::Result<()> {
     loop {
         let count = reader.read(buffer)?;
         if count == 0 {
-            return Ok(hasher.finalize().into());
+            return Ok(());
         }
-        hasher.update(buffer.get(..count).unwrap_or_default());
+        take(buffer.get(..count).unwrap_or_default());
     }
 }
 

@@ -8,7 +8,9 @@ use std::{fs, io};
 use anyhow::{Context as _, Result};
 use tec_core::pcr::{PcrIndex, PcrSet};
 use tec_core::reference::{BootImage, ImageFile};
-use tec_tpm::compute::{BootPredictor, DirectoryImage, MemoryImage, PlatformState, Prediction};
+use tec_tpm::compute::{
+    Banks, BootPredictor, DirectoryImage, MemoryImage, PlatformState, Prediction,
+};
 
 /// Folder of the boots, next to the repository.
 const BOOTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/fixtures/qemu");
@@ -91,13 +93,39 @@ impl Boot {
             .with_context(|| format!("cannot predict {}", self.name))
     }
 
-    /// The files that the prediction reads, each once.
+    /// Predicts all registers in these banks.
+    ///
+    /// # Errors
+    /// The prediction fails.
+    pub fn predict_all(&self, image: &dyn BootImage, banks: Banks) -> Result<Prediction> {
+        BootPredictor::new()
+            .with_banks(banks)
+            .predict(image, &self.machine)
+            .with_context(|| format!("cannot predict {}", self.name))
+    }
+
+    /// The files that [`predict`](Self::predict) reads, each once.
     ///
     /// # Errors
     /// The boot cannot be predicted.
     pub fn files(&self) -> Result<Vec<PathBuf>> {
+        self.files_read_by(|image| self.predict(image))
+    }
+
+    /// The files that [`predict_all`](Self::predict_all) reads, each once.
+    ///
+    /// # Errors
+    /// The boot cannot be predicted.
+    pub fn all_files(&self) -> Result<Vec<PathBuf>> {
+        self.files_read_by(|image| self.predict_all(image, Banks::SHA256))
+    }
+
+    fn files_read_by(
+        &self,
+        predict: impl Fn(&dyn BootImage) -> Result<Prediction>,
+    ) -> Result<Vec<PathBuf>> {
         let recorder = Recorder { image: self.image()?, opened: Mutex::default() };
-        self.predict(&recorder)?;
+        predict(&recorder)?;
         let mut opened = recorder.opened.into_inner().unwrap_or_else(PoisonError::into_inner);
         opened.sort();
         opened.dedup();

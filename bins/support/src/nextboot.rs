@@ -13,7 +13,7 @@ use tec_core::image::ApprovedImage;
 use tec_core::pcr::{PcrIndex, PcrSet, PcrValues};
 use tec_core::port::{Clock as _, chain};
 use tec_tpm::combine::MixedStates;
-use tec_tpm::compute::{Banks, PredictError, Prediction};
+use tec_tpm::compute::{Banks, PlatformError, PlatformState, PredictError, Prediction, ShimError};
 use tec_tpm::event_log::EventLog;
 use tec_tpm::output as form;
 use tec_tpm::output::{Accepted, CurrentBoot, NextBoot, PredictionReport, ReferenceValues};
@@ -22,11 +22,14 @@ use crate::boot::{ChainArgs, MachineArgs};
 use crate::pins::parse_pcr;
 use crate::{SystemClock, boot, input};
 
+mod keys;
+mod shim;
+
 /// Where Linux exposes the variables of the machine.
 const EFIVARS: &str = "/sys/firmware/efi/efivars";
 /// Registers that only the firmware extends: they stay the same as long as the firmware does.
 const FIRMWARE: [u8; 6] = [0, 1, 2, 3, 5, 6];
-/// Largest dbx update to read; real ones are about 25 KiB.
+/// Largest update of keys to read; real ones of dbx are about 25 KiB.
 const MAX_UPDATE: u64 = 1 << 20;
 
 /// What boots next, on which machine, and what is accepted.
@@ -46,6 +49,16 @@ pub struct NextbootArgs {
     /// preceding signature (.esl, .auth, DBXUpdate.bin); repeatable
     #[arg(long, value_name = "FILE", help_heading = "The machine")]
     pub dbx_update: Vec<PathBuf>,
+    /// Update of db that the firmware will have applied by then, in the same forms; repeatable
+    #[arg(long, value_name = "FILE", help_heading = "The machine")]
+    pub db_update: Vec<PathBuf>,
+    /// Update of KEK that the firmware will have applied by then, in the same forms; repeatable
+    #[arg(long, value_name = "FILE", help_heading = "The machine")]
+    pub kek_update: Vec<PathBuf>,
+    /// Shim that the machine runs now, if the image has a different one; tells the owner's keys from the
+    /// vendor's (default: the one below /boot/efi that the event log lists)
+    #[arg(long, value_name = "FILE", help_heading = "The machine")]
+    pub running_shim: Option<PathBuf>,
     /// File with accepted values: of an image, a bundle, or a Trustee list; repeatable. States between images
     /// are accepted, too
     #[arg(long, value_name = "[NAME=]FILE", help_heading = "What is accepted")]
@@ -90,7 +103,7 @@ pub enum Judge {
 /// A file cannot be read, or the boot cannot be predicted at all. A file that the machine would refuse to
 /// start is a verdict, not an error.
 pub fn foretell(args: &NextbootArgs, running: &Running, judge: Judge) -> anyhow::Result<NextBoot> {
-    let prediction = match predicted(args) {
+    let prediction = match predicted(args, running) {
         Ok(prediction) => prediction,
         Err(error) => return blocked(error),
     };
@@ -113,18 +126,54 @@ pub fn pcr_values(path: &Path) -> anyhow::Result<BTreeMap<PcrIndex, Sha256Digest
     form::read_pcrread(&text).with_context(|| path.display().to_string())
 }
 
-fn predicted(args: &NextbootArgs) -> anyhow::Result<Prediction> {
+fn predicted(args: &NextbootArgs, running: &Running) -> anyhow::Result<Prediction> {
     let mut given = args.machine.clone();
-    if given.efivars.is_none() && given.variable_store.is_none() {
+    let is_this_machine = given.efivars.is_none() && given.variable_store.is_none();
+    if is_this_machine {
         given.efivars = Some(EFIVARS.into());
     }
     let mut machine = boot::machine(&given)?;
     for file in &args.dbx_update {
-        let update = input::read(file, MAX_UPDATE)?;
-        let taken = machine.with_dbx_update(&update);
-        machine = taken.with_context(|| file.display().to_string())?;
+        machine = updated(machine, file, PlatformState::with_dbx_update)?;
     }
-    boot::predict(&args.image, &args.chain, &machine, Banks::SHA256)
+    for file in &args.db_update {
+        machine = updated(machine, file, PlatformState::with_db_update)?;
+    }
+    for file in &args.kek_update {
+        machine = updated(machine, file, PlatformState::with_kek_update)?;
+    }
+    let log = running.log.as_deref();
+    if let (Some(log), None) = (log, given.secure_boot) {
+        keys::check(&machine, log)?;
+    }
+    let shim = match &args.running_shim {
+        Some(file) => Some(shim::given(file, log)?),
+        None if is_this_machine => log.and_then(|log| shim::found(Path::new(shim::ESP), log)),
+        None => None,
+    };
+    if let Some(shim) = shim {
+        machine = machine.with_running_shim(shim);
+    }
+    boot::predict(&args.image, &args.chain, &machine, Banks::SHA256).map_err(with_remedy)
+}
+
+fn updated(
+    machine: PlatformState,
+    file: &Path,
+    append: impl Fn(PlatformState, &[u8]) -> Result<PlatformState, PlatformError>,
+) -> anyhow::Result<PlatformState> {
+    let update = input::read(file, MAX_UPDATE)?;
+    append(machine, &update).with_context(|| file.display().to_string())
+}
+
+/// Names the flag that supplies what is missing.
+fn with_remedy(error: anyhow::Error) -> anyhow::Error {
+    let cause = error.chain().find_map(|cause| cause.downcast_ref::<ShimError>());
+    match cause {
+        Some(ShimError::ForeignMirror) => error
+            .context("cannot predict this boot (pass the shim that runs now with --running-shim)"),
+        _ => error,
+    }
 }
 
 /// A boot that stops before the kernel starts is a valid answer.

@@ -1,7 +1,9 @@
 //! Runs the test programs of the workspace, several at a time: most of them wait more than they work.
 
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
@@ -13,6 +15,8 @@ use crate::{lanes, process, programs, term};
 /// Tests that simulate clusters, nodes and platforms: they take longest, and depend on timing. They run one
 /// after another, in parallel with all others.
 const CLUSTERS: [&str; 3] = ["kubernetes", "pods", "platform"];
+/// Their tests wait for servers more than they work, so twice as many run at a time as there are processors.
+const WAITING: [&str; 1] = ["kubernetes"];
 /// At most this many failed tests run again, alone: more failures than that are not a matter of timing.
 const AGAIN: usize = 3;
 /// These come last among the others, so that both lanes end at about the same time.
@@ -124,6 +128,10 @@ fn again(failed: &Failed, prepare: Prepare<'_>, count: &mut Count) -> Result<()>
 fn command(suite: &Suite, prepare: Prepare<'_>) -> Result<Command> {
     let mut command = process::command(&suite.program);
     command.current_dir(&suite.dir).env("CARGO_MANIFEST_DIR", &suite.dir);
+    if WAITING.contains(&suite.name.as_str()) {
+        let processors = thread::available_parallelism().map_or(1, NonZero::get);
+        command.env("RUST_TEST_THREADS", (2 * processors).to_string());
+    }
     prepare(&mut command)?;
     Ok(command)
 }

@@ -101,7 +101,13 @@ impl KubeRegistry {
             .is_some_and(|object| object.spec.revoked_at.is_none() && !is_terminating(&object)))
     }
 
-    async fn try_bind(&self, ak: &AkRecord, line: &AuditEvent) -> Result<Attempt, PortError> {
+    /// One attempt to bind. `made` is the object that this call or an earlier one created.
+    async fn try_bind(
+        &self,
+        ak: &AkRecord,
+        line: &AuditEvent,
+        made: &mut Option<api::AttestationKey>,
+    ) -> Result<Attempt, PortError> {
         let machine = self.machine_object(&ak.machine).await?;
         // After the machine was read: see the module on authority.
         self.permit(Deed::Admit, || format!("bind key {}", ak.fingerprint())).await?;
@@ -131,21 +137,14 @@ impl KubeRegistry {
         {
             return Ok(Attempt::Done(BindOutcome::MachineTaken));
         }
-        let made = match known {
-            Some(object) => {
-                self.add_endorsement_key(&object, ak).await?;
-                None
-            }
+        match known {
+            Some(object) => self.add_endorsement_key(&object, ak).await?,
             None => match self.create_key(&name, ak, line).await? {
-                Some(made) => Some(made),
+                Some(object) => *made = Some(object),
                 None => return Ok(Attempt::Again),
             },
-        };
-        let is_swapped = self.swap(&machine, &bound).await?;
-        if let Some(made) = made.filter(|_| !is_swapped) {
-            // Nothing of a refused key is kept.
-            self.delete_key(&made).await?;
         }
+        let is_swapped = self.swap(&machine, &bound).await?;
         Ok(if is_swapped { Attempt::Done(BindOutcome::Bound) } else { Attempt::Again })
     }
 
@@ -265,10 +264,17 @@ impl AkRegistry for KubeRegistry {
     }
 
     async fn bind(&self, ak: &ApprovedAk, line: &AuditEvent) -> Result<BindOutcome, PortError> {
+        let mut made = None;
         for _ in 0..ATTEMPTS {
-            if let Attempt::Done(outcome) = self.try_bind(ak.record(), line).await? {
-                return Ok(outcome);
+            let Attempt::Done(outcome) = self.try_bind(ak.record(), line, &mut made).await? else {
+                continue;
+            };
+            // Nothing of a refused key is kept. Before that is certain, another binder may bind it.
+            let is_bound = matches!(outcome, BindOutcome::Bound | BindOutcome::AlreadyBound);
+            if let Some(made) = made.filter(|_| !is_bound) {
+                self.delete_key(&made).await?;
             }
+            return Ok(outcome);
         }
         let key = ak.record().fingerprint();
         let why = format!("bind the key {key}: others were faster each time");
@@ -364,3 +370,6 @@ fn converted(
         PortError::new(PortErrorKind::Invalid, format!("read {}", object.name_any())).because(error)
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,16 +9,23 @@ use tec_core::code::Code;
 use tec_core::time::Timestamp;
 
 use super::context::{Context, Task};
-use crate::api::{ConditionKind, LastAttestation, Machine, Reason};
+use crate::api::{ConditionKind, LastAttestation, Machine, MachineStatus, Reason};
 use crate::client::{ATTEMPT, ATTEMPT_REPORTER, RELEASED};
 
-/// An attempt that the status does not report yet.
-#[derive(Debug)]
+/// What the status of a machine does not report yet.
+#[derive(Debug, Default)]
 pub(super) struct News {
-    pub(super) last: LastAttestation,
+    /// The newest attempt.
+    pub(super) last: Option<LastAttestation>,
     /// The newest attempt that obtained the key, which may be an earlier one.
     pub(super) boot: Option<LastAttestation>,
-    pub(super) said: (ConditionKind, Reason, String),
+}
+
+impl News {
+    /// The condition that reports the newest attempt.
+    pub(super) fn said(&self) -> Option<(ConditionKind, Reason, String)> {
+        self.last.as_ref().map(said)
+    }
 }
 
 /// Follows the guard's Events forever.
@@ -34,30 +41,43 @@ pub(super) async fn follow(ctx: &Context) {
     ctx.caches.attempts.follow(events, changed).await;
 }
 
-/// The newest attempt of a machine, if the status does not report it or a later one.
-pub(super) fn news(ctx: &Context, machine: &Machine) -> Option<News> {
+/// What the Events say of a machine and its status does not.
+pub(super) fn news(ctx: &Context, machine: &Machine) -> News {
     let uid = machine.metadata.uid.as_ref();
-    let name = machine.metadata.name.as_deref()?;
+    let Some(name) = &machine.metadata.name else {
+        return News::default();
+    };
     let events = ctx.caches.attempts.indexed(name);
     let about_this = |event: &&std::sync::Arc<Event>| {
         event.regarding.as_ref().and_then(|about| about.uid.as_ref()) == uid
     };
+    let events = events.iter().filter(about_this).map(|event| &**event);
+    newest(events, machine.status.as_ref())
+}
+
+fn newest<'a>(events: impl Iterator<Item = &'a Event>, status: Option<&MachineStatus>) -> News {
     let (mut attempts, mut boots) = (Vec::new(), Vec::new());
-    for event in events.iter().filter(about_this) {
+    for event in events {
         let read = read(event);
         boots.extend(read.clone().filter(|_| is_boot(event)));
         attempts.extend(read);
     }
-    let (at, last) = attempts.into_iter().max_by_key(rank)?;
-    let status = machine.status.as_ref();
-    let known = status.and_then(|status| status.last_attestation.as_ref());
-    if known == Some(&last) || !is_later(at, known.map(|known| &known.at)) {
-        return None;
-    }
-    let boot = boots.into_iter().max_by_key(|(at, _)| *at);
+    let last = status.and_then(|status| status.last_attestation.as_ref());
+    let is_news = |(at, attempt): &(Timestamp, LastAttestation)| {
+        last != Some(attempt) && is_later(*at, last.map(|last| &last.at))
+    };
     let booted = status.and_then(|status| status.last_boot.as_ref());
-    let boot = boot.filter(|(at, _)| is_later(*at, booted)).map(|(_, boot)| boot);
-    Some(News { said: said(&last), last, boot })
+    let image = status.and_then(|status| status.image.as_ref());
+    let is_new_boot = |(at, boot): &(Timestamp, LastAttestation)| {
+        let is_other = boot.image.is_some() && boot.image.as_ref() != image;
+        (booted != Some(&boot.at) || is_other) && is_later(*at, booted)
+    };
+    let attempt = |(_, attempt)| attempt;
+    News {
+        last: attempts.into_iter().max_by_key(rank).filter(is_news).map(attempt),
+        // Also where a refused attempt in the same second is what counts as the newest.
+        boot: boots.into_iter().max_by_key(|(at, _)| *at).filter(is_new_boot).map(attempt),
+    }
 }
 
 /// Whether a time is no earlier than the known one, if there is one.
@@ -141,6 +161,25 @@ mod tests {
         let released = read(&event(None)).unwrap();
         let refused = read(&event(Some("TEC-A412"))).unwrap();
         assert!(rank(&refused) > rank(&released));
+    }
+
+    #[test]
+    fn a_boot_in_the_second_of_a_refused_attempt_is_reported_too() {
+        let refused = event(Some("TEC-A412"));
+        let mut released = event(None);
+        released.metadata.name = Some("attempt-uid-released".to_owned());
+        let (_, last) = read(&refused).unwrap();
+        let mut status = MachineStatus { last_attestation: Some(last), ..MachineStatus::default() };
+        let news = newest([&refused, &released].into_iter(), Some(&status));
+        assert_eq!((news.last, &news.boot), (None, &Some(read(&released).unwrap().1)));
+        status.last_boot = news.boot.map(|boot| boot.at);
+        let news = newest([&refused, &released].into_iter(), Some(&status));
+        assert_eq!((news.last, news.boot), (None, None), "it is reported once");
+        status.image = Some("os-1".to_owned());
+        let text = r#"{"at": "2026-11-21T04:31:00Z", "image": "os-2"}"#;
+        released.metadata.annotations = Some([(ATTEMPT.to_owned(), text.to_owned())].into());
+        let news = newest([&refused, &released].into_iter(), Some(&status));
+        assert_eq!(news.boot.unwrap().image.unwrap(), "os-2", "of the same second");
     }
 
     #[test]

@@ -257,22 +257,20 @@ async fn write(
 ) -> Result<(), PortError> {
     let known = machine.status.as_ref();
     let known_conditions = known.map(|status| &status.conditions);
-    let (mut said, attempt) = (said.clone(), attempt::news(ctx, machine));
-    said.extend(attempt.iter().map(|news| news.said.clone()));
+    let (mut said, news) = (said.clone(), attempt::news(ctx, machine));
+    said.extend(news.said());
     said.extend(resumed(known_conditions));
     let mut status = json!({
         "conditions": conditions(ctx, machine, known_conditions, &said)?,
         "observedGeneration": machine.metadata.generation,
     });
-    if let (Some(members), Some(news)) = (status.as_object_mut(), attempt) {
+    if let Some(members) = status.as_object_mut() {
         if let Some(boot) = news.boot {
             members.insert("lastBoot".to_owned(), json!(boot.at));
             members.extend(boot.image.map(|image| ("image".to_owned(), json!(image))));
         }
-        members.insert("lastAttestation".to_owned(), news.last.patch());
-    }
-    if let (Some(members), Some(targets)) = (status.as_object_mut(), targets) {
-        members.insert("publishedTo".to_owned(), json!(targets));
+        members.extend(news.last.map(|last| ("lastAttestation".to_owned(), last.patch())));
+        members.extend(targets.map(|targets| ("publishedTo".to_owned(), json!(targets))));
     }
     let known = known.and_then(|known| serde_json::to_value(known).ok());
     ctx.write_status(machine, known.as_ref(), status).await

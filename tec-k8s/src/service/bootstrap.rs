@@ -16,6 +16,7 @@ use tec_core::service::vault::{OPENSEARCH_USERS, call, password};
 use tec_core::service::{Rates, caller, nats, opensearch};
 use tokio::sync::Semaphore;
 
+use super::sessions::Sessions;
 use super::{
     Cluster, Component, ComponentCall, Disk, Keys, Minter, NatsServer, OpenSearchNode, Settings,
     Standing, Telemetry, TelemetryKind, Vault, Visit,
@@ -43,6 +44,7 @@ pub struct Bootstrap {
     disk: Arc<dyn Disk>,
     standing: Arc<Standing>,
     keys: Keys,
+    sessions: Sessions<Caller>,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     rates: Mutex<Rates>,
@@ -67,6 +69,7 @@ impl Bootstrap {
             disk,
             standing,
             keys: Keys::default(),
+            sessions: Sessions::default(),
             clock,
             entropy,
             rates: Mutex::new(Rates::new(settings.calls_per_minute)),
@@ -137,7 +140,7 @@ impl Bootstrap {
         call: &ComponentCall,
     ) -> Result<Component, Refusal> {
         let _slot = self.slots.try_acquire().map_err(|_| Refusal::Rate)?;
-        let caller = self.log_in(visit, Role::Component, token).await?;
+        let caller = self.component_caller(visit, token).await?;
         let own = self.standing.token()?;
         let minter = self.minter(&own)?;
         let (login, life) = (&caller.login, self.settings.user_life);
@@ -148,10 +151,13 @@ impl Bootstrap {
             Ok((user, signature, minted.jwt, minted.expires))
         };
         // JWT and certificate are independent.
-        let ((user, signature, user_jwt, expires), tls) = tokio::try_join!(
+        let answer = tokio::try_join!(
             mint,
             self.issue(visit, &caller, "component", call.certificate.as_ref()),
-        )?;
+        );
+        // Its login may be the reason, so a second try begins with a new one.
+        let answer = answer.inspect_err(|_| self.sessions.forget(token));
+        let ((user, signature, user_jwt, expires), tls) = answer?;
         Ok(Component {
             user_jwt,
             user,
@@ -173,7 +179,8 @@ impl Bootstrap {
         nonce: &Nonce,
     ) -> Result<([u8; 64], String), Refusal> {
         let _slot = self.slots.try_acquire().map_err(|_| Refusal::Rate)?;
-        let Caller { login, .. } = self.log_in(visit, Role::Component, token).await?;
+        let caller = self.component_caller(visit, token).await?;
+        let login = &caller.login;
         let own = self.standing.token()?;
         let minter = self.minter(&own)?;
         let user = minter.kept_user(&login.account_uid).await?;
@@ -232,6 +239,25 @@ impl Bootstrap {
             Refusal::NotBootstrapped
         })?;
         file.ok_or(Refusal::NotBootstrapped)
+    }
+
+    /// Logs a component in, unless it did so a moment ago. Its calls are counted either way.
+    async fn component_caller(
+        &self,
+        visit: &Visit,
+        token: &SecretBytes,
+    ) -> Result<Arc<Caller>, Refusal> {
+        let role = Role::Component;
+        let now = self.clock.now();
+        if let Some(caller) = self.sessions.seen(token, now) {
+            visit.claims(role, &Claims::read(token, &self.settings.platform.audience, now)?);
+            visit.is_of(&caller.login.account);
+            let taken = self.rates().take(&caller.login.account, now);
+            return taken.then_some(caller).ok_or(Refusal::Rate);
+        }
+        let caller = Arc::new(self.log_in(visit, role, token).await?);
+        self.sessions.see(token, Arc::clone(&caller), now);
+        Ok(caller)
     }
 
     /// Exchanges the token. The call determines the role, the vault the identity.

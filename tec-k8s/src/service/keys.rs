@@ -1,9 +1,12 @@
-//! Public halves of the keys that sign for NATS, cached for a short time.
+//! The keys that sign for NATS: their public halves, cached for a short time, and what they sign next.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use tec_core::service::caller::Refusal;
 use tec_core::time::Timestamp;
+
+use super::batch::Batch;
 
 /// How long a key is cached, in seconds.
 const SECONDS: i64 = 60;
@@ -11,14 +14,20 @@ const SECONDS: i64 = 60;
 /// The versions of a key.
 pub(super) type Versions = BTreeMap<u32, [u8; 32]>;
 
-/// The cache, by name of the key. Only names of the platform's own keys get here, of which there are few.
+/// Messages that a version of a key signs together.
+pub(super) type Signing = Batch<Vec<u8>, Result<[u8; 64], Refusal>>;
+
+/// By name of the key. Only names of the platform's own keys get here, of which there are few.
 #[derive(Debug, Default)]
-pub struct Keys(Mutex<BTreeMap<String, (Versions, Timestamp)>>);
+pub struct Keys {
+    seen: Mutex<BTreeMap<String, (Versions, Timestamp)>>,
+    signing: Mutex<BTreeMap<(String, u32), Arc<Signing>>>,
+}
 
 impl Keys {
     /// This version of the key with this name, if it was seen recently.
     pub(super) fn seen(&self, name: &str, version: u32, now: Timestamp) -> Option<[u8; 32]> {
-        let keys = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let keys = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let (key, seen) = keys.get(name)?;
         // A clock that goes backwards extends nothing.
         let age = now.unix_seconds().checked_sub(seen.unix_seconds())?;
@@ -26,8 +35,14 @@ impl Keys {
     }
 
     pub(super) fn see(&self, name: &str, key: Versions, now: Timestamp) {
-        let mut keys = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut keys = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         keys.insert(name.to_owned(), (key, now));
+    }
+
+    /// What waits for a signature by this version of a key.
+    pub(super) fn signing(&self, name: &str, version: u32) -> Arc<Signing> {
+        let mut signing = self.signing.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(signing.entry((name.to_owned(), version)).or_default())
     }
 }
 

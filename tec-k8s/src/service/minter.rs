@@ -110,15 +110,33 @@ impl<'a> Minter<'a> {
         Ok(self.key(KeyKind::Operator, OPERATOR, version).await?.public)
     }
 
+    /// Signs with a key of one user: nobody else waits for it.
     async fn sign(&self, key: &Key, message: &[u8]) -> Result<[u8; 64], Refusal> {
-        let request = call::sign(&key.name, key.version, message);
-        let signature = call::signature(&self.call(request).await?).ok().flatten();
-        signature.ok_or(Refusal::VaultError)
+        let signatures = self.sign_all(key, vec![message.to_vec()]).await;
+        signatures.into_iter().next().unwrap_or(Err(Refusal::VaultError))
     }
 
+    /// As many signatures as messages.
+    async fn sign_all(&self, key: &Key, messages: Vec<Vec<u8>>) -> Vec<Result<[u8; 64], Refusal>> {
+        let request = call::sign(&key.name, key.version, &messages);
+        let signatures = self
+            .call(request)
+            .await
+            .and_then(|answer| call::signatures(&answer).map_err(|_| Refusal::VaultError));
+        match signatures {
+            Ok(signatures) => {
+                signatures.into_iter().map(|one| one.ok_or(Refusal::VaultError)).collect()
+            }
+            Err(refusal) => vec![Err(refusal); messages.len()],
+        }
+    }
+
+    /// Signs with a key of the platform, together with what others want signed at this moment.
     async fn signed(&self, key: &Key, unsigned: &Unsigned) -> Result<String, Refusal> {
-        let signature = self.sign(key, unsigned.message()).await?;
-        Ok(unsigned.signed(&signature))
+        let signing = self.keys.signing(&key.name, key.version);
+        let message = unsigned.message().to_vec();
+        let signature = signing.ask(message, |messages| self.sign_all(key, messages)).await;
+        Ok(unsigned.signed(&signature.unwrap_or(Err(Refusal::VaultError))?))
     }
 
     /// JWT of the operator, and the key of the system account.

@@ -14,6 +14,7 @@
 
 mod answer;
 mod api_server;
+mod batch;
 mod bootstrap;
 mod details;
 mod disk;
@@ -25,6 +26,7 @@ mod keys;
 mod minter;
 mod object;
 mod restore;
+mod sessions;
 mod shell;
 mod standing;
 mod stream;

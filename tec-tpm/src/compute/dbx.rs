@@ -1,4 +1,4 @@
-//! A revocation list that is about to be appended to `dbx`.
+//! A list that is about to be appended to `dbx`, or to another key database.
 //!
 //! ```text
 //! .auth: EFI_TIME 16 │ WIN_CERTIFICATE_UEFI_GUID: length 4, revision 2, type 2, GUID 16, PKCS #7 │ lists
@@ -20,7 +20,7 @@ const REVISION_AND_TYPE: [u8; 4] = [0x00, 0x02, 0xf1, 0x0e];
 /// `EFI_CERT_TYPE_PKCS7_GUID` (UEFI 2.10, 8.2.2).
 const PKCS7: Guid = Guid::of(0x4aaf_d29d_68df_49ee_8aa9_347d_3756_65a7);
 
-/// A staged update of `dbx` cannot be read.
+/// A staged update of a key database cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DbxUpdateError {
@@ -35,15 +35,15 @@ pub enum DbxUpdateError {
     /// The lists of the update cannot be read.
     #[error("the lists of the update cannot be read")]
     Update(#[source] SignatureListError),
-    /// The lists already in `dbx` cannot be read.
-    #[error("the lists that dbx has cannot be read")]
+    /// The lists already in the variable cannot be read.
+    #[error("the lists that the variable has cannot be read")]
     Present(#[source] SignatureListError),
     /// The update is empty.
     #[error("the update has no entries")]
     Empty,
 }
 
-/// Content of `dbx` after an update was appended: firmware omits entries that are already there
+/// Content of a key database after an update was appended: firmware omits entries that are already there
 /// (UEFI 2.10, 8.2.1, `EFI_VARIABLE_APPEND_WRITE`).
 pub(super) fn appended(present: &[u8], update: &[u8]) -> Result<Vec<u8>, DbxUpdateError> {
     let known = siglist::parse(present).map_err(DbxUpdateError::Present)?;

@@ -7,6 +7,7 @@ use std::io::Read as _;
 use tec_core::reference::BootImage;
 
 use super::dbx::DbxUpdateError;
+use super::running_shim::RunningShim;
 use super::varstore::VariableStoreError;
 use super::{dbx, varstore};
 use crate::guid::Guid;
@@ -33,6 +34,7 @@ pub enum SecureBoot {
 pub struct PlatformState {
     variables: BTreeMap<(Guid, String), Variable>,
     grub_device: Option<String>,
+    running_shim: Option<RunningShim>,
     unknown: Unknown,
 }
 
@@ -96,6 +98,15 @@ pub enum PlatformError {
     /// A staged update of `dbx` cannot be read.
     #[error("cannot append the update to dbx")]
     Dbx(#[source] DbxUpdateError),
+    /// A staged update of a key database cannot be read.
+    #[error("cannot append the update to {variable}")]
+    Update {
+        /// Variable.
+        variable: &'static str,
+        /// The cause.
+        #[source]
+        source: DbxUpdateError,
+    },
     /// An image of a variable store cannot be read.
     #[error("cannot read the variable store")]
     Store(#[source] VariableStoreError),
@@ -189,11 +200,34 @@ impl PlatformState {
     /// # Errors
     /// [`PlatformError::Dbx`]: the update, or the content of `dbx`, cannot be read.
     pub fn with_dbx_update(self, update: &[u8]) -> Result<Self, PlatformError> {
-        let present = self.get("dbx", Guid::SECURITY_DATABASE);
+        let appended = self.appended("dbx", Guid::SECURITY_DATABASE, update);
+        appended.map_err(PlatformError::Dbx)
+    }
+
+    /// Appends keys to `db`, in the same forms.
+    ///
+    /// # Errors
+    /// [`PlatformError::Update`]: the update, or the content of `db`, cannot be read.
+    pub fn with_db_update(self, update: &[u8]) -> Result<Self, PlatformError> {
+        let appended = self.appended("db", Guid::SECURITY_DATABASE, update);
+        appended.map_err(|source| PlatformError::Update { variable: "db", source })
+    }
+
+    /// Appends keys to `KEK`, in the same forms.
+    ///
+    /// # Errors
+    /// [`PlatformError::Update`]: the update, or the content of `KEK`, cannot be read.
+    pub fn with_kek_update(self, update: &[u8]) -> Result<Self, PlatformError> {
+        let appended = self.appended("KEK", Guid::GLOBAL, update);
+        appended.map_err(|source| PlatformError::Update { variable: "KEK", source })
+    }
+
+    fn appended(self, name: &str, vendor: Guid, update: &[u8]) -> Result<Self, DbxUpdateError> {
+        let present = self.get(name, vendor);
         let attributes = present.map_or(KEYS, |present| present.attributes);
         let present = present.map_or(&[][..], |present| &present.data);
-        let after = dbx::appended(present, update).map_err(PlatformError::Dbx)?;
-        Ok(self.with_variable("dbx", Guid::SECURITY_DATABASE, attributes, after))
+        let after = dbx::appended(present, update)?;
+        Ok(self.with_variable(name, vendor, attributes, after))
     }
 
     /// Sets whether firmware verifies images, regardless of the other variables.
@@ -209,6 +243,19 @@ impl PlatformState {
     pub fn with_grub_device(mut self, device: impl Into<String>) -> Self {
         self.grub_device = Some(device.into());
         self
+    }
+
+    /// Declares which shim wrote the mirrors. Without it, the one that boots next is assumed to have written
+    /// them.
+    #[must_use]
+    pub fn with_running_shim(mut self, shim: RunningShim) -> Self {
+        self.running_shim = Some(shim);
+        self
+    }
+
+    /// The shim that wrote the mirrors, if it is known.
+    pub(super) fn running_shim(&self) -> Option<&RunningShim> {
+        self.running_shim.as_ref()
     }
 
     /// Reads the files below `folder` as Linux shows them in efivarfs: `NAME-GUID`, with 4 bytes

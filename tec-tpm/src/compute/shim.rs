@@ -2,10 +2,11 @@
 
 use super::pe::PeFile;
 use super::platform::{PlatformState, SecureBoot};
+use super::running_shim::RunningShim;
 use super::sbat::{Sbat, SbatLevel};
 use super::shim_error::ShimError;
 use super::shim_variable::{kept_or_mirrored, or_placeholder, sbat_level, trusts_list, user_list};
-use super::siglist;
+use super::vendor::VendorLists;
 use crate::guid::Guid;
 
 /// A generation of shim whose measurements are known.
@@ -74,25 +75,21 @@ impl Shim {
         platform: &PlatformState,
         secure_boot: SecureBoot,
     ) -> Result<Self, ShimError> {
-        let keys = VendorKeys::parse(file.section(".vendor_cert").ok_or(ShimError::NoVendorKeys)?)?;
-        // shim, shim.c: a database if it parses as one certificate does not.
-        let is_certificate = keys.authorized.starts_with(&[0x30]);
-        let vendor_db = if is_certificate { Vec::new() } else { keys.authorized.to_vec() };
-        let mut mok_list = match keys.authorized {
-            [] => Vec::new(),
-            certificate if is_certificate => siglist::one(siglist::X509, Guid::SHIM, certificate),
-            lists => lists.to_vec(),
-        };
-        let own = keys.deauthorized;
-        mok_list.extend(user_list(platform, "MokList", "MokListRT", &mok_list)?);
-        let user_revoked = user_list(platform, "MokListX", "MokListXRT", own)?;
+        let VendorLists { db: vendor_db, allowed, revoked } = VendorLists::of(file)?;
+        // The mirrors begin with the lists of the shim that wrote them.
+        let writer = platform.running_shim().map(RunningShim::lists);
+        let before = writer.map_or(&allowed, |writer| &writer.allowed);
+        let user = user_list(platform, "MokList", "MokListRT", before)?;
+        let mok_list = [allowed.as_slice(), &user].concat();
+        let before = writer.map_or(&revoked, |writer| &writer.revoked);
+        let user_revoked = user_list(platform, "MokListX", "MokListXRT", before)?;
         let requested = |name: &&&str| platform.get(name, Guid::SHIM).is_some();
         if let Some(variable) = REQUESTS.iter().find(requested) {
             return Err(ShimError::PendingRequest { variable });
         }
         let shim = Self {
             vendor_db,
-            vendor_revoked: own.to_vec(),
+            vendor_revoked: revoked,
             mok_list,
             user_revoked,
             sbat_level: sbat_level(file.section(".sbatlevel"), platform, secure_boot)?,
@@ -186,30 +183,6 @@ impl Shim {
     /// What is measured as `MokPolicy`.
     pub(super) fn measured_policy(&self) -> Option<&[u8]> {
         self.policy.as_deref()
-    }
-}
-
-/// shim, cert.S: sizes of the allowed and the revoked part 4 and 4, their offsets 4 and 4.
-pub(super) struct VendorKeys<'s> {
-    pub(super) authorized: &'s [u8],
-    pub(super) deauthorized: &'s [u8],
-}
-
-impl<'s> VendorKeys<'s> {
-    pub(super) fn parse(section: &'s [u8]) -> Result<Self, ShimError> {
-        let word = |at: usize| {
-            let field = section.get(at..).and_then(|rest| rest.first_chunk());
-            field.and_then(|field| usize::try_from(u32::from_le_bytes(*field)).ok())
-        };
-        let part = |size_at, offset_at| {
-            let refuse = |offset, size| ShimError::VendorKeys { offset, size };
-            let (Some(size), Some(offset)) = (word(size_at), word(offset_at)) else {
-                return Err(refuse(offset_at, 4));
-            };
-            let end = offset.checked_add(size);
-            end.and_then(|end| section.get(offset..end)).ok_or_else(|| refuse(offset, size))
-        };
-        Ok(Self { authorized: part(0, 8)?, deauthorized: part(4, 12)? })
     }
 }
 

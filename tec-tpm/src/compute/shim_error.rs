@@ -48,6 +48,9 @@ pub enum ShimError {
     #[error("variable MokPolicy requires NX in images, which is not supported")]
     NxPolicy,
     /// The mirror of the machine owner keys does not begin with this shim's own keys.
-    #[error("MokListRT was written by a different shim, so the user's keys cannot be identified")]
+    #[error(
+        "MokListRT was written by a different shim, so the user's keys cannot be identified \
+         without that shim"
+    )]
     ForeignMirror,
 }

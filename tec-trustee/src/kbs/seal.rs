@@ -12,15 +12,13 @@
 //! visible.
 
 use std::fmt;
-use std::io::Read as _;
 use std::sync::{Mutex, PoisonError};
 
 use aes_gcm::aead::{Aead as _, Payload};
 use aes_gcm::{Aes256Gcm, KeyInit as _, Nonce};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use flate2::read::DeflateDecoder;
-use flate2::{Compress, Compression, FlushCompress, Status};
+use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 use hkdf::Hkdf;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -39,6 +37,8 @@ pub(super) const MAX_COOKIE: usize = 3900;
 const STEP: usize = 256;
 /// Content up to this length is not compressed: that would cost more than all the rest.
 const SHORT: usize = 512;
+/// Sealed content is seldom longer than this multiple of its compressed length.
+const USUAL_RATIO: usize = 4;
 /// Longest content before compression.
 const MAX_CONTENT: usize = 64 * 1024;
 /// Longest blob that is examined, in characters.
@@ -70,12 +70,13 @@ impl Place {
     }
 }
 
-/// The secret of all replicas, and two compressors: if each blob allocated its own, their tables of 300 KiB
-/// would be most of its cost.
+/// The secret of all replicas, and two compressors and a decompressor: if each blob allocated its own, their
+/// tables of up to 300 KiB would be most of its cost.
 pub(super) struct Seal {
     secret: SecretArray<32>,
     fast: Mutex<Compress>,
     thorough: Mutex<Compress>,
+    unpacker: Mutex<Decompress>,
 }
 
 impl fmt::Debug for Seal {
@@ -89,7 +90,7 @@ impl Seal {
         // Without the zlib header.
         let compressor = |level| Mutex::new(Compress::new(level, false));
         let [fast, thorough] = [Compression::fast(), Compression::default()].map(compressor);
-        Self { secret, fast, thorough }
+        Self { secret, fast, thorough, unpacker: Mutex::new(Decompress::new(false)) }
     }
 
     /// Seals content for a place, bound to `bound`; `None` if the content is too long.
@@ -122,7 +123,10 @@ impl Seal {
         let (salt, sealed) = blob.split_first_chunk::<SALT>()?;
         let payload = Payload { msg: sealed, aad: bound };
         let packed = self.cipher(place, salt)?.decrypt(&Nonce::from(NONCE), payload).ok()?;
-        unpack(&packed)
+        match as_stored(&packed) {
+            Some(json) => serde_json::from_slice(json).ok(),
+            None => serde_json::from_slice(&self.unpacked(&packed)?).ok(),
+        }
     }
 
     fn cipher(&self, place: Place, salt: &[u8; SALT]) -> Option<Aes256Gcm> {
@@ -149,13 +153,42 @@ impl Seal {
         }
         compressed(&self.thorough, &json)
     }
+
+    /// The compressed stream marks its own end, so the padding is ignored.
+    fn unpacked(&self, packed: &[u8]) -> Option<Vec<u8>> {
+        let mut json = Vec::with_capacity(MAX_CONTENT.min(packed.len() * USUAL_RATIO));
+        let mut unpacker = self.unpacker.lock().unwrap_or_else(PoisonError::into_inner);
+        unpacker.reset(false);
+        loop {
+            let read = usize::try_from(unpacker.total_in()).ok()?;
+            let rest = packed.get(read..)?;
+            match unpacker.decompress_vec(rest, &mut json, FlushDecompress::None).ok()? {
+                Status::StreamEnd => return Some(json),
+                // Only room was missing: all that was sealed is here.
+                Status::Ok | Status::BufError if json.len() == json.capacity() => {
+                    json.reserve(MAX_CONTENT.checked_sub(json.len()).filter(|room| *room > 0)?);
+                }
+                Status::Ok | Status::BufError => return None,
+            }
+        }
+    }
+}
+
+/// First byte of a stream of one uncompressed block (RFC 1951, 3.2.3 and 3.2.4).
+const LAST_STORED: u8 = 1;
+
+/// The content of a [`stored`] stream.
+fn as_stored(packed: &[u8]) -> Option<&[u8]> {
+    let ([LAST_STORED, low, high, _, _], rest) = packed.split_first_chunk::<5>()? else {
+        return None;
+    };
+    rest.get(..usize::from(u16::from_le_bytes([*low, *high])))
 }
 
 /// A stream of one uncompressed block (RFC 1951, 3.2.4).
 fn stored(json: &[u8]) -> Option<Vec<u8>> {
-    const LAST: u8 = 1;
     let length = u16::try_from(json.len()).ok()?;
-    let mut packed = vec![LAST];
+    let mut packed = vec![LAST_STORED];
     packed.extend(length.to_le_bytes());
     packed.extend((!length).to_le_bytes());
     packed.extend(json);
@@ -174,14 +207,6 @@ fn compressed(compressor: &Mutex<Compress>, json: &[u8]) -> Option<Vec<u8>> {
 fn padded(mut packed: Vec<u8>) -> Vec<u8> {
     packed.resize(packed.len().next_multiple_of(STEP), 0);
     packed
-}
-
-/// The compressed stream marks its own end, so the padding is ignored.
-fn unpack<T: DeserializeOwned>(packed: &[u8]) -> Option<T> {
-    let most = u64::try_from(MAX_CONTENT).ok()?;
-    let mut json = Vec::new();
-    DeflateDecoder::new(packed).take(most).read_to_end(&mut json).ok()?;
-    serde_json::from_slice(&json).ok()
 }
 
 #[cfg(test)]

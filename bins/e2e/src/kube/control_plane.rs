@@ -4,6 +4,8 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -15,6 +17,7 @@ use tec_core::port::Entropy as _;
 use tec_support::SystemEntropy;
 use tec_support::testing::free_port;
 use tempfile::TempDir;
+use tokio::sync::OnceCell;
 
 use super::guarded::Guarded;
 use super::pki::Pki;
@@ -58,6 +61,23 @@ pub struct ControlPlane {
 }
 
 impl ControlPlane {
+    /// The one with the custom resources that all tests of this process share, each in its own namespace. It
+    /// ends with the process: the tests that run at a time may all have their own.
+    ///
+    /// # Errors
+    /// As for [`start`](Self::start).
+    pub async fn shared() -> anyhow::Result<Arc<Self>> {
+        static SHARED: OnceCell<(Arc<ControlPlane>, Child)> = OnceCell::const_new();
+        let start = async || {
+            let plane = Self::start().await?;
+            plane.install_resources().await?;
+            let remover = remove_at_exit(plane.directory.path())?;
+            anyhow::Ok((Arc::new(plane), remover))
+        };
+        let (plane, _) = SHARED.get_or_try_init(start).await?;
+        Ok(Arc::clone(plane))
+    }
+
     /// Starts everything and waits until it serves.
     ///
     /// # Errors
@@ -318,6 +338,14 @@ impl ControlPlane {
 }
 
 /// Directory of the programs built by `cargo xtask tools`.
+/// Removes a directory when this process is gone, however it ends: nothing drops what is static.
+fn remove_at_exit(directory: &Path) -> anyhow::Result<Child> {
+    let script = r#"read -r _; sleep 1; rm -rf "$1""#;
+    let mut remover = Command::new("sh");
+    remover.args(["-c", script, "sh"]).arg(directory).stdin(Stdio::piped());
+    Ok(remover.spawn()?)
+}
+
 fn programs() -> anyhow::Result<PathBuf> {
     let variable = |name| std::env::var_os(name).map(PathBuf::from);
     let cache = variable("TEC_CACHE")

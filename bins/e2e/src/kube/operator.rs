@@ -1,7 +1,7 @@
 //! The controllers in this process, in their own namespace on a shared control plane.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -17,7 +17,7 @@ use tec_k8s::render::{Component, Deploy, Installation};
 use tec_operator::Maker;
 use tec_support::SystemEntropy;
 use tec_trustee::config::Generation;
-use tokio::sync::{Mutex, oneshot};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::control_plane::ControlPlane;
@@ -26,9 +26,6 @@ use super::memory_trust::{Labels, MemoryTrust, ShiftedClock, Tags};
 /// Deadline for what should happen.
 const SOON: Duration = Duration::from_mins(1);
 const POLL: Duration = Duration::from_millis(50);
-
-/// One control plane for all concurrent tests of a program.
-static PLANE: Mutex<Weak<ControlPlane>> = Mutex::const_new(Weak::new());
 
 /// A namespace with the operator.
 #[derive(Debug)]
@@ -59,17 +56,7 @@ impl Bench {
     /// # Errors
     /// The control plane does not start.
     pub async fn new() -> anyhow::Result<Self> {
-        let mut shared = PLANE.lock().await;
-        let plane = if let Some(plane) = shared.upgrade() {
-            plane
-        } else {
-            let plane = Arc::new(ControlPlane::start().await?);
-            plane.install_resources().await?;
-            *shared = Arc::downgrade(&plane);
-            plane
-        };
-        drop(shared);
-        Self::on(plane).await
+        Self::on(ControlPlane::shared().await?).await
     }
 
     /// Like [`new`](Self::new), on a separate control plane, which the test may break.

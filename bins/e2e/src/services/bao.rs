@@ -74,7 +74,8 @@ impl Bao {
         Self::node(dir, "bao", &[], seal)
     }
 
-    /// One of several vaults that share their storage; those that it joins must already exist.
+    /// One of several vaults that share their storage; those that it joins must already exist, and it runs the
+    /// same program.
     ///
     /// # Errors
     /// Files cannot be written.
@@ -87,7 +88,7 @@ impl Bao {
             api: free_address()?,
             cluster: free_address()?,
             joins: others.iter().map(|other| other.api).collect(),
-            program: None,
+            program: others.first().and_then(|other| other.program.clone()),
             process: None,
         };
         bao.configure(seal)?;

@@ -1,6 +1,6 @@
 //! The Kubernetes side: service accounts, their tokens, and how the vault verifies them.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use crate::kube::{ControlPlane, Link, rules};
 use anyhow::Context as _;
@@ -11,15 +11,11 @@ use kube::Api;
 use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use tec_core::service::caller::Account;
-use tokio::sync::Mutex;
 
 /// Audience of the tokens of the controller's callers.
 pub const AUDIENCE: &str = "tec-services";
 /// The shortest lifetime that the API server gives a token, in seconds (TokenRequest, since 1.22).
 const TOKEN_LIFE: i64 = 600;
-
-/// One control plane for all tests of a program that run at the same time.
-static PLANE: Mutex<Weak<ControlPlane>> = Mutex::const_new(Weak::new());
 
 /// Two namespaces of a cluster: the platform, and its components.
 #[derive(Debug)]
@@ -82,16 +78,7 @@ impl Cluster {
     /// # Errors
     /// The control plane does not start, or refuses.
     pub async fn shared() -> anyhow::Result<Self> {
-        let mut shared = PLANE.lock().await;
-        let plane = if let Some(plane) = shared.upgrade() {
-            plane
-        } else {
-            let plane = Arc::new(ControlPlane::start().await?);
-            *shared = Arc::downgrade(&plane);
-            plane
-        };
-        drop(shared);
-        Self::on(plane).await
+        Self::on(ControlPlane::shared().await?).await
     }
 
     /// Like [`shared`](Self::shared), on a separate control plane, which the test may freeze.

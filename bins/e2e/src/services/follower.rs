@@ -58,6 +58,17 @@ impl Follower {
         stage.controller(flags.as_flattened()).await
     }
 
+    /// Loses its storage and its wrapped key, and stops.
+    ///
+    /// # Errors
+    /// Files cannot be removed.
+    pub fn lose_volume(&mut self) -> anyhow::Result<()> {
+        self.bao.kill();
+        self.bao.wipe()?;
+        fs::remove_dir_all(&self.volume)?;
+        Ok(fs::create_dir(&self.volume)?)
+    }
+
     /// A client for its vault.
     pub fn vault(&self) -> Vault {
         self.bao.vault()

@@ -23,5 +23,6 @@ pub mod platform;
 pub mod rotation;
 pub mod sink;
 pub mod stage;
+pub mod stored;
 pub mod tally;
 mod victim;

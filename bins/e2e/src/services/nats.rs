@@ -3,15 +3,21 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
 use crate::kube::{Guarded, eventually};
 use crate::packages::tool;
 use anyhow::Context as _;
+use http::Method;
+use tec_k8s::service::{Http, Target};
 use tec_services::init::cli::Args;
 use tec_services::init::run;
 
 use crate::services::platform::Platform;
 use tec_support::testing::free_address;
+
+/// Deadline for an answer about its health.
+const HEALTH: Duration = Duration::from_secs(2);
 
 /// A running server. Stopped on drop, or with the process.
 #[derive(Debug)]
@@ -21,6 +27,42 @@ pub struct Nats {
     /// The settings of its initializer.
     pub init: Args,
     process: Guarded,
+}
+
+/// One of several servers that store events together: where it listens.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Member {
+    /// For clients.
+    pub clients: SocketAddr,
+    /// For the other servers.
+    pub servers: SocketAddr,
+    /// For its health.
+    pub monitor: SocketAddr,
+}
+
+impl Member {
+    /// Free addresses.
+    ///
+    /// # Errors
+    /// There is no port.
+    pub fn new() -> anyhow::Result<Self> {
+        let (clients, servers) = (free_address()?, free_address()?);
+        Ok(Self { clients, servers, monitor: free_address()? })
+    }
+
+    /// URL that clients connect to.
+    pub fn url(&self) -> String {
+        format!("tls://localhost:{}", self.clients.port())
+    }
+
+    /// Whether the server is up, and has what the others have.
+    pub async fn is_healthy(&self) -> bool {
+        let address = self.monitor.to_string();
+        let http = Http::new(Target::DangerousPlain { address }, HEALTH);
+        let reply = http.call(Method::GET, "/healthz", &[], None).await;
+        reply.is_ok_and(|reply| reply.status == 200)
+    }
 }
 
 impl Nats {
@@ -66,6 +108,40 @@ impl Nats {
         let monitor = monitor.to_string();
         let more = ["--storage", &storage, "--monitor", &monitor];
         Self::start_with(platform, "nats-server", listen, &more).await
+    }
+
+    /// Starts the server with this number of several; its files outlive it.
+    ///
+    /// # Errors
+    /// One of its programs fails; the error contains its log.
+    pub async fn start_member(
+        platform: &Platform,
+        members: &[Member],
+        number: usize,
+    ) -> anyhow::Result<Self> {
+        let member = members.get(number).context("there is no such server")?;
+        let account = platform.stage.cluster.account("nats")?;
+        let own = platform.stage.path(&format!("nats-{number}"));
+        std::fs::create_dir_all(&own)?;
+        let at = |name: &str| own.join(name).display().to_string();
+        let routes: Vec<String> =
+            members.iter().map(|one| format!("localhost:{}", one.servers.port())).collect();
+        let listen = member.clients.to_string();
+        let flags = [
+            ["--listen", &listen],
+            ["--accounts", &at("accounts")],
+            ["--storage", &at("events")],
+            ["--monitor", &member.monitor.to_string()],
+            ["--cluster-listen", &member.servers.to_string()],
+            ["--name", &format!("nats-{number}")],
+            ["--routes", &routes.join(",")],
+        ];
+        let mut args = platform.init(&account, &[&["nats"], flags.as_flattened()].concat()).await?;
+        // Each pod has its own volume.
+        args.out = own.join("shared");
+        std::fs::create_dir_all(&args.out)?;
+        run::run(&args).await?;
+        Self::run(platform, tool("bin/nats-server")?, args, &listen).await
     }
 
     async fn start_with(

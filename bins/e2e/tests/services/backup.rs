@@ -34,7 +34,7 @@ use crate::vault::{assert_nowhere_in_plain, fatal, root_tokens, seal_status, sto
 pub(crate) struct Backup {
     snapshot: PathBuf,
     key: PathBuf,
-    secret: Secret,
+    pub(crate) secret: Secret,
 }
 
 /// Everything that others rely on.
@@ -46,8 +46,9 @@ pub(crate) struct Facts {
     passwords: BTreeMap<&'static str, Vec<u8>>,
 }
 
+/// As read through the controller's own vault.
 pub(crate) async fn facts(stage: &Stage, controller: &Controller) -> Facts {
-    let (vault, token) = (stage.bao.vault(), controller.standing.token().unwrap());
+    let (vault, token) = (&controller.vault, controller.standing.token().unwrap());
     let mut signers = BTreeMap::new();
     for name in NATS_KEYS {
         let answer = vault.call(&call::read_key(name).by(&token)).await.unwrap();
@@ -114,7 +115,7 @@ pub(crate) async fn lose_volume(stage: &Stage, mut vault: JoinSet<anyhow::Result
     fs::create_dir(stage.path("volume")).unwrap();
 }
 
-async fn lose_objects(stage: &Stage) {
+pub(crate) async fn lose_objects(stage: &Stage) {
     let secrets = stage.secrets().unwrap();
     for name in ["vault-aes", "services-bootstrap-tls"] {
         secrets.delete(name, &DeleteParams::default()).await.unwrap();

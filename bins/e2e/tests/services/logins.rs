@@ -17,7 +17,9 @@ use tec_e2e::services::cluster::Cluster;
 use tec_e2e::services::platform::Platform;
 use tec_e2e::services::stage::Stage;
 use tec_k8s::service::client::bootstrap_client::BootstrapClient;
-use tec_k8s::service::client::{NatsBootstrapRequest, TelemetryBootstrapRequest, TelemetryKind};
+use tec_k8s::service::client::{
+    ComponentBootstrapRequest, NatsBootstrapRequest, TelemetryBootstrapRequest, TelemetryKind,
+};
 use tec_services::broker::identity::Identity;
 use tec_support::SystemClock;
 use tonic::Code;
@@ -127,6 +129,35 @@ async fn an_outage_is_told_from_a_bad_credential() {
     assert_eq!(ask(&mut client, &good).await, code(Code::Unavailable, "VAULT_SEALED"));
     platform.controller.round().await.unwrap();
     assert_eq!(ask(&mut client, &good).await.0, Code::Ok);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_component_that_logged_in_a_moment_ago_needs_no_review_and_its_calls_still_count() {
+    let stage = Stage::on(Cluster::alone().await.unwrap()).await.unwrap();
+    let platform = Platform::on(stage, &["--calls-per-minute", "3"]).await.unwrap();
+    let cluster = &platform.stage.cluster;
+    let client = platform.client().await.unwrap();
+    // Tokens that are not bound to a pod, so that nobody looks at the pod.
+    let account = cluster.component("comp-a").await.unwrap();
+    let good = cluster.token(&account).await.unwrap();
+    let other = cluster.token_for(&account, "other").await.unwrap();
+    let ask = async |token: &str| {
+        let request = ComponentBootstrapRequest {
+            service_account_token: token.as_bytes().to_vec(),
+            ..ComponentBootstrapRequest::default()
+        };
+        let outcome = client.clone().bootstrap_component(request).await;
+        outcome.map_or_else(|refused| refused.code(), |_| Code::Ok)
+    };
+    assert_eq!(ask(&good).await, Code::Ok);
+    cluster.plane.freeze_api_server(Freeze::Stop).unwrap();
+    let again = ask(&good).await;
+    let forged = [ask(&altered(&good, "iat", json!(1))).await, ask(&other).await];
+    cluster.plane.freeze_api_server(Freeze::GoOn).unwrap();
+    assert_eq!(again, Code::Ok);
+    assert!(!forged.contains(&Code::Ok), "{forged:?}");
+    let answers = [ask(&good).await, ask(&good).await];
+    assert_eq!(answers, [Code::Ok, Code::ResourceExhausted]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -22,6 +22,7 @@ mod opensearch;
 mod outage;
 mod raft;
 mod rekey;
+mod restore_three;
 mod rotation;
 mod sealed;
 mod secrets;

@@ -16,7 +16,8 @@ use tec_services::bootstrap::controller::Controller;
 
 use crate::vault::{assert_nowhere_in_plain, stored_key, voters};
 
-async fn health(vault: &Vault) -> u16 {
+/// Status of the vault's health: 200 for the leader, 429 for the others, if they are open.
+pub(crate) async fn health(vault: &Vault) -> u16 {
     let request = Request::get("sys/health");
     vault.call(&request).await.map_or(0, |answer| answer.status)
 }
@@ -31,9 +32,17 @@ async fn logs_in(platform: &Platform, vault: &Vault) -> anyhow::Result<bool> {
 
 /// The first pod, and two that joined it, with their controllers.
 pub(crate) async fn three() -> (Platform, [Follower; 2], [Controller; 2]) {
-    let stage = Stage::new().await.unwrap();
+    three_on(Stage::new().await.unwrap(), &[]).await
+}
+
+/// Like `three`, with the vault of this stage, and these flags of the first controller.
+pub(crate) async fn three_on(
+    stage: Stage,
+    flags: &[&str],
+) -> (Platform, [Follower; 2], [Controller; 2]) {
     // No peer is there yet, which does not make the first pod wait.
-    let platform = Platform::on(stage, &["--peers", "127.0.0.1:1"]).await.unwrap();
+    let flags = [&["--peers", "127.0.0.1:1"], flags].concat();
+    let platform = Platform::on(stage, &flags).await.unwrap();
     let stage = &platform.stage;
     let mut pods = Vec::new();
     for number in [1, 2] {

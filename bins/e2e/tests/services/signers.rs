@@ -10,10 +10,10 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::Value;
 use tec_core::service::vault::Request;
 use tec_e2e::kube::eventually;
-use tec_e2e::services::nats::Nats;
+use tec_e2e::services::nats::{Member, Nats};
 use tec_e2e::services::platform::Platform;
-use tec_e2e::services::rotation;
 use tec_e2e::services::rotation::Load;
+use tec_e2e::services::{rotation, stored};
 use tec_support::testing::free_address;
 
 use crate::nats::by_hand;
@@ -32,7 +32,11 @@ async fn user_signer(platform: &Platform) -> String {
 
 /// What the server keeps of its accounts.
 fn accounts(platform: &Platform) -> Vec<Value> {
-    let files = std::fs::read_dir(platform.stage.path("nats-accounts")).unwrap();
+    accounts_of(platform, "nats-accounts")
+}
+
+fn accounts_of(platform: &Platform, directory: &str) -> Vec<Value> {
+    let files = std::fs::read_dir(platform.stage.path(directory)).unwrap();
     let files = files.map(|file| file.unwrap().path());
     let jwts = files.filter(|file| file.extension().is_some_and(|kind| kind == "jwt"));
     jwts.map(|file| claims(&std::fs::read_to_string(file).unwrap())).collect()
@@ -82,6 +86,11 @@ async fn record(platform: &Platform) -> (u64, String) {
     (record["signs"].as_u64().unwrap(), record["stage"].as_str().unwrap().to_owned())
 }
 
+/// Who signed these accounts.
+fn issuers(accounts: &[Value]) -> BTreeSet<String> {
+    accounts.iter().map(|one| one["iss"].to_string()).collect()
+}
+
 /// A round, and what follows it while the controller rests.
 async fn turn(platform: &Platform) -> (u64, String) {
     let round = platform.controller.round().await.unwrap();
@@ -96,10 +105,7 @@ async fn the_operators_key_is_replaced_once_the_server_was_restarted() {
         Platform::new(&["--user-seconds", "3", "--nats-url", &url(listen)]).await.unwrap();
     let nats = Nats::start_at(&platform, "nats-server", listen).await.unwrap();
     assert_eq!(turn(&platform).await, (1, "stable".to_owned()));
-    let issuers = |accounts: Vec<Value>| -> BTreeSet<String> {
-        accounts.iter().map(|one| one["iss"].to_string()).collect()
-    };
-    let old = issuers(accounts(&platform));
+    let old = issuers(&accounts(&platform));
 
     request(&platform.stage, "rotate-nats-operator-key").await;
     assert_eq!(turn(&platform).await, (1, "published".to_owned()));
@@ -113,7 +119,7 @@ async fn the_operators_key_is_replaced_once_the_server_was_restarted() {
     drop(nats);
     let nats = Nats::start_at(&platform, "nats-server", listen).await.unwrap();
     assert_eq!(turn(&platform).await, (2, "switched".to_owned()));
-    let new = issuers(accounts(&platform));
+    let new = issuers(&accounts(&platform));
     assert!(new.len() == 1 && new.is_disjoint(&old), "{new:?}");
     eventually("the old key is gone", async || {
         Ok(turn(&platform).await == (2, "stable".to_owned()))
@@ -126,5 +132,63 @@ async fn the_operators_key_is_replaced_once_the_server_was_restarted() {
     drop(nats);
     let nats = Nats::start_at(&platform, "nats-server", listen).await.unwrap();
     by_hand(&platform, "comp-b").await.connect(&nats, |nonce| nonce).await.unwrap();
-    assert_eq!(issuers(accounts(&platform)), new);
+    assert_eq!(issuers(&accounts(&platform)), new);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_event_is_lost_while_three_servers_restart_for_the_operators_key() {
+    let members = [(); 3].map(|()| Member::new().unwrap());
+    let url = members[0].url();
+    let flags = ["--user-seconds", "10", "--nats-url", &url, "--event-replicas", "3"];
+    let platform = Platform::new(&flags).await.unwrap();
+    let start = async |number: usize| {
+        let nats = Nats::start_member(&platform, &members, number).await.unwrap();
+        // The next one restarts when this one has all events, like a pod that is not ready before.
+        eventually("a healthy server", async || Ok(members[number].is_healthy().await))
+            .await
+            .unwrap();
+        nats
+    };
+    let mut servers = Vec::new();
+    for number in 0..3 {
+        servers.push(Nats::start_member(&platform, &members, number).await.unwrap());
+    }
+    assert_eq!(turn(&platform).await, (1, "stable".to_owned()));
+    let accounts = &platform.controller.accounts;
+    let authorities = platform.stage.authorities().await.unwrap();
+    eventually("a stream", async || Ok(accounts.ensure_events(&authorities).await.is_ok()))
+        .await
+        .unwrap();
+    let old = issuers(&accounts_of(&platform, "nats-2/accounts"));
+    let script = async {
+        request(&platform.stage, "rotate-nats-operator-key").await;
+        assert_eq!(turn(&platform).await, (1, "published".to_owned()));
+        let overlap = tokio::time::Instant::now() + Duration::from_secs(21);
+        tokio::time::sleep_until(overlap).await;
+        // The highest number first, as a StatefulSet does.
+        for number in [2, 1, 0] {
+            assert_eq!(turn(&platform).await, (1, "published".to_owned()), "before {number}");
+            drop(servers.remove(number));
+            servers.insert(number, start(number).await);
+        }
+        assert_eq!(turn(&platform).await, (2, "switched".to_owned()));
+        tokio::time::sleep(Duration::from_secs(21)).await;
+        eventually("the old key is gone", async || {
+            Ok(turn(&platform).await == (2, "stable".to_owned()))
+        })
+        .await
+        .unwrap();
+    };
+    let outcome = Box::pin(stored::run(&platform, &members, script)).await.unwrap();
+    println!("{outcome}");
+    assert_eq!((outcome.lost, outcome.doubled), (0, 0));
+    assert!(outcome.sent > 1000, "{outcome}");
+    eventually("every server has the accounts that the new key signed", async || {
+        let new: Vec<_> = (0..3)
+            .map(|number| issuers(&accounts_of(&platform, &format!("nats-{number}/accounts"))))
+            .collect();
+        Ok(new.iter().all(|one| one.len() == 1 && one.is_disjoint(&old) && *one == new[0]))
+    })
+    .await
+    .unwrap();
 }

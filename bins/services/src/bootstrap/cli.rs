@@ -31,7 +31,7 @@ pub enum Action {
     Serve(Box<Serve>),
     /// Print the password of an OpenSearch user, for an admin who may exec into this container
     Password(Password),
-    /// Restore an empty vault from a snapshot
+    /// Restore an empty vault from a snapshot of a vault with the same namespace and StatefulSet
     Restore(Restore),
     /// Run the vault, and empty its storage when the controller asks for it
     RunVault {
@@ -72,10 +72,19 @@ pub struct Restore {
     /// File of the wrapped key (default: the file next to the snapshot, with the ending .key)
     #[arg(long)]
     pub wrapped_key: Option<PathBuf>,
-    /// Namespace of the vault, the same as that of the snapshot
+    /// The vault and its cluster.
+    #[command(flatten)]
+    pub place: Place,
+}
+
+/// The vault and its cluster, shared by the controller and a restore.
+#[derive(Clone, Debug, clap::Args)]
+#[expect(clippy::exhaustive_structs, reason = "a command line, built field by field")]
+pub struct Place {
+    /// Namespace of the vault
     #[arg(long, env = "POD_NAMESPACE")]
     pub namespace: String,
-    /// StatefulSet of the vault, the same as that of the snapshot
+    /// StatefulSet of the vault
     #[arg(long, env = "TEC_STATEFUL_SET", default_value = "vault")]
     pub stateful_set: String,
     /// Socket of the vault
@@ -116,35 +125,9 @@ pub struct Serve {
     /// UID of this pod, so that its events are shown with it
     #[arg(long, env = "POD_UID")]
     pub pod_uid: Option<String>,
-    /// Namespace of this pod
-    #[arg(long, env = "POD_NAMESPACE")]
-    pub namespace: String,
-    /// StatefulSet of the vault
-    #[arg(long, env = "TEC_STATEFUL_SET", default_value = "vault")]
-    pub stateful_set: String,
-    /// Socket of the vault
-    #[arg(long, env = "TEC_VAULT_SOCKET", default_value = "/run/vault/vault.sock")]
-    pub vault_socket: PathBuf,
-    /// Directory of the wrapped key, on the vault's volume
-    #[arg(long, env = "TEC_VOLUME", default_value = "/vault/controller")]
-    pub volume: PathBuf,
-    /// Host and port of the API server
-    #[arg(long, env = "TEC_KUBERNETES", default_value = "kubernetes.default.svc:443")]
-    pub kubernetes: String,
-    /// CA of the API server, PEM
-    #[arg(
-        long,
-        env = "TEC_KUBERNETES_CA",
-        default_value = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
-    )]
-    pub kubernetes_ca: PathBuf,
-    /// Token for the API server
-    #[arg(
-        long,
-        env = "TEC_KUBERNETES_TOKEN",
-        default_value = "/var/run/secrets/kubernetes.io/serviceaccount/token"
-    )]
-    pub kubernetes_token: PathBuf,
+    /// The vault and its cluster.
+    #[command(flatten)]
+    pub place: Place,
     /// Token for the vault, with the audience of this platform
     #[arg(long, env = "TEC_TOKEN", default_value = "/var/run/secrets/tec/token")]
     pub token: PathBuf,
@@ -190,9 +173,6 @@ pub struct Serve {
     /// Maximum calls per minute of one service account; they may all come at the same time
     #[arg(long, env = "TEC_CALLS_PER_MINUTE", default_value = "120")]
     pub calls_per_minute: NonZeroU32,
-    /// Name of the Secret with the wrapping key
-    #[arg(long, env = "TEC_KEY_SECRET", default_value = "vault-aes")]
-    pub key_secret: String,
     /// Name of the Secret with the certificate and the authorities
     #[arg(long, env = "TEC_TLS_SECRET", default_value = "services-bootstrap-tls")]
     pub tls_secret: String,

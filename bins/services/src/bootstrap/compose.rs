@@ -20,7 +20,7 @@ use tec_support::{SystemClock, SystemEntropy};
 use tokio::sync::Mutex;
 
 use crate::bootstrap::accounts::Accounts;
-use crate::bootstrap::cli::{Restore, Seal, Serve};
+use crate::bootstrap::cli::{Place, Seal, Serve};
 use crate::bootstrap::controller::Controller;
 use crate::bootstrap::disk::Volume;
 use crate::bootstrap::health::Health;
@@ -44,30 +44,30 @@ pub fn controller(args: &Serve) -> anyhow::Result<Controller> {
     let ordinal = Ordinal::of_pod(&args.pod).with_context(|| {
         format!("invalid pod name {:?}: not that of a pod of a StatefulSet", args.pod)
     })?;
-    let vault = Http::new(Target::Unix(args.vault_socket.clone()), VAULT_DEADLINE);
+    let vault = Http::new(Target::Unix(args.place.vault_socket.clone()), VAULT_DEADLINE);
     let names = SecretNames {
-        namespace: args.namespace.clone(),
-        key: args.key_secret.clone(),
+        namespace: args.place.namespace.clone(),
+        key: args.place.key_secret.clone(),
         tls: args.tls_secret.clone(),
         authorities: args.ca_config_map.clone(),
         copies: args.component_namespaces.clone(),
         revocations: args.nats_revocations.clone(),
     };
-    let kubernetes = target(&args.kubernetes, &args.kubernetes_ca)?;
+    let kubernetes = target(&args.place.kubernetes, &args.place.kubernetes_ca)?;
     let kubernetes = Http::new(kubernetes, KUBERNETES_DEADLINE);
     let vault = Vault::new(vault);
-    let token = args.kubernetes_token.clone();
+    let token = args.place.kubernetes_token.clone();
     let cluster: Arc<dyn Cluster> = Arc::new(ApiServer::new(kubernetes, token, names));
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let certificate = Arc::new(Certificate::default());
     let standing = Arc::new(Standing::default());
     let platform = platform(args)?;
-    let disk: Arc<dyn Disk> = Arc::new(Volume::new(args.volume.clone()));
+    let disk: Arc<dyn Disk> = Arc::new(Volume::new(args.place.volume.clone()));
     Ok(Controller {
         pod: args.pod.clone(),
         pod_uid: args.pod_uid.clone(),
         ordinal,
-        sealing: Sealing::new(args.unseal, args.vault_socket.clone()),
+        sealing: Sealing::new(args.unseal, args.place.vault_socket.clone()),
         accounts: Accounts {
             vault: vault.clone(),
             cluster: Arc::clone(&cluster),
@@ -117,7 +117,7 @@ pub fn controller(args: &Serve) -> anyhow::Result<Controller> {
 
 /// Snapshots, if they are requested.
 fn snapshots(args: &Serve, disk: &Arc<dyn Disk>, clock: &Arc<dyn Clock>) -> Option<Snapshots> {
-    let vault = Http::new(Target::Unix(args.vault_socket.clone()), SNAPSHOT_DEADLINE);
+    let vault = Http::new(Target::Unix(args.place.vault_socket.clone()), SNAPSHOT_DEADLINE);
     Some(Snapshots {
         directory: args.snapshots.clone()?,
         vault: Vault::new(vault),
@@ -135,18 +135,18 @@ fn snapshots(args: &Serve, disk: &Arc<dyn Disk>, clock: &Arc<dyn Clock>) -> Opti
 ///
 /// # Errors
 /// The API server's CA cannot be read.
-pub fn cluster_of_restore(args: &Restore) -> anyhow::Result<ApiServer> {
-    let kubernetes = target(&args.kubernetes, &args.kubernetes_ca)?;
+pub fn cluster_of_restore(place: &Place) -> anyhow::Result<ApiServer> {
+    let kubernetes = target(&place.kubernetes, &place.kubernetes_ca)?;
     let names = SecretNames {
-        namespace: args.namespace.clone(),
-        key: args.key_secret.clone(),
+        namespace: place.namespace.clone(),
+        key: place.key_secret.clone(),
         tls: String::new(),
         authorities: String::new(),
         revocations: String::new(),
         copies: Vec::new(),
     };
     let kubernetes = Http::new(kubernetes, KUBERNETES_DEADLINE);
-    Ok(ApiServer::new(kubernetes, args.kubernetes_token.clone(), names))
+    Ok(ApiServer::new(kubernetes, place.kubernetes_token.clone(), names))
 }
 
 /// Excludes this pod, so every pod can have the same list: a pod gains nothing from asking itself.
@@ -162,10 +162,10 @@ fn platform(args: &Serve) -> anyhow::Result<Platform> {
         std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))
     });
     Ok(Platform {
-        namespace: args.namespace.clone(),
-        stateful_set: args.stateful_set.clone(),
+        namespace: args.place.namespace.clone(),
+        stateful_set: args.place.stateful_set.clone(),
         audience: args.audience.clone(),
-        kubernetes_host: host.unwrap_or_else(|| format!("https://{}", args.kubernetes)),
+        kubernetes_host: host.unwrap_or_else(|| format!("https://{}", args.place.kubernetes)),
         kubernetes_ca: authority.transpose()?,
         controller: args.controller.clone(),
         nats: args.nats.clone(),

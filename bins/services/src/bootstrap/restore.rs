@@ -29,15 +29,15 @@ const DEADLINE: Duration = Duration::from_mins(2);
 /// # Cancel safety
 /// Can be dropped at any await; the next call starts over.
 pub async fn run(args: &Args) -> anyhow::Result<()> {
-    let cluster: Arc<dyn Cluster> = Arc::new(compose::cluster_of_restore(args)?);
+    let cluster: Arc<dyn Cluster> = Arc::new(compose::cluster_of_restore(&args.place)?);
     let snapshot = &args.snapshot;
     whole(snapshot).await?;
     let file = args.wrapped_key.clone().unwrap_or_else(|| key_beside(snapshot));
     let wrapped =
         std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
-    let vault = Vault::new(Http::new(Target::Unix(args.vault_socket.clone()), DEADLINE));
-    let disk = Arc::new(Volume::new(args.volume.clone()));
-    let (namespace, stateful_set) = (args.namespace.clone(), args.stateful_set.clone());
+    let vault = Vault::new(Http::new(Target::Unix(args.place.vault_socket.clone()), DEADLINE));
+    let disk = Arc::new(Volume::new(args.place.volume.clone()));
+    let (namespace, stateful_set) = (args.place.namespace.clone(), args.place.stateful_set.clone());
     let mut plan = Restore::new(namespace, stateful_set, wrapped);
     let mut shell = RestoreShell::new(vault, cluster, disk, snapshot.clone());
     plan::run(&mut plan, Event::Start, &mut shell).await;

@@ -86,8 +86,13 @@ impl Subject {
 }
 
 #[derive(Deserialize)]
+struct Signatures {
+    batch_results: Vec<Signature>,
+}
+
+#[derive(Deserialize)]
 struct Signature {
-    signature: String,
+    signature: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -138,22 +143,25 @@ pub fn certify(role: &str, subject: &Subject, request: &SigningRequest) -> Reque
     Request::post(format!("{}/sign/{role}", MOUNTS.pki_intermediate), &body)
 }
 
-/// Signs with this version of a NATS key.
-pub fn sign(key: &str, version: u32, message: &[u8]) -> Request {
-    let body = json!({"input": STANDARD.encode(message), "key_version": version});
+/// Signs these messages with this version of a NATS key.
+pub fn sign(key: &str, version: u32, messages: &[Vec<u8>]) -> Request {
+    let inputs = messages.iter().map(|message| json!({"input": STANDARD.encode(message)}));
+    let body = json!({"batch_input": inputs.collect::<Vec<_>>(), "key_version": version});
     Request::post(format!("{}/sign/{key}", MOUNTS.transit), &body)
 }
 
-/// The signature.
+/// The signatures, in the order of the messages; `None` for one that is missing or malformed.
 ///
 /// # Errors
 /// [`AnswerError`].
-pub fn signature(answer: &Response) -> Result<Option<[u8; 64]>, AnswerError> {
-    let Signature { signature } = answer.data()?;
+pub fn signatures(answer: &Response) -> Result<Vec<Option<[u8; 64]>>, AnswerError> {
+    let Signatures { batch_results } = answer.data()?;
     // vault:v<version>:<base64>
-    let encoded = signature.rsplit(':').next().unwrap_or_default();
-    let bytes = STANDARD.decode(encoded).ok();
-    Ok(bytes.and_then(|bytes| bytes.try_into().ok()))
+    let bytes = |Signature { signature }: Signature| {
+        let encoded = signature.as_deref()?.rsplit(':').next()?;
+        STANDARD.decode(encoded).ok()?.try_into().ok()
+    };
+    Ok(batch_results.into_iter().map(bytes).collect())
 }
 
 /// Creates a NATS key, or reads the existing one.
@@ -245,11 +253,13 @@ mod tests {
     fn signatures_and_keys_have_their_exact_length() {
         let signed = |bytes: &[u8]| {
             let text = STANDARD.encode(bytes);
-            let body = format!(r#"{{"data":{{"signature":"vault:v1:{text}"}}}}"#);
-            signature(&answer(&body)).unwrap()
+            let signed = json!({"signature": format!("vault:v1:{text}")});
+            let results = json!([signed, {"error": "no"}]);
+            let body = json!({"data": {"batch_results": results}}).to_string();
+            signatures(&answer(&body)).unwrap()
         };
-        assert_eq!(signed(&[7; 64]), Some([7; 64]));
-        assert_eq!(signed(&[7; 63]), None);
+        assert_eq!(signed(&[7; 64]), [Some([7; 64]), None]);
+        assert_eq!(signed(&[7; 63]), [None, None]);
         let key = STANDARD.encode([9; 32]);
         let body = format!(
             r#"{{"data":{{"latest_version":2,"keys":{{"1":{{"public_key":"AA=="}},

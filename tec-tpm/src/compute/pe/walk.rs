@@ -239,8 +239,7 @@ impl Walk {
     }
 
     fn feed(&mut self, mut chunk: &[u8]) -> Result<(), PeError> {
-        if let Some(whole) = &mut self.whole {
-            whole.update(chunk);
+        if self.whole.is_some() {
             push_start(&mut self.start, chunk);
         }
         while !chunk.is_empty() {
@@ -267,15 +266,42 @@ impl Walk {
             self.hasher.update(&again);
         }
         match role {
-            Role::Hash => self.hasher.update(bytes),
-            Role::Skip => {}
-            Role::Certificates => self.certificates.extend_from_slice(bytes),
-            Role::Section(part) => {
-                self.hasher.update(bytes);
-                if let Some(part) = part.and_then(|position| self.parts.get_mut(position)) {
-                    part.take(bytes);
-                }
+            Role::Hash | Role::Section(None) => self.hash(bytes),
+            Role::Skip => self.hash_whole(bytes),
+            Role::Certificates => {
+                self.hash_whole(bytes);
+                self.certificates.extend_from_slice(bytes);
             }
+            Role::Section(Some(part)) => self.take_part(part, bytes),
+        }
+    }
+
+    fn take_part(&mut self, position: usize, bytes: &[u8]) {
+        let Some(part) = self.parts.get_mut(position) else {
+            return;
+        };
+        let (content, padding) = part.take(bytes);
+        match &mut part.hasher {
+            Some(hasher) => {
+                self.hasher.update_both(hasher, content);
+                self.hasher.update(padding);
+                self.hash_whole(bytes);
+            }
+            None => self.hash(bytes),
+        }
+    }
+
+    /// Adds bytes that count for Authenticode.
+    fn hash(&mut self, bytes: &[u8]) {
+        match &mut self.whole {
+            Some(whole) => self.hasher.update_both(whole, bytes),
+            None => self.hasher.update(bytes),
+        }
+    }
+
+    fn hash_whole(&mut self, bytes: &[u8]) {
+        if let Some(whole) = &mut self.whole {
+            whole.update(bytes);
         }
     }
 
@@ -384,16 +410,14 @@ impl Walk {
 }
 
 impl Part {
-    fn take(&mut self, bytes: &[u8]) {
+    /// Takes all but the digest; returns the content and the padding after it.
+    fn take<'b>(&mut self, bytes: &'b [u8]) -> (&'b [u8], &'b [u8]) {
         let room = usize::try_from(self.left).unwrap_or(usize::MAX);
-        let content = bytes.get(..room.min(bytes.len())).unwrap_or_default();
+        let (content, padding) = bytes.split_at(room.min(bytes.len()));
         self.left -= content.len() as u64;
         push_start(&mut self.start, content);
         if let Some(kept) = &mut self.kept {
             kept.extend_from_slice(content);
-        }
-        if let Some(hasher) = &mut self.hasher {
-            hasher.update(content);
         }
         if let Some(stream) = &mut self.stream
             && let Err(error) = stream.feed(content)
@@ -401,6 +425,7 @@ impl Part {
             self.stream = None;
             self.nested = Some(Arc::new(Err(error)));
         }
+        (content, padding)
     }
 
     fn finished(mut self) -> Self {

@@ -3,11 +3,11 @@
 use super::super::authenticode::{AuthenticodeError, Signature};
 use super::super::der::DerError;
 use super::super::platform::{PlatformState, SecureBoot};
-use super::super::shim::VendorKeys;
 use super::super::shim_error::ShimError;
 use super::super::siglist::SignatureListError;
 use super::super::signature::{SignatureContentError, SignedDigest};
 use super::super::unpredictable::Unpredictable;
+use super::super::vendor::VendorKeys;
 use super::super::x509::Certificate;
 use super::super::{grub_script, shim_variable, siglist, signature};
 use crate::guid::Guid;

@@ -1,6 +1,7 @@
 //! A namespace with the servers.
 
 use std::ffi::OsStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Api;
@@ -11,38 +12,24 @@ use tec_core::testing::sample;
 use tec_e2e::kube::{ControlPlane, Server};
 use tec_k8s::api::{AttestationKey, Machine, TrustedExecutionCluster};
 use tec_k8s::render::Component;
-use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 /// Deadline for changes by the operator or the kubelet to take effect.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 pub(crate) const CONFIG: &str = "/ignition-clevis-pin-trustee";
 
-static PLANE: OnceCell<ControlPlane> = OnceCell::const_new();
-
-/// One control plane for all tests; stopped with the process.
-async fn plane() -> &'static ControlPlane {
-    PLANE
-        .get_or_init(async || {
-            let plane = ControlPlane::start().await.unwrap();
-            plane.install_resources().await.unwrap();
-            plane
-        })
-        .await
-}
-
 pub(crate) struct World {
-    plane: &'static ControlPlane,
+    plane: Arc<ControlPlane>,
     namespace: String,
     pub(crate) http: reqwest::Client,
 }
 
 impl World {
     pub(crate) async fn new(word: &str) -> Self {
-        let plane = plane().await;
+        let plane = ControlPlane::shared().await.unwrap();
         Self {
-            plane,
             namespace: plane.namespace(word).await.unwrap(),
+            plane,
             http: reqwest::Client::builder().no_proxy().build().unwrap(),
         }
     }
@@ -75,7 +62,7 @@ impl World {
     }
 
     pub(crate) async fn server(&self, component: Component, flags: &[&OsStr]) -> Server {
-        Server::start(self.plane, component, &self.namespace, flags).await.unwrap()
+        Server::start(&self.plane, component, &self.namespace, flags).await.unwrap()
     }
 
     pub(crate) async fn machines(&self) -> Vec<Machine> {

@@ -38,8 +38,8 @@ fn assert_up(pod: &Pod) {
     assert!(!pod.vault.sealed && pod.vault.key.is_some());
     assert!(pod.vault.roots.is_empty(), "a root token is left");
     let digest = desired::root_digest(&pod.platform);
-    let (key, _, progress) = pod.secret.as_ref().unwrap();
-    assert_eq!(*progress, Progress::Configured(digest));
+    let secret = pod.secret.as_ref().unwrap();
+    assert_eq!(secret.progress, Progress::Configured(digest));
     for object in desired::root_objects(&pod.platform, "acc-1") {
         assert_eq!(pod.vault.objects.get(&object.look), Some(&object.want), "{}", object.name);
     }
@@ -49,7 +49,7 @@ fn assert_up(pod: &Pod) {
     let file = pod.file.as_ref().unwrap();
     let plain = pod.vault.key.as_ref().unwrap().as_bytes();
     assert!(!file.windows(plain.len()).any(|window| window == plain));
-    assert!(!file.windows(key.len()).any(|window| window == key));
+    assert!(!file.windows(secret.key.len()).any(|window| window == secret.key));
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn a_vault_that_was_sealed_on_purpose_stays_sealed_until_it_may_be_opened() {
 /// The wrapping key has changed, and only the new one opens the file.
 fn assert_rotated(pod: &Pod, old: &str) {
     assert_up(pod);
-    let (_, key_id, _) = pod.secret.as_ref().unwrap();
+    let key_id = &pod.secret.as_ref().unwrap().key_id;
     assert!(key_id != old && pod.before.is_none() && !pod.rotate);
     let file = String::from_utf8(pod.file.clone().unwrap()).unwrap();
     assert!(file.contains(key_id) && !file.contains(old));
@@ -107,7 +107,7 @@ fn assert_rotated(pod: &Pod, old: &str) {
 
 #[test]
 fn a_crash_at_each_step_of_a_rotation_leaves_a_key_that_opens_the_file() {
-    let old = up().secret.unwrap().1;
+    let old = up().secret.unwrap().key_id;
     let begin = || {
         let mut pod = up();
         pod.vault.sealed = true;
@@ -127,7 +127,7 @@ fn a_follower_wraps_again_or_asks_its_peer_after_a_rotation() {
     follower.vault.sealed = true;
     follower.file = first.file.clone();
     follower.platform.peers = Peers::Raft;
-    let old = first.secret.clone().unwrap().1;
+    let old = first.secret.clone().unwrap().key_id;
     first.rotate = true;
     healthy(&mut first);
 
@@ -143,13 +143,13 @@ fn a_follower_wraps_again_or_asks_its_peer_after_a_rotation() {
     let before = first.secret.clone().unwrap();
     healthy(&mut first);
     follower.secret = first.secret.clone();
-    follower.before = Some((before.0, before.1));
+    follower.before = Some((before.key, before.key_id));
     follower.peer = None;
     follower.vault.sealed = true;
     healthy(&mut follower);
     assert_eq!(follower.end, Some(Ok(Outcome::Up)));
     let file = String::from_utf8(follower.file.unwrap()).unwrap();
-    assert!(file.contains(&first.secret.unwrap().1) && !file.contains(&old));
+    assert!(file.contains(&first.secret.unwrap().key_id) && !file.contains(&old));
     assert!(follower.before.is_some(), "only the first pod forgets");
 }
 
@@ -173,7 +173,7 @@ fn the_wrapping_key_before_stays_until_every_pod_has_wrapped_anew() {
     }
 
     follower.secret = first.secret.clone();
-    follower.before = Some((before.0, before.1));
+    follower.before = Some((before.key, before.key_id));
     healthy(&mut follower);
     first.peer = follower.file.clone();
     healthy(&mut first);
@@ -245,8 +245,8 @@ fn a_first_pod_that_lost_volume_and_secret_initializes_nothing_although_no_peer_
 fn with_old_secret() -> Pod {
     let mut pod = up();
     pod.vault.sealed = true;
-    if let Some((_, _, progress)) = &mut pod.secret {
-        *progress = Progress::InitIntent;
+    if let Some(secret) = &mut pod.secret {
+        secret.progress = Progress::InitIntent;
     }
     pod
 }
@@ -277,7 +277,7 @@ fn a_vault_in_use_is_not_emptied_although_an_old_secret_says_that_it_is_empty() 
 fn a_vault_that_somebody_opened_is_not_emptied() {
     let mut pod = with_old_secret();
     pod.file = None;
-    pod.intent = pod.secret.as_ref().map(|secret| secret.1.clone().into_bytes());
+    pod.intent = pod.secret.as_ref().map(|secret| secret.key_id.clone().into_bytes());
     pod.vault.sealed = false;
     healthy(&mut pod);
     assert_eq!(pod.end, Some(Err(Fatal::KeyFileMissing)));

@@ -2,11 +2,11 @@ use proptest::prelude::any;
 use proptest::proptest;
 use serde_json::json;
 
+use super::super::Progress;
 use super::super::keyring::{Nonces, Opened};
 use super::super::restore::{Effect, Event, Restore, RestoreError};
-use super::super::{AesSecret, Progress, Rotation, Wish};
 use super::fake::FakeVault;
-use super::world::platform;
+use super::world::{Stored, platform};
 use super::{LIMIT, up};
 use crate::secret::{SecretArray, SecretBytes};
 use crate::testing::{Mishap, World, crash_everywhere, run_plan, seeded_mishaps};
@@ -20,7 +20,7 @@ struct Target {
     vault: FakeVault,
     snapshot: FakeVault,
     wrapped: Vec<u8>,
-    secret: Option<([u8; 32], String, Progress)>,
+    secret: Option<Stored>,
     file: Option<Vec<u8>>,
     note: Option<String>,
     resets: u32,
@@ -62,12 +62,7 @@ impl World for Target {
         Some(match effect {
             Effect::ReadFile => Event::File(self.file.clone()),
             Effect::ReadNote => Event::File(self.note.clone().map(String::into_bytes)),
-            Effect::ReadSecret => {
-                Event::Secret(self.secret.clone().map(|(key, key_id, progress)| {
-                    let (key, rotation) = (SecretArray::new(key), Rotation::None);
-                    AesSecret { key, key_id, progress, rotation, vault_key: Wish::None }
-                }))
-            }
+            Effect::ReadSecret => Event::Secret(self.secret.as_ref().map(Stored::read)),
             Effect::Call(request) => Event::Answered(self.vault.answer(&request)),
             Effect::WriteNote(note) => {
                 self.note = Some(note);
@@ -77,13 +72,11 @@ impl World for Target {
                 let snapshot = self.snapshot.clone();
                 Event::Answered(self.vault.take(&request, snapshot))
             }
-            Effect::Advance { from, to } => match &mut self.secret {
-                Some((_, _, progress)) if *progress == from => {
-                    *progress = to;
-                    Event::Done
-                }
-                _ => Event::Failed,
-            },
+            Effect::Advance { from, to } => {
+                let secret = self.secret.as_mut();
+                let is_done = secret.is_some_and(|secret| secret.advance(&from, to));
+                if is_done { Event::Done } else { Event::Failed }
+            }
             Effect::WriteFile(bytes) => {
                 self.file = Some(bytes);
                 Event::Done
@@ -128,7 +121,7 @@ fn assert_restored(target: &Target) {
     assert!(!target.vault.sealed && target.vault.key == target.snapshot.key);
     assert!(target.vault.objects.contains_key(KEPT));
     assert_eq!(target.file.as_ref(), Some(&target.wrapped));
-    assert_eq!(target.secret.as_ref().unwrap().2, Progress::KeyStored);
+    assert_eq!(target.secret.as_ref().unwrap().progress, Progress::KeyStored);
     assert_eq!(target.note, None, "the volume allows a reset");
     assert_eq!(target.vault.inits, target.resets + 1);
 }
@@ -197,9 +190,7 @@ fn a_snapshot_of_another_vault_leaves_the_vault_empty() {
 
 /// The file while another key replaces that of the vault.
 fn with_next(target: &Target, next: &str) -> Vec<u8> {
-    let (key, key_id, progress) = target.secret.clone().unwrap();
-    let (key, rotation) = (SecretArray::new(key), Rotation::None);
-    let secret = AesSecret { key, key_id, progress, rotation, vault_key: Wish::None };
+    let secret = target.secret.as_ref().unwrap().read();
     let keys = Opened::of(&target.wrapped, &platform(), Some(&secret)).keyring().unwrap();
     let keys = keys.then(&keys.first, Some(SecretBytes::new(next.as_bytes().to_vec())));
     let mut nonces = Nonces::new(SecretArray::new([7; 32]));
@@ -229,11 +220,11 @@ fn without_the_secret_that_wrapped_the_key_the_vault_is_not_touched() {
         target.end.unwrap().unwrap_err()
     };
     assert_eq!(refused(|target| target.secret = None), RestoreError::SecretMissing);
-    let other = refused(|target| target.secret.as_mut().unwrap().0 = [9; 32]);
+    let other = refused(|target| target.secret.as_mut().unwrap().key = [9; 32]);
     assert_eq!(other, RestoreError::KeyBroken);
-    let renamed = refused(|target| target.secret.as_mut().unwrap().1 = "k2".to_owned());
+    let renamed = refused(|target| target.secret.as_mut().unwrap().key_id = "k2".to_owned());
     assert_eq!(renamed, RestoreError::KeyBroken);
     assert_eq!(refused(|target| target.wrapped = b"{}".to_vec()), RestoreError::KeyBroken);
-    let fresh = refused(|target| target.secret.as_mut().unwrap().2 = Progress::Created);
+    let fresh = refused(|target| target.secret.as_mut().unwrap().progress = Progress::Created);
     assert_eq!(fresh, RestoreError::NeverSetUp);
 }

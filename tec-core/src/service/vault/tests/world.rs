@@ -32,6 +32,36 @@ pub(super) fn platform() -> Platform {
     }
 }
 
+/// The Secret with the wrapping key.
+#[derive(Clone, Debug)]
+pub(super) struct Stored {
+    pub(super) key: [u8; 32],
+    pub(super) key_id: String,
+    pub(super) progress: Progress,
+}
+
+impl Stored {
+    /// What a process reads while nothing is requested.
+    pub(super) fn read(&self) -> AesSecret {
+        AesSecret {
+            key: SecretArray::new(self.key),
+            key_id: self.key_id.clone(),
+            progress: self.progress.clone(),
+            rotation: Rotation::None,
+            vault_key: Wish::None,
+        }
+    }
+
+    /// Whether the progress was `from`, and is `to` now.
+    pub(super) fn advance(&mut self, from: &Progress, to: Progress) -> bool {
+        let is_expected = self.progress == *from;
+        if is_expected {
+            self.progress = to;
+        }
+        is_expected
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Pod {
     pub(super) vault: FakeVault,
@@ -39,7 +69,7 @@ pub(super) struct Pod {
     pub(super) ordinal: Ordinal,
     pub(super) root_part: RootPart,
     pub(super) sealed: Sealed,
-    pub(super) secret: Option<([u8; 32], String, Progress)>,
+    pub(super) secret: Option<Stored>,
     pub(super) file: Option<Vec<u8>>,
     /// Someone requested another wrapping key.
     pub(super) rotate: bool,
@@ -99,9 +129,6 @@ impl World for Pod {
         Some(match effect {
             Effect::Call(request) => Event::Answered(self.vault.answer(&request)),
             Effect::ReadSecret => Event::Secret(self.secret.as_ref().map(|secret| AesSecret {
-                key: SecretArray::new(secret.0),
-                key_id: secret.1.clone(),
-                progress: secret.2.clone(),
                 vault_key: self.rekey,
                 rotation: match &self.before {
                     Some((key, key_id)) => {
@@ -110,18 +137,19 @@ impl World for Pod {
                     None if self.rotate => Rotation::Wanted,
                     None => Rotation::None,
                 },
+                ..secret.read()
             })),
             Effect::Rotate { from, key, key_id } => match &mut self.secret {
-                Some((now, now_id, _)) if *now_id == from => {
-                    self.before = Some((*now, std::mem::replace(now_id, key_id)));
-                    *now = *key.expose("fake");
+                Some(now) if now.key_id == from => {
+                    self.before = Some((now.key, std::mem::replace(&mut now.key_id, key_id)));
+                    now.key = *key.expose("fake");
                     self.rotate = false;
                     Event::Done
                 }
                 _ => Event::Failed,
             },
             Effect::Forget { key_id } => {
-                let now = self.secret.as_ref().map(|secret| &secret.1);
+                let now = self.secret.as_ref().map(|secret| &secret.key_id);
                 assert_eq!(now, Some(&key_id));
                 self.before = None;
                 Event::Done
@@ -132,16 +160,15 @@ impl World for Pod {
             }
             Effect::CreateSecret { key, key_id } => {
                 let key = *key.expose("fake");
-                self.secret.get_or_insert((key, key_id, Progress::Created));
+                let progress = Progress::Created;
+                self.secret.get_or_insert(Stored { key, key_id, progress });
                 Event::Done
             }
-            Effect::Advance { from, to } => match &mut self.secret {
-                Some((_, _, progress)) if *progress == from => {
-                    *progress = to;
-                    Event::Done
-                }
-                _ => Event::Failed,
-            },
+            Effect::Advance { from, to } => {
+                let secret = self.secret.as_mut();
+                let is_done = secret.is_some_and(|secret| secret.advance(&from, to));
+                if is_done { Event::Done } else { Event::Failed }
+            }
             Effect::ReadFile => Event::File(self.file.clone()),
             Effect::ReadAuthorities => Event::Authorities(self.published.then(|| "PEM".to_owned())),
             Effect::WriteIntent { key_id } => {

@@ -1,8 +1,31 @@
 use super::super::super::hash::Banks;
+use super::super::super::platform::PlatformError;
 use super::super::super::sbat::SbatRevocation;
 use super::super::super::signature::SignatureError;
 use super::super::super::unpredictable::Unpredictable;
 use super::*;
+
+#[test]
+fn keys_that_updates_add_are_measured_and_allow_what_they_signed() {
+    let keys = keys();
+    let vendor = vendor_keys(&keys.vendor.0, &[]);
+    let shim = signed(&shim(&vendor, "16.1"), &[&keys.owner.1]);
+    let image = chain("2.12").with("EFI/BOOT/BOOTX64.EFI", shim);
+    let machine = platform(SecureBoot::On);
+    assert!(matches!(refusal(&image, &machine).1, AuthorityError::Refused));
+    let old = siglist::one(siglist::X509, OWNER, &keys.firmware.0);
+    let new = siglist::one(siglist::X509, OWNER, &keys.owner.0);
+    let updated = machine.clone().with_db_update(&new).unwrap().with_kek_update(&new).unwrap();
+    let prediction = predict(&image, &updated).unwrap();
+    let events: Vec<_> = prediction.of_register(PcrIndex::SECURE_BOOT).collect();
+    assert_eq!(events[2].digest, variable("KEK", Guid::GLOBAL, &new));
+    let both = [old, new].concat();
+    assert_eq!(events[3].digest, variable("db", Guid::SECURITY_DATABASE, &both));
+    assert!(matches!(
+        machine.with_kek_update(b"x"),
+        Err(PlatformError::Update { variable: "KEK", .. })
+    ));
+}
 
 #[test]
 fn each_verifier_measures_the_key_that_it_found() {

@@ -1,6 +1,6 @@
-use super::super::super::ShimError;
 use super::super::super::prediction::Register;
 use super::super::super::shim::Shim;
+use super::super::super::{RunningShim, RunningShimError, ShimError};
 use super::*;
 
 #[test]
@@ -32,6 +32,46 @@ fn owner_keys_are_asked_after_the_vendor_and_measured_with_it() {
     let writable = platform.with_variable("MokList", Guid::SHIM, 7, list);
     let (_, error) = refusal(&image, &writable);
     assert!(matches!(error, AuthorityError::Refused));
+}
+
+/// The running shim, and a machine as it shows itself: both of another vendor than the next shim.
+fn updated() -> (RunningShim, PlatformState, Vec<u8>) {
+    let old_vendor = Signer::under_ca("old vendor").0;
+    let list = siglist::one(siglist::X509, OWNER, &keys().owner.0);
+    let mut mirror = siglist::one(siglist::X509, Guid::SHIM, &old_vendor);
+    mirror.extend(&list);
+    let old = shim(&vendor_keys(&old_vendor, b""), "15.8").build();
+    (RunningShim::read(old.as_slice()).unwrap(), platform_with_mirror(&mirror), list)
+}
+
+#[test]
+fn owner_keys_follow_an_update_of_shim() {
+    let keys = keys();
+    let image = chain("2.12")
+        .with("EFI/BOOT/grubx64.efi", signed(&grub("2.12", "grub.debian"), &[&keys.owner.1]));
+    let (old, machine, list) = updated();
+    assert!(matches!(
+        predict(&image, &machine),
+        Err(PredictError::Shim { source: ShimError::ForeignMirror, .. })
+    ));
+    let prediction = predict(&image, &machine.with_running_shim(old)).unwrap();
+    let whole = platform(SecureBoot::On).with_variable("MokList", Guid::SHIM, NV_BS, list);
+    assert_eq!(prediction.expected(), predict(&image, &whole).unwrap().expected());
+}
+
+#[test]
+fn mirrors_that_the_running_shim_did_not_write_are_refused() {
+    let (_, machine, _) = updated();
+    let other = shim(&vendor_keys(&keys().vendor.0, &[]), "15.8").build();
+    let machine = machine.with_running_shim(RunningShim::read(other.as_slice()).unwrap());
+    assert!(matches!(
+        predict(&chain("2.12"), &machine),
+        Err(PredictError::Shim { source: ShimError::ForeignMirror, .. })
+    ));
+    assert!(matches!(
+        RunningShim::read(kernel("6.12").build().as_slice()),
+        Err(RunningShimError::Keys(ShimError::NoVendorKeys))
+    ));
 }
 
 fn platform_with_mirror(mok: &[u8]) -> PlatformState {

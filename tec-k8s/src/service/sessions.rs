@@ -1,0 +1,105 @@
+//! Logins of components, kept for a short time: a component asks for its credentials and at once for a
+//! signature, and a login costs the vault as much as the answer.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tec_core::digest::Sha256Digest;
+use tec_core::secret::SecretBytes;
+use tec_core::time::Timestamp;
+
+/// How long a login is kept, in seconds. An API server itself keeps a token's review for 10 s, so a removed
+/// account is known half as long again; a certificate that it obtained before is valid for hours.
+const SECONDS: i64 = 5;
+/// Maximum number of logins that are kept; beyond it, callers log in each time.
+const MOST: usize = 1024;
+
+/// The logins, by the digest of the token that the vault accepted.
+#[derive(Debug)]
+pub(super) struct Sessions<T>(Mutex<HashMap<Sha256Digest, (Arc<T>, Timestamp)>>);
+
+impl<T> Default for Sessions<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<T> Sessions<T> {
+    /// The login with exactly this token, if it is recent.
+    pub(super) fn seen(&self, token: &SecretBytes, now: Timestamp) -> Option<Arc<T>> {
+        let sessions = self.sessions();
+        let (login, at) = sessions.get(&key(token))?;
+        is_recent(*at, now).then(|| Arc::clone(login))
+    }
+
+    pub(super) fn see(&self, token: &SecretBytes, login: Arc<T>, now: Timestamp) {
+        let mut sessions = self.sessions();
+        if sessions.len() >= MOST {
+            sessions.retain(|_, (_, at)| is_recent(*at, now));
+        }
+        if sessions.len() < MOST {
+            sessions.insert(key(token), (login, now));
+        }
+    }
+
+    /// The next call with this token logs in again.
+    pub(super) fn forget(&self, token: &SecretBytes) {
+        self.sessions().remove(&key(token));
+    }
+
+    fn sessions(&self) -> MutexGuard<'_, HashMap<Sha256Digest, (Arc<T>, Timestamp)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn key(token: &SecretBytes) -> Sha256Digest {
+    Sha256Digest::of(token.expose("to find its login"))
+}
+
+/// A clock that goes backwards extends nothing.
+fn is_recent(at: Timestamp, now: Timestamp) -> bool {
+    let age = now.unix_seconds().checked_sub(at.unix_seconds());
+    age.is_some_and(|age| (0..SECONDS).contains(&age))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_unix_seconds(1_700_000_000 + seconds)
+    }
+
+    fn token(text: &str) -> SecretBytes {
+        SecretBytes::new(text.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn a_login_is_kept_for_five_seconds_for_its_own_token_only() {
+        let sessions = Sessions::default();
+        let (one, other) = (token("one"), token("other"));
+        assert_eq!(sessions.seen(&one, at(0)), None);
+        sessions.see(&one, Arc::new("one"), at(0));
+        assert_eq!(sessions.seen(&one, at(4)).as_deref(), Some(&"one"));
+        assert_eq!(sessions.seen(&one, at(5)), None);
+        assert_eq!(sessions.seen(&one, at(-1)), None, "the clock went backwards");
+        assert_eq!(sessions.seen(&other, at(0)), None);
+        sessions.forget(&other);
+        assert!(sessions.seen(&one, at(0)).is_some());
+        sessions.forget(&one);
+        assert_eq!(sessions.seen(&one, at(0)), None);
+    }
+
+    #[test]
+    fn the_number_of_kept_logins_is_limited_and_old_ones_make_room() {
+        let sessions = Sessions::default();
+        let of = |number: usize| token(&number.to_string());
+        for number in 0..=MOST {
+            sessions.see(&of(number), Arc::new(number), at(0));
+        }
+        assert!(sessions.seen(&of(MOST - 1), at(0)).is_some());
+        assert_eq!(sessions.seen(&of(MOST), at(0)), None, "there is no room");
+        sessions.see(&of(MOST), Arc::new(MOST), at(5));
+        assert!(sessions.seen(&of(MOST), at(5)).is_some());
+    }
+}
