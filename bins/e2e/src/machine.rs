@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::fs::File;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use anyhow::{Context as _, bail, ensure};
 use serde_json::Value;
 use tec_core::id::MachineId;
 use tec_core::ignition::PinConfig;
+use tec_core::secret::SecretBytes;
 use tec_tpm::testing::Swtpm;
 use tec_tpm::tss::Tpm;
 
@@ -194,6 +196,68 @@ impl Machine {
         let code = console.get(start..).unwrap_or_default();
         let code = code.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '-').collect();
         Ok(Err(Refusal { code, console }))
+    }
+
+    /// `node-agent key rotate` for the volume.
+    pub fn key_rotate(&self) -> Command {
+        let mut command = self.command(&self.node_agent.to_string_lossy());
+        command.args(["key", "rotate"]).arg(self.disk());
+        command
+    }
+
+    /// The passphrases that Clevis obtains for its key slots and that open them, as at a boot.
+    ///
+    /// # Errors
+    /// A program cannot be run, or the header cannot be read.
+    pub fn passphrases(&self) -> anyhow::Result<Vec<SecretBytes>> {
+        let mut found = Vec::new();
+        for token in self.volume_parts()?.1 {
+            for slot in token["keyslots"].as_array().into_iter().flatten() {
+                let slot = slot.as_str().context("a key slot has no number")?;
+                let mut clevis = self.command("clevis");
+                clevis.args(["luks", "pass", "-s", slot, "-d"]).arg(self.disk());
+                // Not through the transcript, which would keep it.
+                let output = clevis.stdin(Stdio::null()).output().context("cannot run clevis")?;
+                let passphrase = SecretBytes::new(output.stdout);
+                if output.status.success() && self.opens_with(&passphrase)? {
+                    found.push(passphrase);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Whether a passphrase opens any key slot of the volume.
+    ///
+    /// # Errors
+    /// cryptsetup cannot be run.
+    pub fn opens_with(&self, passphrase: &SecretBytes) -> anyhow::Result<bool> {
+        let mut cryptsetup = self.command("cryptsetup");
+        cryptsetup.args(["open", "--test-passphrase", "--batch-mode", "--key-file", "-"]);
+        let mut child = cryptsetup
+            .arg(self.disk())
+            .stdin(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("cannot run cryptsetup")?;
+        let mut pipe = child.stdin.take().context("no pipe to cryptsetup")?;
+        pipe.write_all(passphrase.expose("try it"))?;
+        drop(pipe);
+        Ok(child.wait()?.success())
+    }
+
+    /// The numbers of the volume's key slots, and its tokens.
+    ///
+    /// # Errors
+    /// The header cannot be read.
+    pub fn volume_parts(&self) -> anyhow::Result<(Vec<String>, Vec<Value>)> {
+        let mut dump = self.command("cryptsetup");
+        let printed =
+            self.logs.must(dump.args(["luksDump", "--dump-json-metadata"]).arg(self.disk()))?;
+        let metadata: Value = serde_json::from_str(&printed)?;
+        let slots = metadata["keyslots"].as_object().context("no key slots in the header")?;
+        let tokens = metadata["tokens"].as_object().context("no tokens in the header")?;
+        Ok((slots.keys().cloned().collect(), tokens.values().cloned().collect()))
     }
 
     /// Flips one byte in the middle of the kernel.

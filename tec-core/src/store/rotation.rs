@@ -137,13 +137,15 @@ fn unsealed(
     sealed.map(|sealed| seal.unseal_secret(path, &sealed)).transpose()
 }
 
+/// A machine whose disk key is being rotated. The condition is that of the index `secret_rotating`.
+pub(super) const ROTATING: &str = "SELECT substr(path, 9, 36) FROM secret \
+    WHERE substr(path, 45) IN ('/pending', '/previous') LIMIT 1";
+
 /// Refuses while the disk key of any machine is being rotated: a copy of the store without the pending and
 /// previous keys could lose the only one that opens a disk.
 pub(super) fn settled(db: &Connection) -> Result<(), Failure> {
-    let sql = "SELECT substr(path, 9, 36) FROM secret WHERE path LIKE 'default/%/pending' \
-               OR path LIKE 'default/%/previous' LIMIT 1";
     let found: Option<String> =
-        db.prepare_cached(sql)?.query_row((), |row| row.get(0)).optional()?;
+        db.prepare_cached(ROTATING)?.query_row((), |row| row.get(0)).optional()?;
     match found {
         None => Ok(()),
         Some(machine) => Err(Failure::RotationUnderWay { machine }),

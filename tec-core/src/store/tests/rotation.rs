@@ -126,6 +126,15 @@ async fn nothing_is_exported_while_a_rotation_is_under_way() {
 }
 
 #[tokio::test]
+async fn rotations_are_found_by_an_index_of_their_own() {
+    let place = Place::new();
+    drop(place.open());
+    let plan = format!("EXPLAIN QUERY PLAN {}", crate::store::rotation::ROTATING);
+    let plan: String = place.raw().query_row(&plan, (), |row| row.get("detail")).unwrap();
+    assert!(plan.contains("secret_rotating"), "{plan}");
+}
+
+#[tokio::test]
 async fn a_machine_takes_the_keys_of_its_rotation_with_it() {
     for staged in [None, Some(Confirmation::Staged)] {
         let place = Place::new();
