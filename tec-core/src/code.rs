@@ -217,7 +217,7 @@ codes! {
     RotationUnderWay = "TEC-K410", 409, "the disk key of a machine is being rotated",
         "A new disk key waits until the machine has a key slot for it, or the old one until its slot is \
          removed. A migration or a backup in the meantime could lose the only key that opens the disk.",
-        "Run `node-agent key rotate` on the machine, or boot it, and try again. If the machine no longer \
+        "Run `node-agent key rotate` on the machine, and try again. If the machine no longer \
          exists, remove it with `tec machine remove <machine>`.";
     MachineQuarantined = "TEC-A423", 401, "the machine is quarantined",
         "An admin quarantined this machine: it may attest, but gets no disk key until it is released. Its \

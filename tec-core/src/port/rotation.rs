@@ -25,6 +25,7 @@ pub enum BeginOutcome {
 /// line; a call that changes nothing writes no line. The keys themselves are read through
 /// [`SecretStore`](super::SecretStore), under the paths of
 /// [`ResourcePath::disk_key_of`](crate::id::ResourcePath::disk_key_of). *Implemented by* the embedded store.
+/// *Conformance suite*: [`testing::disk_keys`](crate::testing::disk_keys).
 #[async_trait]
 pub trait DiskKeys: fmt::Debug + Send + Sync {
     /// The keys that are kept for a machine; `None` if it has no disk key.
