@@ -1,6 +1,6 @@
 //! Disk keys, for `tec key`.
 
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use tec_support::diskkey::DiskKeys;
 
 use crate::args::Consent;
@@ -14,12 +14,13 @@ pub(crate) enum KeyCommand {
 }
 
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("which").required(true))]
 pub(crate) struct RotateArgs {
     /// ID or name of the machine, or the first digits of its ID.
-    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    #[arg(group = "which")]
     pub(crate) machine: Option<String>,
     /// All machines in service, in the order of their IDs.
-    #[arg(long)]
+    #[arg(long, group = "which")]
     pub(crate) all: bool,
     /// Largest number of rotations under way at a time, with --all; repeat the command to continue.
     #[arg(long, value_name = "COUNT", default_value_t = 50, requires = "all")]

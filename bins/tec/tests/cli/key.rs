@@ -76,6 +76,23 @@ fn a_fleet_is_rotated_a_few_machines_at_a_time() {
 }
 
 #[test]
+fn no_backup_is_made_while_a_key_is_rotated() {
+    let directory = directory();
+    let state = directory.path().join("state");
+    let [key, file] = ["backup.key", "backup"].map(|name| directory.path().join(name));
+    let base = ["--state-dir", str(&state)];
+    let run = |more: &[&str]| json(&[&base[..], more].concat());
+    let recipient = run(&["backup", "key", str(&key)])["recipient"].as_str().unwrap().to_owned();
+    let backup = ["backup", "create", "--recipient", &recipient, str(&file)];
+    run(&["key", "rotate", &sample::machine_id(1).to_string()]);
+    refused(&[&base[..], &backup].concat(), 1, "TEC-K410");
+    assert!(!file.exists());
+    run(&["machine", "remove", &sample::machine_id(1).to_string(), "--yes"]);
+    run(&backup);
+    assert!(file.exists());
+}
+
+#[test]
 fn a_machine_without_a_key_and_a_cluster_are_refused() {
     let directory = directory();
     let state = directory.path().join("state");
