@@ -112,10 +112,7 @@ async fn run(cli: Cli) -> Result<u8, Report> {
                 .map_err(unnamed)
         }
         Command::Key(KeyCommand::Rotate(arguments)) => {
-            let rotated = rotate::rotate(&cli.flags, &arguments, &entropy).await;
-            rotated
-                .and_then(|rotated| stream::write_line(&rotated.render(arguments.output)))
-                .map_err(unnamed)
+            rotate::run(&cli.flags, &arguments, &entropy).await.map_err(unnamed)
         }
         Command::NextBoot(arguments) => {
             let next = next_boot::next_boot(&cli.flags, &arguments).map_err(unnamed)?;

@@ -35,6 +35,7 @@ use crate::output::Output;
 use crate::rebind::{bound_token, parsed, proven_passphrase};
 use crate::recovery::remove_unfinished;
 use crate::settings::Flags;
+use crate::stream;
 use crate::tpm::NodeTpm;
 
 /// Most steps for one disk, and most answers of the server, in one run: a rotation has four.
@@ -99,6 +100,19 @@ trait Broker: fmt::Debug + Send + Sync {
 
     /// Confirms a step. Returns what it keeps afterwards.
     async fn confirm(&self, report: &Report) -> Result<Kept, Failure>;
+}
+
+/// Runs `key rotate`, and prints the outcome.
+///
+/// # Errors
+/// As [`rotate`], or stdout cannot be written.
+pub async fn run(
+    flags: &Flags,
+    args: &RotateArgs,
+    entropy: &Arc<dyn Entropy>,
+) -> Result<(), Failure> {
+    let rotated = rotate(flags, args, entropy).await?;
+    stream::write_line(&rotated.render(args.output))
 }
 
 /// Replaces the key of all disks of this machine, if the server has a new one.
