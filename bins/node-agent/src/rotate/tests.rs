@@ -1,4 +1,4 @@
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 
 use tec_core::luks::LuksResource;
 use tec_core::rotation::Confirmed;
@@ -50,7 +50,7 @@ impl FakeBroker {
 
     /// The answer of a call that was carried out, unless it is lost.
     fn answer<T>(&self, answer: T) -> Result<T, Failure> {
-        let mut left = self.life.lock().unwrap();
+        let mut left = self.life.lock().unwrap_or_else(PoisonError::into_inner);
         if *left == Some(0) {
             return Err(Failure::Rotation { reason: "the answer was lost" });
         }
