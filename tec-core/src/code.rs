@@ -589,13 +589,18 @@ codes! {
     VaultSnapshotForeign = "TEC-V531", 409, "the wrapped key does not open the vault's snapshot",
         "Snapshot and wrapped key belong to different vaults, or the vault's own key was replaced between \
          them. The vault is empty again.",
-        "Use the wrapped key that was written together with the snapshot: it has the same name, with the \
-         ending `.key`.";
+        "Use the wrapped key that was written with the snapshot: the same name, with the ending `.key`.";
     VaultNotEmpty = "TEC-V532", 409, "a snapshot is restored into an empty vault only",
         "The vault is initialized, its volume has a wrapped key, its seal is not Shamir, or the Secret does \
          not come from a backup. Nothing was changed.",
         "Create the Secret with the wrapping key from the backup before you install the chart, so that the \
          vault stays empty. To replace a vault that is in use, delete its volume and its Secret first.";
+    VaultSnapshotExists = "TEC-V533", 409, "another snapshot has this name",
+        "The directory has a file with this name and another content. Nothing was changed.",
+        "Compare both with `services-bootstrap snapshots sums`. To replace the file, remove it first.";
+    VaultSnapshotNotCopied = "TEC-V534", 503, "the file of a snapshot was not copied",
+        "It does not exist, another copy is running, or it needs more than half of the free space.",
+        "The cause follows the message: check the name with `snapshots list`, free space, and copy it again.";
 }
 
 #[cfg(test)]

@@ -337,7 +337,6 @@ impl ControlPlane {
     }
 }
 
-/// Directory of the programs built by `cargo xtask tools`.
 /// Removes a directory when this process is gone, however it ends: nothing drops what is static.
 fn remove_at_exit(directory: &Path) -> anyhow::Result<Child> {
     let script = r#"read -r _; sleep 1; rm -rf "$1""#;
@@ -346,6 +345,7 @@ fn remove_at_exit(directory: &Path) -> anyhow::Result<Child> {
     Ok(remover.spawn()?)
 }
 
+/// Directory of the programs built by `cargo xtask tools`.
 fn programs() -> anyhow::Result<PathBuf> {
     let variable = |name| std::env::var_os(name).map(PathBuf::from);
     let cache = variable("TEC_CACHE")

@@ -28,6 +28,8 @@ pub struct Bao {
     joins: Vec<SocketAddr>,
     /// Another program than the one in the cache.
     program: Option<PathBuf>,
+    /// Directory of the certificate of its TCP listener, as in the chart with several pods.
+    tls: Option<PathBuf>,
     process: Option<Guarded>,
 }
 
@@ -74,8 +76,8 @@ impl Bao {
         Self::node(dir, "bao", &[], seal)
     }
 
-    /// One of several vaults that share their storage; those that it joins must already exist, and it runs the
-    /// same program.
+    /// One of several vaults that share their storage; those that it joins must already exist. It runs the same
+    /// program, and has the same certificate.
     ///
     /// # Errors
     /// Files cannot be written.
@@ -89,6 +91,7 @@ impl Bao {
             cluster: free_address()?,
             joins: others.iter().map(|other| other.api).collect(),
             program: others.first().and_then(|other| other.program.clone()),
+            tls: others.first().and_then(|other| other.tls.clone()),
             process: None,
         };
         bao.configure(seal)?;
@@ -98,6 +101,12 @@ impl Bao {
     /// Makes the vault join these, from its next configuration on.
     pub fn join(&mut self, others: &[&Self]) {
         self.joins = others.iter().map(|other| other.api).collect();
+    }
+
+    /// Makes its TCP listener use `tls.crt` and `tls.key` in this directory, and `ca.crt` for those that it
+    /// joins, from its next configuration on.
+    pub fn serve_tls(&mut self, directory: PathBuf) {
+        self.tls = Some(directory);
     }
 
     /// Makes the next start run this program, or the one in the cache.
@@ -113,19 +122,36 @@ impl Bao {
         // Raft elects itself only if it reaches its own address, even alone, and listens for itself
         // only beside a TCP listener.
         let Self { node, api, cluster, .. } = self;
+        let file = |name: &str| {
+            let directory = self.tls.as_ref().map(|directory| directory.join(name));
+            directory.map(|file| file.display().to_string()).unwrap_or_default()
+        };
+        let (scheme, trusts, tls) = match &self.tls {
+            None => ("http", String::new(), "tls_disable = true".to_owned()),
+            Some(_) => (
+                "https",
+                format!("    leader_ca_cert_file = \"{}\"\n", file("ca.crt")),
+                format!(
+                    "tls_cert_file = \"{}\"\n  tls_key_file = \"{}\"",
+                    file("tls.crt"),
+                    file("tls.key")
+                ),
+            ),
+        };
         let join = |api: &SocketAddr| {
-            format!("  retry_join {{\n    leader_api_addr = \"http://{api}\"\n  }}\n")
+            let address = format!("    leader_api_addr = \"{scheme}://{api}\"\n");
+            format!("  retry_join {{\n{address}{trusts}  }}\n")
         };
         let joins: String = self.joins.iter().map(join).collect();
         let config = format!(
             // Alone it need not wait long for others before it leads.
             "storage \"raft\" {{\n  path = \"{data}\"\n  node_id = \"{node}\"\n  \
              performance_multiplier = 1\n{joins}}}\n{seal}\
-             api_addr = \"http://{api}\"\ncluster_addr = \"https://{cluster}\"\n\
+             api_addr = \"{scheme}://{api}\"\ncluster_addr = \"https://{cluster}\"\n\
              listener \"unix\" {{\n  address = \"{socket}\"\n  socket_mode = \"0600\"\n  \
              disable_unauthed_generate_root_endpoints = false\n}}\n\
              listener \"tcp\" {{\n  address = \"{api}\"\n  cluster_address = \"{cluster}\"\n  \
-             tls_disable = true\n}}\n",
+             {tls}\n}}\n",
             data = self.storage().display(),
             seal = seal.stanza(),
             socket = self.socket().display(),

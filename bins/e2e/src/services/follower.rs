@@ -45,6 +45,19 @@ impl Follower {
         stage: &Stage,
         peers: &[SocketAddr],
     ) -> anyhow::Result<Controller> {
+        self.controller_with(stage, peers, &[]).await
+    }
+
+    /// Like [`controller`](Self::controller), with more flags.
+    ///
+    /// # Errors
+    /// The flags are not understood.
+    pub async fn controller_with(
+        &self,
+        stage: &Stage,
+        peers: &[SocketAddr],
+        more: &[&str],
+    ) -> anyhow::Result<Controller> {
         let socket = self.bao.socket().display().to_string();
         let volume = self.volume.display().to_string();
         let peers: Vec<String> = peers.iter().map(ToString::to_string).collect();
@@ -55,7 +68,7 @@ impl Follower {
             ["--volume", &volume],
             ["--peers", &peers],
         ];
-        stage.controller(flags.as_flattened()).await
+        stage.controller(&[flags.as_flattened(), more].concat()).await
     }
 
     /// Loses its storage and its wrapped key, and stops.

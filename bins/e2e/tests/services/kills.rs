@@ -1,6 +1,7 @@
 //! The controller is killed at each step; the next process reaches the same end state.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::time::Instant;
 
 use futures::{StreamExt as _, stream};
@@ -169,6 +170,14 @@ struct Guarded {
 
 /// Starts a vault as in its pod; it ends with the set.
 pub(crate) async fn guard(stage: &Stage) -> JoinSet<anyhow::Result<()>> {
+    guard_with(stage, None).await
+}
+
+/// Like `guard`; the vault reads this certificate again when it changes.
+pub(crate) async fn guard_with(
+    stage: &Stage,
+    certificate: Option<PathBuf>,
+) -> JoinSet<anyhow::Result<()>> {
     let command = stage.bao.command_with_log(&stage.logs).unwrap();
     let volume = Volume::new(stage.path("volume"));
     let storage = stage.bao.storage();
@@ -176,7 +185,7 @@ pub(crate) async fn guard(stage: &Stage) -> JoinSet<anyhow::Result<()>> {
     let mut guard = JoinSet::new();
     guard.spawn(async move {
         let _signals = signals;
-        guard::run(&command, &storage, &volume, shutdown).await
+        guard::run(&command, &storage, &volume, certificate.as_ref(), shutdown).await
     });
     stage.bao.wait().await.unwrap();
     guard

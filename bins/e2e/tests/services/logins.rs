@@ -1,5 +1,6 @@
 //! Each refused login has its own gRPC code, and an outage is not reported as a bad credential.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,7 @@ use tec_k8s::service::client::{
 };
 use tec_services::broker::identity::Identity;
 use tec_support::SystemClock;
+use tokio::task::JoinSet;
 use tonic::Code;
 use tonic::transport::Channel;
 
@@ -158,6 +160,23 @@ async fn a_component_that_logged_in_a_moment_ago_needs_no_review_and_its_calls_s
     assert!(!forged.contains(&Code::Ok), "{forged:?}");
     let answers = [ask(&good).await, ask(&good).await];
     assert_eq!(answers, [Code::Ok, Code::ResourceExhausted]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_hundred_components_that_start_together_all_get_their_own_identity() {
+    let platform = Platform::new(&[]).await.unwrap();
+    let mut identities = Vec::new();
+    for number in 0..200 {
+        identities.push(platform.identity(&format!("comp-{number}")).await.unwrap());
+    }
+    let begin = Instant::now();
+    let mut starts = JoinSet::new();
+    for identity in identities {
+        starts.spawn(async move { identity.grant().await.unwrap().name });
+    }
+    let names: BTreeSet<_> = starts.join_all().await.into_iter().collect();
+    println!("200 components in {:?}", begin.elapsed());
+    assert_eq!(names.len(), 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,6 +10,7 @@
 mod backup;
 mod bring_up;
 mod certificates;
+mod copies;
 mod disks;
 mod events;
 mod first_pod;
@@ -21,6 +22,7 @@ mod nats;
 mod opensearch;
 mod outage;
 mod raft;
+mod raft_tls;
 mod rekey;
 mod restore_three;
 mod rotation;

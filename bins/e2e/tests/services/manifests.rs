@@ -6,19 +6,25 @@ use std::process::Command;
 
 use clap::Parser as _;
 use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::rbac::v1::Role;
 use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams};
 use rcgen::{CertificateParams, KeyPair};
+use serde_json::json;
+use tec_core::port::Clock as _;
 use tec_e2e::kube::{Guarded, eventually};
 use tec_e2e::packages::tool;
 use tec_e2e::process::Transcript;
 use tec_e2e::services::cluster::{Cluster, callers_rules, controller_rules};
 use tec_services::bootstrap::cli::{Action, Args, Serve, Unseal};
+use tec_support::SystemClock;
 use tec_support::testing::free_address;
 use tokio::net::UnixStream;
 
+/// The Secret with the certificate of raft.
+const RAFT: &str = "vault-raft-tls";
 /// Directory of snapshots in the vault's pod.
 const SNAPSHOTS: &str = "/vault/snapshots";
 
@@ -191,4 +197,36 @@ async fn the_chart_has_one_pod_of_the_vault_or_several_that_share_its_storage() 
     assert!(volumes.contains(r#""claimName":"backups""#), "{volumes}");
     only_the_vaults_pods_reach_its_listener(&cluster, &set).await;
     is_taken(&config, "https").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upgrade_replaces_the_certificate_of_raft_when_it_is_old_or_was_deleted() {
+    let cluster = Cluster::shared().await.unwrap();
+    let namespace = cluster.plane.namespace("raft-tls").await.unwrap();
+    let secrets: Api<Secret> = Api::namespaced(cluster.plane.admin().unwrap(), &namespace);
+    let upgraded = async || {
+        let mut helm = Command::new(tool("bin/helm").unwrap());
+        helm.args(["upgrade", "--install", "services", "--namespace", &namespace])
+            .args(["--set", &format!("componentNamespaces={{{namespace}}}")])
+            .args(["--set", "vault.replicas=3"])
+            .arg(chart())
+            .env("KUBECONFIG", cluster.plane.admin_kubeconfig().unwrap());
+        cluster.plane.logs().must(&mut helm).unwrap();
+        secrets.get(RAFT).await.unwrap().data.unwrap()
+    };
+    let first = upgraded().await;
+    assert_eq!(upgraded().await, first);
+    let year = 365 * 24 * 3600;
+    for (years, is_kept) in [(4, true), (6, false)] {
+        let issued = SystemClock.now().unix_seconds() - years * year;
+        let mark = json!({"trusted-execution-clusters.io/issued": issued.to_string()});
+        let patch = Patch::Merge(json!({"metadata": {"annotations": mark}}));
+        secrets.patch(RAFT, &PatchParams::default(), &patch).await.unwrap();
+        assert_eq!(upgraded().await == first, is_kept, "{years} years");
+    }
+    let second = secrets.get(RAFT).await.unwrap().data.unwrap();
+    assert_ne!(second["ca.crt"], first["ca.crt"]);
+    assert_eq!(upgraded().await, second, "it is new");
+    secrets.delete(RAFT, &DeleteParams::default()).await.unwrap();
+    assert_ne!(upgraded().await, second);
 }

@@ -1,5 +1,6 @@
 //! NATS with the files of its init container, and components that connect to it.
 
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -249,6 +250,19 @@ async fn the_server_shows_a_renewed_certificate_without_a_restart() {
     assert_ne!(std::fs::read(&certificate).unwrap(), before);
     assert_eq!(stays.connection_state(), State::Connected);
     platform.broker("comp-b", &nats.url).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_starts_again_has_another_key_and_its_server_takes_it() {
+    let platform = Platform::new(&[]).await.unwrap();
+    let nats = Nats::start(&platform, "nats-server").await.unwrap();
+    let mut users = BTreeSet::new();
+    for _ in 0..2 {
+        let identity = platform.identity("comp-a").await.unwrap();
+        users.insert(identity.user());
+        Bus::connect(identity, nats.url.clone()).await.unwrap();
+    }
+    assert_eq!(users.len(), 2);
 }
 
 /// Forwards connections, except for the second one, which breaks immediately.

@@ -2,6 +2,7 @@
 //! gone.
 
 use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tec_core::secret::SecretBytes;
@@ -127,6 +128,50 @@ async fn a_first_pod_that_lost_its_volume_joins_the_others_and_initializes_nothi
         answer.json::<Value>().unwrap()["leader_address"].clone()
     };
     assert_eq!(leader(&stage.bao.vault()).await, leader(&one.vault()).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vault_that_restarts_alone_is_opened_by_the_controller_that_kept_running() {
+    let mut platform = Platform::new(&[]).await.unwrap();
+    platform.keep().unwrap();
+    // Until its first round is over, which takes less than a second.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let stage = &mut platform.stage;
+    stage.bao.kill();
+    stage.bao.start(&stage.logs).await.unwrap();
+    let vault = stage.bao.vault();
+    // The next round is due in five minutes.
+    eventually("it is open", async || Ok(health(&vault).await == 200)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn controllers_with_other_flags_work_side_by_side() {
+    let (platform, [one, two], _) = three().await;
+    let (stage, peers) = (&platform.stage, [platform.address]);
+    let lasts = async |pod: &Follower, seconds: &str| {
+        pod.controller_with(stage, &peers, &["--certificate-seconds", seconds]).await.unwrap()
+    };
+    let (hour, two_hours) = (lasts(&one, "3600").await, lasts(&two, "7200").await);
+    // Each of them writes the same roles.
+    let again = async |controller: &Controller| {
+        for _ in 0..3 {
+            controller.round().await.unwrap();
+        }
+    };
+    tokio::join!(again(&platform.controller), again(&hour), again(&two_hours));
+
+    // The last pod of a StatefulSet is updated first, and must be ready before the first one is.
+    let viewers = format!("{}/grafana", stage.cluster.platform);
+    let viewers = ["--viewers", &viewers];
+    let updated = two.controller_with(stage, &peers, &viewers).await.unwrap();
+    let begin = Instant::now();
+    let round = updated.round().await.unwrap();
+    assert_eq!(round.drift.as_deref(), Some("login role telemetry-viewer"));
+    assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
+    let first = [["--peers", "127.0.0.1:1"], viewers];
+    let first = stage.controller(first.as_flattened()).await.unwrap();
+    assert_eq!(first.round().await.unwrap().drift, None);
+    assert_eq!(updated.round().await.unwrap().drift, None);
 }
 
 #[tokio::test(flavor = "multi_thread")]

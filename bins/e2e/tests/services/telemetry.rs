@@ -1,11 +1,12 @@
 //! Telemetry: collectors accept it only from senders with a certificate of the platform.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tec_core::service::caller::Account;
 use tec_core::service::telemetry::{Line, Severity};
 use tec_core::time::Timestamp;
+use tec_e2e::kube::eventually;
 use tec_e2e::services::platform::Platform;
 use tec_e2e::services::sink::Sink;
 use tec_k8s::service::Export;
@@ -13,6 +14,8 @@ use tec_k8s::service::client::{
     TelemetryBootstrapRequest, TelemetryBootstrapResponse, TelemetryKind,
 };
 use tec_services::bootstrap::export;
+use tec_services::init::run;
+use tec_support::SystemClock;
 use tokio::sync::mpsc;
 use tonic::{Code, Status};
 
@@ -43,6 +46,31 @@ async fn collectors_get_a_password_and_senders_do_not() {
     assert!(answer.opensearch_password.is_empty() && answer.tls.is_some());
     let climber = ask(&platform, &sender, TelemetryKind::Collector).await;
     assert_eq!(climber.map(|_| ()).unwrap_err().code(), Code::PermissionDenied);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn certificates_of_collectors_and_senders_are_renewed_after_two_thirds_of_their_life() {
+    let mut platform = Platform::new(&["--certificate-seconds", "9"]).await.unwrap();
+    platform.keep().unwrap();
+    let collector = ["collector", "--opensearch", "https://localhost:9200"];
+    for (account, words) in
+        [("collector", &collector[..]), ("tracer", &["sender", "--host", "localhost"])]
+    {
+        let account = platform.stage.cluster.account(account).unwrap();
+        let args = platform.init(&account, words).await.unwrap();
+        let keep = run::keep(&args, None, &SystemClock);
+        let mut found = BTreeSet::new();
+        // The first one is new, too.
+        let renewed = eventually("two renewals", async || {
+            platform.stage.sync_mounts().await?;
+            found.extend(std::fs::read(args.out.join("tls.crt")).ok());
+            Ok(found.len() == 3)
+        });
+        tokio::select! {
+            ended = keep => panic!("{ended:?}"),
+            renewed = renewed => renewed.unwrap(),
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,19 +1,37 @@
-//! OpenBao of the previous minor version, replaced by the current one on the same storage.
+//! OpenBao of the previous minor version, replaced by the current one on the same storage: one pod, and three.
 
 use std::io::Write as _;
+use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use serde_json::Value;
+use tec_core::service::vault::Request;
+use tec_e2e::kube::eventually;
 use tec_e2e::packages::tool;
-use tec_e2e::services::bao::Seal;
+use tec_e2e::services::bao::{Bao, Seal};
 use tec_e2e::services::cluster::Cluster;
 use tec_e2e::services::nats::Nats;
 use tec_e2e::services::platform::Platform;
+use tec_e2e::services::rotation;
+use tec_e2e::services::rotation::Load;
 use tec_e2e::services::stage::Stage;
+use tec_k8s::service::client::ComponentBootstrapRequest;
+use tec_support::serve::Shutdown;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
 
 use crate::backup::{back_up, facts, lose_volume, restore};
 use crate::kills::guard;
-use crate::vault::{root_tokens, seal_status};
+use crate::raft::{health, three_on};
+use crate::vault::{root_tokens, seal_status, voters};
+
+/// How long components publish while the pods are upgraded.
+const LASTS: Duration = Duration::from_secs(75);
+/// How long a component asks before it gives up; its broker has five minutes.
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// The program of the previous minor version, if there is one.
 fn previous() -> Option<PathBuf> {
@@ -30,7 +48,10 @@ fn previous() -> Option<PathBuf> {
 
 /// Major and minor version of the running vault.
 async fn version(stage: &Stage) -> String {
-    let status: Value = seal_status(stage).await;
+    version_of(&seal_status(stage).await)
+}
+
+fn version_of(status: &Value) -> String {
     let version = status["version"].as_str().unwrap();
     let mut parts = version.split('.');
     let minor = [parts.next().unwrap(), parts.next().unwrap()].join(".");
@@ -83,4 +104,119 @@ async fn a_snapshot_of_the_previous_minor_version_is_restored_into_the_current_o
     controller.round().await.unwrap();
     assert_ne!(version(&stage).await, old);
     assert_eq!(facts(&stage, &controller).await, before);
+}
+
+/// How components fared that asked the controllers in turn.
+#[derive(Debug, Default)]
+struct Asked {
+    granted: u64,
+    /// Tries that another one followed.
+    refused: u64,
+    given_up: u64,
+}
+
+/// Asks for an identity again and again, as brokers do through a Service: a controller that does not grant it is
+/// followed by the next one.
+async fn ask(platform: &Platform, at: &[SocketAddr], is_over: &AtomicBool) -> Asked {
+    let mut clients = Vec::new();
+    for &address in at {
+        clients.push(platform.client_at(address).await.unwrap());
+    }
+    let account = platform.stage.cluster.component("comp-asks").await.unwrap();
+    let token = platform.stage.cluster.token(&account).await.unwrap();
+    let request = ComponentBootstrapRequest {
+        service_account_token: token.into_bytes(),
+        request_id: "test".to_owned(),
+        nats_user: nkeys::KeyPair::new_user().public_key(),
+        ..ComponentBootstrapRequest::default()
+    };
+    let mut asked = Asked::default();
+    let mut turns = (0..clients.len()).cycle();
+    while !is_over.load(Ordering::Relaxed) {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let client = &mut clients[turns.next().unwrap()];
+            if client.bootstrap_component(request.clone()).await.is_ok() {
+                asked.granted += 1;
+                break;
+            }
+            if Instant::now() > end {
+                asked.given_up += 1;
+                break;
+            }
+            asked.refused += 1;
+            sleep(Duration::from_millis(100)).await;
+        }
+        // Below the limit of calls per minute of each controller.
+        sleep(Duration::from_millis(200)).await;
+    }
+    asked
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn three_pods_are_upgraded_one_after_the_other_while_components_publish_and_start() {
+    let Some(program) = previous() else { return };
+    let mut stage = Stage::prepare(Cluster::shared().await.unwrap(), &Seal::Shamir).unwrap();
+    stage.bao.run_program(Some(program));
+    stage.bao.start(&stage.logs).await.unwrap();
+    let old = version(&stage).await;
+    let (mut platform, mut pods, controllers) = three_on(stage, &["--user-seconds", "30"]).await;
+    let nats = Nats::start(&platform, "nats-server").await.unwrap();
+    let before = facts(&platform.stage, &platform.controller).await;
+    platform.keep().unwrap();
+    let controllers = controllers.map(Arc::new);
+    let (mut served, mut kept) = (Vec::new(), JoinSet::new());
+    for controller in &controllers {
+        served.push(Platform::serve(controller).await.unwrap());
+        let (controller, (shutdown, signals)) =
+            (Arc::clone(controller), Shutdown::on_signals().unwrap());
+        kept.spawn(async move {
+            let _signals = signals;
+            controller.keep(shutdown).await
+        });
+    }
+    let at: Vec<_> =
+        [platform.address].into_iter().chain(served.iter().map(|one| one.address)).collect();
+
+    // The load borrows the platform while its vault is replaced.
+    let spare = Bao::prepare(&platform.stage.path("spare"), &Seal::Shamir).unwrap();
+    let mut first = std::mem::replace(&mut platform.stage.bao, spare);
+    let is_over = AtomicBool::new(false);
+    let upgrade = async {
+        let begin = Instant::now();
+        let [one, two] = &mut pods;
+        // The highest number first, as a StatefulSet does.
+        for bao in [&mut two.bao, &mut one.bao, &mut first] {
+            bao.kill();
+            bao.run_program(None);
+            bao.start(&platform.stage.logs).await.unwrap();
+            let vault = bao.vault();
+            let is_open = async || Ok([200, 429].contains(&health(&vault).await));
+            eventually("its controller opens it", is_open).await.unwrap();
+            let status = vault.call(&Request::get("sys/seal-status")).await.unwrap();
+            assert_ne!(version_of(&status.json().unwrap()), old);
+        }
+        let took = begin.elapsed();
+        // Every connection is renewed once more.
+        sleep(LASTS.saturating_sub(took)).await;
+        is_over.store(true, Ordering::Relaxed);
+        took
+    };
+    let load = Load { components: 4, each: Duration::from_millis(20), lasts: LASTS };
+    let load = rotation::run(&platform, &nats, load);
+    let (took, asked, outcome) = tokio::join!(upgrade, ask(&platform, &at, &is_over), load);
+    let outcome = outcome.unwrap();
+    println!("three pods in {took:?}; {outcome}; {asked:?}");
+    assert!(took < LASTS, "{took:?}");
+    assert_eq!((outcome.lost, outcome.doubled, outcome.refused), (0, 0, 0));
+    assert!(asked.granted > 100 && asked.given_up == 0, "{asked:?}");
+
+    platform.stage.bao = first;
+    let stage = &platform.stage;
+    assert_eq!(voters(stage, &before.key).await, 3);
+    assert_eq!(facts(stage, &platform.controller).await, before);
+    for controller in &controllers {
+        assert_eq!(facts(stage, controller).await, before);
+    }
+    assert_eq!(root_tokens(stage, &before.key).await, 0);
 }

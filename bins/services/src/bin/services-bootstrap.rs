@@ -8,7 +8,7 @@ use clap::Parser as _;
 use tec_services::bootstrap::cli::{Action, Args};
 use tec_services::bootstrap::controller::{Controller, RoundError};
 use tec_services::bootstrap::disk::Volume;
-use tec_services::bootstrap::{compose, export, guard, restore, show};
+use tec_services::bootstrap::{compose, copy, export, guard, restore, show};
 use tec_support::exit::CodedError;
 use tec_support::serve::{Shutdown, Transport};
 use tec_support::{exit, program, serve};
@@ -33,16 +33,23 @@ async fn run(action: Action) -> anyhow::Result<u8> {
                 Ok(exit::OK)
             });
         }
+        Action::Snapshots { snapshots, command } => {
+            tasks.spawn_blocking(move || {
+                let (mut from, mut to) = (std::io::stdin(), std::io::stdout());
+                copy::run(&snapshots, &command, &mut from, &mut to)?;
+                Ok(exit::OK)
+            });
+        }
         Action::Restore(args) => {
             tasks.spawn(async move {
                 restore::run(&args).await?;
                 Ok(exit::OK)
             });
         }
-        Action::RunVault { volume, storage, command } => {
+        Action::RunVault { volume, storage, certificate, command } => {
             let volume = Volume::new(volume);
             tasks.spawn(async move {
-                guard::run(&command, &storage, &volume, shutdown).await?;
+                guard::run(&command, &storage, &volume, certificate.as_ref(), shutdown).await?;
                 Ok(exit::OK)
             });
         }

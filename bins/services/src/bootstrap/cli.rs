@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use clap::Parser;
 use tec_core::service::caller::Account;
 use tec_core::service::vault::OPENSEARCH_USERS;
+use tec_core::service::vault::snapshot::SnapshotFile;
 use tec_support::program::LogArgs;
 
 /// Sets up a vault from scratch, and serves the services that bootstrap from it.
@@ -33,6 +34,15 @@ pub enum Action {
     Password(Password),
     /// Restore an empty vault from a snapshot of a vault with the same namespace and StatefulSet
     Restore(Restore),
+    /// List the snapshots of the vault, or copy their files out of this container or into it
+    Snapshots {
+        /// Directory of the snapshots
+        #[arg(long, env = "TEC_SNAPSHOTS", default_value = "/vault/snapshots", global = true)]
+        snapshots: PathBuf,
+        /// What to do.
+        #[command(subcommand)]
+        command: Copy,
+    },
     /// Run the vault, and empty its storage when the controller asks for it
     RunVault {
         /// Directory that the controller shares with the vault
@@ -41,9 +51,32 @@ pub enum Action {
         /// Directory of the vault's storage
         #[arg(long, env = "TEC_VAULT_STORAGE")]
         storage: PathBuf,
+        /// File of the vault's certificate, which the vault reads again when it changes (default: none)
+        #[arg(long, env = "TEC_VAULT_CERTIFICATE")]
+        certificate: Option<PathBuf>,
         /// Program of the vault and its arguments
         #[arg(last = true, required = true)]
         command: Vec<OsString>,
+    },
+}
+
+/// What to do with the files of snapshots; `kubectl exec` needs no other program in the container.
+#[derive(Clone, Debug, clap::Subcommand)]
+#[expect(clippy::exhaustive_enums, reason = "a command line")]
+pub enum Copy {
+    /// Print the names of the snapshots, the latest one last
+    List,
+    /// Print the digests of the snapshots and of their keys, in the format of sha256sum
+    Sums,
+    /// Write a file to standard output
+    Get {
+        /// Name of a snapshot, or of the wrapped key that belongs to it
+        name: SnapshotFile,
+    },
+    /// Store standard input as a file, unless another one has its name. It must be whole
+    Put {
+        /// Name of a snapshot, or of the wrapped key that belongs to it
+        name: SnapshotFile,
     },
 }
 

@@ -11,8 +11,8 @@ use tec_core::port::{Clock, Entropy, EntropyRng, chain};
 use tec_core::secret::{SecretArray, SecretBytes};
 use tec_core::service::Fatal;
 use tec_core::service::vault::{
-    BringUp, Event, Fresh, Ordinal, Outcome, Platform, Rekey, RootPart, SealKind, Setup, SetupEnd,
-    SetupEvent, Stage,
+    BringUp, Event, Fresh, OnDrift, Ordinal, Outcome, Platform, Rekey, RootPart, SealKind, Setup,
+    SetupEnd, SetupEvent, Stage,
 };
 use tec_core::time::Timestamp;
 use tec_k8s::service;
@@ -37,6 +37,10 @@ const REVOCATIONS: Duration = Duration::from_secs(2);
 /// Interval between checks for what others must do: the first pod writes what only root may write, or an
 /// admin unseals a vault that was sealed on purpose.
 const MENDED: Duration = Duration::from_secs(5);
+/// Number of these checks after which another pod serves with what the first one wrote. During a rolling
+/// update with other flags, the first pod is updated only once the others are ready. In total it is less than
+/// the time after which a round makes a controller not ready.
+const PATIENCE: u32 = 4;
 /// Interval between warnings that an authority expires soon.
 const NOTICES: i64 = 24 * 60 * 60;
 /// Reasons of Events for programs.
@@ -105,6 +109,8 @@ pub struct Round {
     pub signers: String,
     /// How far their replacement has come.
     pub stage: Stage,
+    /// A role or policy of the vault that differs, and that the first pod has to repair.
+    pub drift: Option<String>,
 }
 
 /// What was reported about the authorities.
@@ -169,12 +175,13 @@ impl Controller {
     /// Can be dropped at any await; the next round continues.
     pub async fn round(&self) -> Result<Round, RoundError> {
         let mut root_part = RootPart::IfChanged;
-        let mut mended = 0;
+        let (mut mended, mut waits) = (0, 0);
         loop {
             self.bring_up(root_part).await?;
             root_part = RootPart::IfChanged;
-            match self.set_up().await? {
-                SetupEnd::Ready { token, token_life, tls, trusted, stage, signers } => {
+            let on_drift = if waits < PATIENCE { OnDrift::Report } else { OnDrift::Accept };
+            match self.set_up(on_drift).await? {
+                SetupEnd::Ready { token, token_life, tls, trusted, stage, signers, drift } => {
                     self.certificate
                         .replace(tls.chain.as_bytes(), &tls.key)
                         .map_err(|error| RoundError::Certificate(error.into()))?;
@@ -186,6 +193,7 @@ impl Controller {
                         authorities: trusted,
                         signers: tls.authorities,
                         stage,
+                        drift,
                     });
                 }
                 SetupEnd::Sealed => {
@@ -195,6 +203,7 @@ impl Controller {
                 SetupEnd::RootDrift(object) if self.ordinal == Ordinal::Follower => {
                     tracing::warn!(object, "drift that the first pod has to mend: waiting for it");
                     tokio::time::sleep(MENDED).await;
+                    waits += 1;
                 }
                 SetupEnd::RootDrift(object) => {
                     tracing::warn!(
@@ -251,8 +260,8 @@ impl Controller {
         }
     }
 
-    async fn set_up(&self) -> Result<SetupEnd, RoundError> {
-        let mut plan = Setup::new(self.platform.clone());
+    async fn set_up(&self, on_drift: OnDrift) -> Result<SetupEnd, RoundError> {
+        let mut plan = Setup::new(self.platform.clone()).with_drift(on_drift);
         let cluster = Arc::clone(&self.cluster);
         let (vault, clock) = (self.vault.clone(), Arc::clone(&self.clock));
         let mut shell = SetupShell::new(vault, cluster, self.token.clone(), clock);
@@ -300,7 +309,14 @@ impl Controller {
         match self.health.during(self.round()).await {
             Ok(round) => {
                 let next_seconds = round.next.as_secs();
-                tracing::info!(next_seconds, "the vault is as it shall be");
+                match &round.drift {
+                    None => tracing::info!(next_seconds, "the vault is as it shall be"),
+                    Some(object) => tracing::warn!(
+                        object,
+                        next_seconds,
+                        "the vault serves with drift that the first pod has to mend"
+                    ),
+                }
                 self.tell_of_authorities(&round, told).await;
                 self.rest(&round).await;
                 Ok(())
@@ -366,14 +382,20 @@ impl Controller {
         }
     }
 
-    /// Waits for the next round. In the meantime NATS gets the locked-out users, and OpenSearch new
-    /// passwords. Neither update waits for the other, and the next round waits for neither.
+    /// Waits for the next round, or for a restart of the vault. In the meantime NATS gets the locked-out users,
+    /// and OpenSearch new passwords. Neither update waits for the other, and the next round waits for neither.
     async fn rest(&self, round: &Round) {
         let told = Box::pin(async {
             tokio::join!(self.tell_nats(round), self.tell_opensearch(round));
         });
-        // Both can be dropped at any await.
-        let _ = tokio::time::timeout(round.next, told).await;
+        // All can be dropped at any await.
+        tokio::select! {
+            _ = tokio::time::timeout(round.next, told) => {}
+            // Nobody else unseals a vault whose container restarted alone.
+            () = self.sealing.restarted() => {
+                tracing::info!("the vault restarted");
+            }
+        }
     }
 
     /// Takes snapshots when they are due, for as long as it is polled. Returns immediately if none are

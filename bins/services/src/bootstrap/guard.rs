@@ -3,12 +3,16 @@
 //! The vault's container runs this program around the vault, since nothing else can stop it. A reset is
 //! requested only while the vault holds nothing; see [`tec_core::service::vault`]. A request next to a
 //! wrapped key is stale: it is removed without a reset.
+//!
+//! The vault's certificate, for pods that join it, is not from the vault. When its file changes, the vault gets
+//! SIGHUP, and reads it again.
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use rustix::process::{Pid, Signal, kill_process};
 use tec_k8s::service::Disk as _;
 use tec_support::serve::Shutdown;
 use tokio::process::{Child, Command};
@@ -18,7 +22,11 @@ use crate::bootstrap::disk::Volume;
 /// Polling interval for requests.
 const POLL: Duration = Duration::from_millis(200);
 
-/// Runs `command` until it exits or until shutdown, and serves resets.
+/// Polling interval for another certificate.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Runs `command` until it exits or until shutdown, and serves resets. The vault reads its certificate again
+/// when the file `certificate` changes.
 ///
 /// # Errors
 /// The vault cannot be started, exited by itself, or its storage cannot be emptied.
@@ -26,10 +34,12 @@ pub async fn run(
     command: &[OsString],
     storage: &Path,
     volume: &Volume,
+    certificate: Option<&PathBuf>,
     mut shutdown: Shutdown,
 ) -> anyhow::Result<()> {
     loop {
         let mut child = start(command)?;
+        let vault = pid(&child)?;
         tokio::select! {
             () = shutdown.triggered() => return stop(&mut child).await,
             ended = child.wait() => {
@@ -37,6 +47,7 @@ pub async fn run(
                 anyhow::bail!("the vault exited on its own: {status}");
             }
             due = requested(volume) => due?,
+            failed = reload(vault, certificate) => failed?,
         }
         stop(&mut child).await?;
         // Only now is nothing writing any more; the request may have been withdrawn in the meantime.
@@ -56,6 +67,34 @@ fn start(command: &[OsString]) -> anyhow::Result<Child> {
         .kill_on_drop(true)
         .spawn()
         .with_context(|| format!("cannot start {}", program.display()))
+}
+
+fn pid(child: &Child) -> anyhow::Result<Pid> {
+    let id = child.id().and_then(|id| i32::try_from(id).ok());
+    id.and_then(Pid::from_raw).context("the vault has no process ID")
+}
+
+/// Makes the vault read its certificate again whenever that changes. Ends only with an error.
+async fn reload(vault: Pid, certificate: Option<&PathBuf>) -> anyhow::Result<()> {
+    let Some(file) = certificate else {
+        return std::future::pending().await;
+    };
+    // What cannot be read now is another one later.
+    let mut known = std::fs::read(file).ok();
+    loop {
+        tokio::time::sleep(LOOK).await;
+        match std::fs::read(file) {
+            Ok(now) if known.as_ref() != Some(&now) => {
+                tracing::info!(file = %file.display(), "the vault reads its certificate again");
+                kill_process(vault, Signal::HUP).context("cannot signal the vault")?;
+                known = Some(now);
+            }
+            Ok(_) => {}
+            Err(error) => {
+                tracing::warn!(%error, file = %file.display(), "cannot read the certificate");
+            }
+        }
+    }
 }
 
 async fn requested(volume: &Volume) -> anyhow::Result<()> {
@@ -125,7 +164,7 @@ mod tests {
             }
         };
         tokio::select! {
-            ended = run(&command, &storage, volume, shutdown) => ended.unwrap(),
+            ended = run(&command, &storage, volume, None, shutdown) => ended.unwrap(),
             () = done => {}
         }
     }

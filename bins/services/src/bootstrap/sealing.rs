@@ -3,10 +3,14 @@
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use tec_core::service::vault::Sealed;
 
 use crate::bootstrap::cli::Unseal;
+
+/// Interval between checks for whether the vault restarted.
+const POLL: Duration = Duration::from_secs(1);
 
 /// Remembers which process of the vault was unsealed.
 #[derive(Debug)]
@@ -46,6 +50,19 @@ impl Sealing {
         match self.when {
             Unseal::Start if opened.is_some() && opened == instance => Sealed::Leave,
             Unseal::Start | Unseal::Always => Sealed::Open,
+        }
+    }
+
+    /// Returns once the vault's process is not the one that was unsealed: it restarted, and is sealed.
+    pub async fn restarted(&self) {
+        loop {
+            let instance = self.instance();
+            let opened = *self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+            // Without a process there is nothing to unseal yet.
+            if instance.is_some() && instance != opened {
+                return;
+            }
+            tokio::time::sleep(POLL).await;
         }
     }
 

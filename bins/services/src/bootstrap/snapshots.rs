@@ -8,9 +8,7 @@
 //! A snapshot is written to a temporary file, checked, synced and renamed, so that every file with the name of
 //! a snapshot is whole.
 
-use std::fs::{File, OpenOptions};
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +25,7 @@ use tec_support::files::write_private;
 
 use crate::bootstrap::archive;
 use crate::bootstrap::archive::ArchiveError;
+use crate::bootstrap::limited::Limited;
 
 /// A snapshot that is being written.
 const TEMPORARY: &str = "snapshot.tmp";
@@ -95,29 +94,6 @@ pub enum SnapshotError {
     Archive(#[source] ArchiveError),
 }
 
-/// A file that stops before it fills its disk, on which the vault may keep its storage.
-struct Limited {
-    file: File,
-    left: u64,
-}
-
-impl Write for Limited {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
-        let Some(left) = self.left.checked_sub(length) else {
-            let why = "a snapshot may use half of the free space, which is not enough";
-            return Err(io::Error::new(io::ErrorKind::StorageFull, why));
-        };
-        self.file.write_all(bytes)?;
-        self.left = left;
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
-    }
-}
-
 impl Snapshots {
     /// Takes a snapshot if one is due and the vault beside this controller leads.
     ///
@@ -171,7 +147,7 @@ impl Snapshots {
     async fn take(&self) -> Result<u64, SnapshotError> {
         let token = self.log_in().await?;
         let path = self.temporary();
-        let mut to = self.create(&path).map_err(|error| self.unusable(error))?;
+        let mut to = Limited::create(&path).map_err(|error| self.unusable(error))?;
         let written = self.write(&token, &mut to).await;
         if written.is_err() {
             // The space may be what the vault needs.
@@ -203,14 +179,6 @@ impl Snapshots {
         let answer = answer.map_err(SnapshotError::Vault)?;
         let login = call::logged_in(&answer);
         login.map(|login| login.token).ok_or(SnapshotError::Refused(answer.status))
-    }
-
-    fn create(&self, path: &Path) -> io::Result<Limited> {
-        let mut open = OpenOptions::new();
-        let file = open.write(true).create(true).truncate(true).mode(0o600).open(path)?;
-        let space = rustix::fs::statvfs(&self.directory)?;
-        let free = space.f_bavail.saturating_mul(space.f_frsize);
-        Ok(Limited { file, left: free / 2 })
     }
 
     /// Names the temporary file, and removes what is superfluous now.

@@ -5,6 +5,9 @@ use std::collections::VecDeque;
 use super::object::{Look, Making, Object};
 use super::{Request, Response, Verdict};
 
+/// Number of times that an object may differ after it was written.
+const CONTESTS: u32 = 14;
+
 /// How to handle a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
@@ -25,6 +28,8 @@ pub(super) enum Turn {
     Drift(String),
     /// This object differs, and cannot be repaired.
     Conflict(String),
+    /// This object was repaired again and again, and differs each time.
+    Contested(String),
     /// A call failed.
     Failed(Verdict),
 }
@@ -34,6 +39,8 @@ pub(super) struct Converge {
     objects: VecDeque<Object>,
     mode: Mode,
     state: State,
+    /// How often an object differed after it was written.
+    contests: u32,
 }
 
 #[derive(Debug)]
@@ -52,7 +59,7 @@ impl Converge {
     pub(super) fn new(objects: Vec<Object>, mode: Mode) -> Self {
         let state = State::Looking;
         let objects = objects.into();
-        Self { objects, mode, state }
+        Self { objects, mode, state, contests: 0 }
     }
 
     /// The first call.
@@ -99,12 +106,29 @@ impl Converge {
         }
     }
 
+    /// An object that was written differs: another controller wrote it too, or a vault that stands by does not
+    /// know yet what the leader wrote for it. It is looked at again after the others.
+    fn contested(&mut self) -> Turn {
+        let Some(object) = self.objects.pop_front() else {
+            return Turn::Done;
+        };
+        self.contests += 1;
+        match object.mend {
+            None => Turn::Conflict(object.name),
+            Some(_) if self.contests > CONTESTS => Turn::Contested(object.name),
+            Some(_) => {
+                self.objects.push_back(object);
+                self.look(State::Looking)
+            }
+        }
+    }
+
     fn change(&mut self, look: Look) -> Turn {
         let Some(object) = self.objects.front() else {
             return Turn::Done;
         };
         if matches!(self.state, State::Checking) {
-            return Turn::Conflict(object.name.clone());
+            return self.contested();
         }
         if self.mode == Mode::Audit {
             return Turn::Drift(object.name.clone());

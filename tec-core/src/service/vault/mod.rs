@@ -45,7 +45,7 @@ pub use self::effect::{AesSecret, Effect, Event, Fresh, Outcome, Rotation, Seale
 pub use self::platform::{Ordinal, Peers, Platform, RootPart, SealKind};
 pub use self::progress::{Progress, ProgressError};
 pub use self::rekey::Rekey;
-pub use self::setup::{Published, Refused, Setup, SetupEffect, SetupEnd, SetupEvent};
+pub use self::setup::{OnDrift, Published, Refused, Setup, SetupEffect, SetupEnd, SetupEvent};
 pub use self::succession::{
     Damaged, NATS_ACCOUNTS, NATS_OPERATOR, Record, Signers, Stage, Stored, Wish, overlap,
 };

@@ -184,7 +184,8 @@ impl RootWork {
         match turn {
             Turn::Call(request) => Step::Call(self.signed(request)),
             Turn::Done => self.call(then, request()),
-            Turn::Conflict(_) | Turn::Drift(_) => Step::Conflict,
+            // Only one pod writes these.
+            Turn::Conflict(_) | Turn::Contested(_) | Turn::Drift(_) => Step::Conflict,
             Turn::Failed(_) => Step::Failed,
         }
     }

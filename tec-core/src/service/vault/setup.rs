@@ -27,6 +27,10 @@ const LONGEST_WAIT: Duration = Duration::from_secs(10);
 /// vault gives the same answer while the API server, which it asks, is unavailable.
 const LOGIN_REFUSALS: u32 = 6;
 
+/// Number of attempts in which an object differs after it was written. Controllers with other flags, as during
+/// a rolling update, may write the same object: the last one wins, and none of them stops.
+const CONTESTS: u32 = 10;
+
 /// Name of the record of the CAs.
 const AUTHORITIES: &str = "authorities";
 
@@ -92,6 +96,16 @@ pub struct Published {
     pub authorities: String,
 }
 
+/// What to do if roles or policies differ, which this plan may not write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "there are these two")]
+pub enum OnDrift {
+    /// End with [`SetupEnd::RootDrift`].
+    Report,
+    /// Serve with those that the vault has, and name the first that differs.
+    Accept,
+}
+
 /// Outcome.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -110,6 +124,8 @@ pub enum SetupEnd {
         stage: Stage,
         /// The generations of the keys that sign for NATS.
         signers: Signers,
+        /// A role or policy that differs, and was accepted.
+        drift: Option<String>,
     },
     /// The vault is sealed, for example after a restart: bring it up again.
     Sealed,
@@ -128,6 +144,11 @@ pub struct Setup {
     tries: u32,
     /// Number of consecutive refused logins.
     refusals: u32,
+    /// Number of attempts in which an object differed after it was repaired.
+    contests: u32,
+    on_drift: OnDrift,
+    /// What differs, and was accepted.
+    drift: Option<String>,
     login: Option<Login>,
     /// Accessor of the login method.
     accessor: String,
@@ -259,10 +280,19 @@ impl Setup {
             phase: Phase::Token,
             tries: 0,
             refusals: 0,
+            contests: 0,
+            on_drift: OnDrift::Report,
+            drift: None,
             login: None,
             accessor: String::new(),
             signers: Signers::FIRST,
         }
+    }
+
+    /// What to do if roles or policies differ; by default, it is reported.
+    #[must_use]
+    pub fn with_drift(self, on_drift: OnDrift) -> Self {
+        Self { on_drift, ..self }
     }
 
     fn go(&mut self, phase: Phase, effect: SetupEffect) -> SetupEffect {
@@ -316,9 +346,12 @@ impl Setup {
             }
             Phase::Audit(mut audit) => match audit.answer(answer) {
                 Turn::Done => {
-                    let mut engines = Converge::new(desired::engines(), Mode::Repair);
-                    let turn = engines.begin();
-                    self.turn(turn, || Phase::Engines(engines))
+                    self.drift = None;
+                    self.engines()
+                }
+                Turn::Drift(name) if self.on_drift == OnDrift::Accept => {
+                    self.drift = Some(name);
+                    self.engines()
                 }
                 turn => self.turn(turn, || Phase::Audit(audit)),
             },
@@ -377,11 +410,22 @@ impl Setup {
         is_drift.then(|| self.finish(SetupEnd::RootDrift("the controller's login".to_owned())))
     }
 
+    fn engines(&mut self) -> Option<SetupEffect> {
+        let mut engines = Converge::new(desired::engines(), Mode::Repair);
+        let turn = engines.begin();
+        self.turn(turn, || Phase::Engines(engines))
+    }
+
     fn turn(&mut self, turn: Turn, phase: impl FnOnce() -> Phase) -> Option<SetupEffect> {
         match turn {
             Turn::Call(request) => Some(self.call(phase(), request)),
             Turn::Drift(name) => Some(self.finish(SetupEnd::RootDrift(name))),
             Turn::Conflict(name) => Some(self.finish(SetupEnd::Fatal(Fatal::Conflict, name))),
+            Turn::Contested(name) => {
+                self.contests += 1;
+                let is_over = self.contests > CONTESTS;
+                is_over.then(|| self.finish(SetupEnd::Fatal(Fatal::Conflict, name)))
+            }
             // A removed policy is also drift of the root part.
             Turn::Failed(Verdict::Denied) => {
                 Some(self.finish(SetupEnd::RootDrift("the controller's policy".to_owned())))
@@ -462,6 +506,7 @@ impl Setup {
         let Some(login) = self.login.take() else {
             return self.pause(None);
         };
+        let drift = self.drift.take();
         self.finish(SetupEnd::Ready {
             token: login.client_token,
             token_life: Duration::from_secs(login.lease_duration),
@@ -469,6 +514,7 @@ impl Setup {
             trusted,
             stage: stored.record.stage,
             signers: self.signers,
+            drift,
         })
     }
 }

@@ -3,6 +3,7 @@
 //! A snapshot holds everything in the vault, encrypted under the vault's key. It is useless without the
 //! wrapped key that was on the volume at the time, which is kept next to it, and without the Secret.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 use super::Request;
@@ -61,6 +62,44 @@ pub fn taken(name: &str) -> Option<Timestamp> {
     format!("{year}-{month}-{day}T{hour}:{minute}:{rest}").parse().ok()
 }
 
+/// Name of a file of a backup: a snapshot, or the wrapped key that belongs to it. It is never a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "a backup on the volume has these two files")]
+pub enum SnapshotFile {
+    /// Everything in the vault, encrypted under its key.
+    Snapshot(String),
+    /// That key, wrapped.
+    Key(String),
+}
+
+/// The name is not that of a file of a backup.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not the name of a snapshot or of its key, such as vault-20261127T054600Z.snap")]
+pub struct SnapshotFileError(String);
+
+impl SnapshotFile {
+    /// The name.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Snapshot(name) | Self::Key(name) => name,
+        }
+    }
+}
+
+impl FromStr for SnapshotFile {
+    type Err = SnapshotFileError;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let (_, after) = NAME;
+        let snapshot = name.strip_suffix(KEY).map(|before| format!("{before}{after}"));
+        match snapshot {
+            None if taken(name).is_some() => Ok(Self::Snapshot(name.to_owned())),
+            Some(snapshot) if taken(&snapshot).is_some() => Ok(Self::Key(name.to_owned())),
+            _ => Err(SnapshotFileError(name.to_owned())),
+        }
+    }
+}
+
 impl Schedule {
     /// Whether a snapshot is due, given the times of those that exist.
     pub fn is_due(&self, taken: impl IntoIterator<Item = Timestamp>, now: Timestamp) -> bool {
@@ -116,6 +155,26 @@ mod tests {
         ];
         for other in others {
             assert_eq!(taken(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_file_of_a_backup_is_a_snapshot_or_its_key_and_never_a_path() {
+        let (name, key) = (name(at(0)), key_name(&name(at(0))));
+        assert_eq!(name.parse(), Ok(SnapshotFile::Snapshot(name)));
+        assert_eq!(key.parse(), Ok(SnapshotFile::Key(key)));
+        let others = [
+            "",
+            ".key",
+            "snapshot.tmp",
+            "../vault-20261118T110640Z.snap",
+            "vault-20261118T110640Z.snap/../../unseal.v1.json",
+            "vault-20261318T110640Z.key",
+            "vault-20261118T110640Z.snap.key",
+        ];
+        for other in others {
+            let refused = other.parse::<SnapshotFile>();
+            assert_eq!(refused, Err(SnapshotFileError(other.to_owned())));
         }
     }
 

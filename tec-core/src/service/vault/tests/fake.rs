@@ -21,6 +21,8 @@ pub(super) struct FakeVault {
     pub(super) objects: BTreeMap<String, Value>,
     /// Number of logins to refuse, as if the API server were away.
     pub(super) outage: u32,
+    /// Number of certificate roles that someone else writes right after they were written.
+    pub(super) contests: u32,
     attempt: Option<String>,
     rekey: Option<Attempt>,
     keys: u32,
@@ -330,6 +332,13 @@ impl FakeVault {
             );
         } else if !["/generate/", "/issue/", "/sign-"].iter().any(|call| path.contains(call)) {
             self.objects.insert(path.to_owned(), body.clone());
+        }
+        if let Some(left) = self.contests.checked_sub(1)
+            && let Some(role) = self.objects.get_mut(path)
+            && path.starts_with("kubefox/pki-int/roles/")
+        {
+            self.contests = left;
+            role["max_ttl"] = json!(1);
         }
         good
     }

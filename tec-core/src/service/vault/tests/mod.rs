@@ -10,8 +10,8 @@ use serde_json::json;
 
 use self::world::{Controller, Pod, platform};
 use super::{
-    Ordinal, Outcome, Peers, Platform, Progress, Record, Refused, Response, RootPart, SealKind,
-    Sealed, Setup, SetupEffect, SetupEnd, SetupEvent, desired,
+    OnDrift, Ordinal, Outcome, Peers, Platform, Progress, Record, Refused, Response, RootPart,
+    SealKind, Sealed, Setup, SetupEffect, SetupEnd, SetupEvent, desired,
 };
 use crate::plan::Plan as _;
 use crate::secret::SecretBytes;
@@ -455,6 +455,40 @@ fn a_key_that_became_exportable_is_a_conflict_for_a_person() {
     world.vault.objects.insert(key, json!({"type": "ed25519", "exportable": true}));
     run_plan(&mut world, LIMIT, |_| Mishap::None);
     assert!(matches!(world.end, Some(SetupEnd::Fatal(Fatal::Conflict, _))));
+}
+
+#[test]
+fn a_role_that_another_controller_writes_too_is_written_again_a_few_times() {
+    let mut world = controller();
+    // More than one attempt bears.
+    world.vault.contests = 50;
+    run_plan(&mut world, LIMIT, |_| Mishap::None);
+    assert_ready(&world);
+    let life = world::platform().certificate_life.as_secs();
+    assert_eq!(world.vault.objects["kubefox/pki-int/roles/component"]["max_ttl"], life);
+    // Or the vault does not store what it is given.
+    let mut world = controller();
+    world.vault.contests = u32::MAX;
+    run_plan(&mut world, LIMIT, |_| Mishap::None);
+    let end = world.end.unwrap();
+    assert!(matches!(&end, SetupEnd::Fatal(Fatal::Conflict, _)), "{end:?}");
+}
+
+#[test]
+fn drift_that_is_accepted_is_named_and_everything_else_is_set_up() {
+    let mut world = controller();
+    world.on_drift = OnDrift::Accept;
+    let policy = "sys/policies/acl/component".to_owned();
+    let earlier = json!({"policy": "path \"earlier\" {}"});
+    world.vault.objects.insert(policy.clone(), earlier.clone());
+    run_plan(&mut world, LIMIT, |_| Mishap::None);
+    assert_ready(&world);
+    let end = world.end.unwrap();
+    assert!(
+        matches!(&end, SetupEnd::Ready { drift: Some(name), .. } if name == "policy component"),
+        "{end:?}"
+    );
+    assert_eq!(world.vault.objects[&policy], earlier);
 }
 
 #[test]

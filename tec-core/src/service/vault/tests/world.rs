@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::super::{
-    AesSecret, BringUp, Effect, Event, Fresh, Ordinal, Outcome, Peers, Platform, Progress, Rekey,
-    RootPart, Rotation, SealKind, Sealed, Setup, SetupEffect, SetupEnd, SetupEvent, Wish,
+    AesSecret, BringUp, Effect, Event, Fresh, OnDrift, Ordinal, Outcome, Peers, Platform, Progress,
+    Rekey, RootPart, Rotation, SealKind, Sealed, Setup, SetupEffect, SetupEnd, SetupEvent, Wish,
 };
 use super::fake::FakeVault;
 use crate::secret::{SecretArray, SecretBytes};
@@ -262,6 +262,7 @@ pub(super) struct Controller {
     pub(super) wish: bool,
     /// The copies of the CAs cannot be updated.
     pub(super) is_copy_stuck: bool,
+    pub(super) on_drift: OnDrift,
 }
 
 impl Controller {
@@ -274,6 +275,7 @@ impl Controller {
             end: None,
             wish: false,
             is_copy_stuck: false,
+            on_drift: OnDrift::Report,
         }
     }
 
@@ -316,7 +318,7 @@ impl World for Controller {
     type Plan = Setup;
 
     fn boot(&mut self) -> (Setup, SetupEvent) {
-        (Setup::new(platform()), SetupEvent::Start)
+        (Setup::new(platform()).with_drift(self.on_drift), SetupEvent::Start)
     }
 
     fn apply(&mut self, effect: SetupEffect) -> Option<SetupEvent> {
