@@ -217,8 +217,13 @@ codes! {
     RotationUnderWay = "TEC-K410", 409, "the disk key of a machine is being rotated",
         "A new disk key waits until the machine has a key slot for it, or the old one until its slot is \
          removed. A migration or a backup in the meantime could lose the only key that opens the disk.",
-        "Run `node-agent key rotate` on the machine, and try again. If the machine no longer \
-         exists, remove it with `tec machine remove <machine>`.";
+        "Run `node-agent key rotate` on the machine, and try again. If the machine does not come back, cancel \
+         with `tec key cancel <machine>`, or remove it with `tec machine remove <machine>`.";
+    RotationNotCurrent = "TEC-K411", 409, "the rotation of this disk key is not current",
+        "The machine confirmed a step of a rotation that an admin canceled in the meantime, or that another \
+         one replaced. The disk opens as before.",
+        "Run `node-agent key rotate` on the machine again: it removes the key slot that is left, and continues \
+         with a newer rotation, if any.";
     MachineQuarantined = "TEC-A423", 401, "the machine is quarantined",
         "An admin quarantined this machine: it may attest, but gets no disk key until it is released. Its \
          key is kept.",

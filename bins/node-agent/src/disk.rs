@@ -89,8 +89,8 @@ pub enum DiskError {
     },
     /// The disk has tokens of two keys.
     #[error(
-        "the header has tokens of two disk keys: a rotation is not finished (run `node-agent key rotate`, \
-         then try again)"
+        "the header has tokens of two disk keys: a rotation is not finished, or was canceled (run `node-agent \
+         key rotate`, then try again)"
     )]
     Rotating,
     /// The passphrase in the token does not open the disk.

@@ -88,6 +88,12 @@ pub enum Failure {
         /// Why.
         reason: &'static str,
     },
+    /// An admin canceled the rotation.
+    #[error(
+        "the rotation of the disk key was canceled or replaced; the disk opens as before (run `node-agent key \
+         rotate` again to remove the key slot that is left)"
+    )]
+    NotCurrent,
     /// The next boot cannot be predicted.
     #[error("cannot predict the next boot")]
     Foretell {
@@ -122,6 +128,7 @@ impl Failure {
             Self::Config(_) | Self::Servers(_) | Self::Io { .. } | Self::AdminKey { .. } => {
                 Code::NodeConfig
             }
+            Self::NotCurrent => Code::RotationNotCurrent,
             Self::Sealed { .. } | Self::Disk(DiskError::Sealed { .. }) => Code::NodeHeader,
             Self::Disk(_) | Self::Rotation { .. } => Code::NodeDisk,
             Self::Tpm { code, .. } | Self::Foretell { code, .. } => *code,

@@ -6,6 +6,8 @@
 //! ```
 //! Power may fail at each arrow: the key that the server releases opens the disk at every moment, and the
 //! next run continues. A boot in the meantime finds one token that does not open, and one that does.
+//!
+//! An admin may cancel a rotation. The next run removes the slot that it left; see [`next_step`].
 
 use std::fmt;
 use std::path::PathBuf;
@@ -17,11 +19,12 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use clap::{Args, Subcommand};
 use serde_json::json;
 use tec_core::code::Code;
+use tec_core::digest::Sha256Digest;
 use tec_core::id::ResourcePath;
 use tec_core::ignition::HeaderConfig;
 use tec_core::luks::content_key;
 use tec_core::port::{Attester, Entropy, EntropyRng};
-use tec_core::rotation::{Confirmation, KeyMark, Keys, NodeStep, next_step};
+use tec_core::rotation::{Confirmation, KeyMark, Keys, NodeStep, Slots, next_step};
 use tec_core::secret::{SecretArray, SecretBytes};
 use tec_trustee::clevis;
 use tec_trustee::client::{RcarClient, RcarError};
@@ -66,6 +69,8 @@ pub struct RotateArgs {
 pub enum Rotated {
     /// The disks open with the new key alone.
     Replaced,
+    /// No key is pending. What a canceled rotation left was removed.
+    Cleaned,
     /// No key is pending.
     NothingPending,
     /// The server rotates no keys.
@@ -78,6 +83,9 @@ impl Rotated {
         let (word, text) = match self {
             Self::Replaced => {
                 ("replaced", "the disk key was replaced, and the old key slots removed")
+            }
+            Self::Cleaned => {
+                ("cleaned", "no new disk key is pending; key slots of a canceled rotation were removed")
             }
             Self::NothingPending => ("nothing-pending", "no new disk key is pending"),
             Self::NotOffered => ("not-offered", "this key broker rotates no disk keys"),
@@ -126,11 +134,12 @@ pub async fn rotate(
 ) -> Result<Rotated, Failure> {
     let disks = disk::bound(&args.devices).map_err(Failure::Disk)?;
     let headers: Vec<&dyn Header> = disks.iter().map(|disk| disk as &dyn Header).collect();
+    // Two runs at the same time would remove each other's unfinished slots, and `rebind` in the meantime would
+    // bind a disk to servers that are not asked here.
+    let _alone = disk::lock().map_err(Failure::io("lock the disks"))?;
     let Some(config) = common_config(&headers)? else {
         return Ok(Rotated::NothingPending);
     };
-    // Two runs at the same time would remove each other's unfinished slots.
-    let _alone = disk::lock().map_err(Failure::io("lock the disks"))?;
     let broker = Remote {
         client: client(&config.servers, flags.timeout(), entropy).map_err(Failure::Servers)?,
         attester: NodeTpm::open(flags)?.attester(flags.read_event_log()),
@@ -166,13 +175,31 @@ enum Key {
     New,
 }
 
-/// The keys of a rotation.
+/// The keys that the server keeps.
 struct Pair {
-    old: SecretArray<32>,
+    /// None if no rotation is under way.
+    old: Option<SecretArray<32>>,
     new: SecretArray<32>,
     keys: Keys<Key>,
     /// Mark of the new key.
     report: KeyMark,
+}
+
+/// A disk, and its tokens before the server was asked: see [`Slots::Dead`].
+struct Disk<'h> {
+    header: &'h dyn Header,
+    before: Vec<Token>,
+}
+
+impl<'h> Disk<'h> {
+    fn look(header: &'h dyn Header) -> Result<Self, Failure> {
+        Ok(Self { header, before: header.tokens().map_err(Failure::Disk)? })
+    }
+
+    /// Whether tokens have been removed.
+    fn has_less(&self) -> Result<bool, Failure> {
+        Ok(self.header.tokens().map_err(Failure::Disk)?.len() < self.before.len())
+    }
 }
 
 /// Can be run again after a crash at any point.
@@ -182,89 +209,145 @@ async fn follow(
     broker: &dyn Broker,
     entropy: &dyn Entropy,
 ) -> Result<Rotated, Failure> {
+    let disks: Result<Vec<Disk<'_>>, Failure> =
+        headers.iter().map(|header| Disk::look(*header)).collect();
+    let disks = disks?;
     let Some(mut kept) = broker.kept().await? else {
         return Ok(Rotated::NotOffered);
     };
-    let mut outcome = Rotated::NothingPending;
+    for disk in &disks {
+        remove_unfinished(disk.header).map_err(Failure::Disk)?;
+    }
+    if matches!(kept, Kept::Settled { .. }) {
+        return clean(&disks, config, &kept, (broker, entropy)).await;
+    }
     for _ in 0..MAX_STEPS {
-        let Some(pair) = fetched(&kept, broker).await? else {
-            return Ok(outcome);
-        };
-        outcome = Rotated::Replaced;
+        let pair = fetched(&kept, broker).await?;
         let mut ready = None;
-        for header in headers {
-            ready = Some(prepare(*header, config, &pair, entropy)?);
+        for disk in &disks {
+            ready = prepare(disk, config, &pair, entropy)?;
         }
-        let Some(step) = ready else {
-            return Ok(Rotated::NothingPending);
-        };
-        let step = match step {
-            Confirmation::Staged => Step::Staged,
-            Confirmation::Removed => Step::Removed,
+        let step = match ready {
+            None => return Ok(Rotated::Replaced),
+            Some(Confirmation::Staged) => Step::Staged,
+            Some(Confirmation::Removed) => Step::Removed,
         };
         kept = broker.confirm(&Report { step, sha256: *pair.report.digest() }).await?;
     }
     Err(Failure::Rotation { reason: "the key broker changes its mind too often" })
 }
 
-/// The keys that the server keeps, checked against their marks; `None` if no rotation is under way.
-async fn fetched(kept: &Kept, broker: &dyn Broker) -> Result<Option<Pair>, Failure> {
+/// Removes what canceled rotations left.
+async fn clean(
+    disks: &[Disk<'_>],
+    config: &HeaderConfig,
+    kept: &Kept,
+    (broker, entropy): (&dyn Broker, &dyn Entropy),
+) -> Result<Rotated, Failure> {
+    // A disk with one token has nothing dead, or nothing that opens it: this needs no key.
+    if disks.iter().all(|disk| disk.before.len() < 2) {
+        return Ok(Rotated::NothingPending);
+    }
+    let pair = fetched(kept, broker).await?;
+    let mut rotated = Rotated::NothingPending;
+    for disk in disks {
+        prepare(disk, config, &pair, entropy)?;
+        if disk.has_less()? {
+            rotated = Rotated::Cleaned;
+        }
+    }
+    Ok(rotated)
+}
+
+/// The keys that the server keeps, checked against their marks.
+async fn fetched(kept: &Kept, broker: &dyn Broker) -> Result<Pair, Failure> {
     let (old, new, keys) = match kept {
-        Kept::Settled { .. } => return Ok(None),
+        Kept::Settled { current } => {
+            (None, (Which::Current, *current), Keys::Settled { current: Key::New })
+        }
         Kept::Pending { current, pending } => (
-            (Which::Current, *current),
+            Some((Which::Current, *current)),
             (Which::Pending, *pending),
             Keys::Pending { current: Key::Old, pending: Key::New },
         ),
         Kept::Promoted { current, previous } => (
-            (Which::Previous, *previous),
+            Some((Which::Previous, *previous)),
             (Which::Current, *current),
             Keys::Promoted { current: Key::New, previous: Key::Old },
         ),
     };
-    let mut found = Vec::with_capacity(2);
-    for (which, mark) in [old, new] {
-        let resource = broker.key(which).await?;
-        if KeyMark::of(&resource) != KeyMark::from_digest(mark) {
-            return Err(Failure::Rotation { reason: "the key broker released another key" });
-        }
-        found.push(content_key(&resource).map_err(Failure::Resource)?);
-    }
-    let (new_key, old_key) = (found.pop(), found.pop());
+    let old = match old {
+        Some(old) => Some(checked(old, broker).await?),
+        None => None,
+    };
     let report = KeyMark::from_digest(new.1);
-    Ok(old_key.zip(new_key).map(|(old, new)| Pair { old, new, keys, report }))
+    Ok(Pair { old, new: checked(new, broker).await?, keys, report })
+}
+
+/// A key, if it is the one of the mark.
+async fn checked(
+    (which, mark): (Which, Sha256Digest),
+    broker: &dyn Broker,
+) -> Result<SecretArray<32>, Failure> {
+    let resource = broker.key(which).await?;
+    if KeyMark::of(&resource) != KeyMark::from_digest(mark) {
+        let reason = "the key broker released another key than it named (run `node-agent key rotate` again)";
+        return Err(Failure::Rotation { reason });
+    }
+    content_key(&resource).map_err(Failure::Resource)
 }
 
 /// Does what is left to do for one disk. Returns what may be confirmed about it.
 fn prepare(
-    header: &dyn Header,
+    disk: &Disk<'_>,
     config: &HeaderConfig,
     pair: &Pair,
     entropy: &dyn Entropy,
-) -> Result<Confirmation, Failure> {
-    remove_unfinished(header).map_err(Failure::Disk)?;
+) -> Result<Option<Confirmation>, Failure> {
+    let header = disk.header;
     for _ in 0..MAX_STEPS {
         let opens_new = opening(header, &pair.new).map_err(Failure::Disk)?.is_some();
-        let has_old = !sealed_with(header, &pair.old).map_err(Failure::Disk)?.is_empty();
-        let holds = |key: &Key| match key {
-            Key::New => opens_new,
-            Key::Old => has_old,
+        let old = old_tokens(header, pair).map_err(Failure::Disk)?;
+        let dead = dead_tokens(disk, pair).map_err(Failure::Disk)?;
+        let has = |slots: Slots<'_, Key>| match slots {
+            Slots::Of(Key::New) => opens_new,
+            Slots::Of(Key::Old) => !old.is_empty(),
+            Slots::Dead => !dead.is_empty(),
         };
-        match next_step(&pair.keys, holds) {
+        match next_step(&pair.keys, has) {
             NodeStep::AddSlot { .. } => stage(header, config, pair, entropy),
-            NodeStep::RemoveSlots(_) => remove_old(header, pair),
-            NodeStep::Confirm(confirmation, _) => return Ok(confirmation),
-            NodeStep::Rest => break,
+            NodeStep::RemoveSlots(Slots::Dead) => remove(header, &dead),
+            NodeStep::RemoveSlots(Slots::Of(_)) => remove(header, &old),
+            NodeStep::Confirm(confirmation, _) => return Ok(Some(confirmation)),
+            NodeStep::Rest => return Ok(None),
         }
         .map_err(Failure::Disk)?;
     }
     Err(Failure::Rotation { reason: "a disk does not change as it should" })
 }
 
+fn old_tokens(header: &dyn Header, pair: &Pair) -> Result<Vec<Token>, DiskError> {
+    pair.old.as_ref().map_or_else(|| Ok(Vec::new()), |old| sealed_with(header, old))
+}
+
+/// Tokens that the disk had before the server was asked, and that none of its keys opens: their keys are never
+/// released again, see [`next_step`]. All tokens name one path at one server, see [`common_config`].
+fn dead_tokens(disk: &Disk<'_>, pair: &Pair) -> Result<Vec<Token>, DiskError> {
+    let kept = [Some(&pair.new), pair.old.as_ref()];
+    let is_kept = |token: &Token| kept.into_iter().flatten().any(|key| is_sealed_with(token, key));
+    let mut found = disk.header.tokens()?;
+    found.retain(|token| disk.before.contains(token) && !is_kept(token));
+    Ok(found)
+}
+
+fn is_sealed_with(token: &Token, key: &SecretArray<32>) -> bool {
+    parsed(token).is_ok_and(|sealed| sealed.open(key).is_ok())
+}
+
 /// Tokens whose passphrase is sealed with this key.
 fn sealed_with(header: &dyn Header, key: &SecretArray<32>) -> Result<Vec<Token>, DiskError> {
     let mut found = header.tokens()?;
-    found.retain(|token| parsed(token).is_ok_and(|sealed| sealed.open(key).is_ok()));
+    found.retain(|token| is_sealed_with(token, key));
     Ok(found)
 }
 
@@ -291,7 +374,8 @@ fn stage(
     entropy: &dyn Entropy,
 ) -> Result<(), DiskError> {
     let id = bound_token(header)?.id;
-    let (_, passphrase) = opening(header, &pair.old)?.ok_or(DiskError::Stale { id })?;
+    let old = pair.old.as_ref().map_or_else(|| Ok(None), |old| opening(header, old))?;
+    let (_, passphrase) = old.ok_or(DiskError::Stale { id })?;
     let slot = header.recovery()?.free_slot()?;
     let mark = SlotMark::random(entropy);
     // A crash leaves the intent, which identifies the slot: nothing else knows its passphrase yet.
@@ -317,17 +401,16 @@ fn fresh_passphrase(entropy: &dyn Entropy) -> SecretBytes {
     SecretBytes::new(text.into_bytes())
 }
 
-/// Removes the slots and tokens of the old key. Slots first: a slot without a token would never be found again.
-fn remove_old(header: &dyn Header, pair: &Pair) -> Result<(), DiskError> {
-    let old = sealed_with(header, &pair.old)?;
-    let is_old = |token: &Token| old.iter().any(|one| one.id == token.id);
-    let others: Vec<Token> = header.tokens()?.into_iter().filter(|one| !is_old(one)).collect();
+/// Removes tokens and their slots. Slots first: a slot without a token would never be found again.
+fn remove(header: &dyn Header, tokens: &[Token]) -> Result<(), DiskError> {
+    let goes = |token: &Token| tokens.iter().any(|one| one.id == token.id);
+    let others: Vec<Token> = header.tokens()?.into_iter().filter(|one| !goes(one)).collect();
     let view = header.recovery()?;
     let is_shared = |slot: &str| {
         others.iter().any(|token| token.slots.iter().any(|one| one == slot))
             || view.tokens.iter().any(|token| token.slot.to_string() == slot)
     };
-    for token in &old {
+    for token in tokens {
         for slot in token.slots.iter().filter(|slot| !is_shared(slot)) {
             let number = slot.parse().ok().filter(|number| view.slots.contains(number));
             if let Some(number) = number {
@@ -369,13 +452,21 @@ impl<A: Attester> Broker for Remote<A> {
     }
 
     async fn key(&self, which: Which) -> Result<SecretBytes, Failure> {
-        let fetched = self.client.fetch_key(self.path(), which, &self.attester).await;
-        fetched.map_err(|error| self.failed(error))
+        match self.client.fetch_key(self.path(), which, &self.attester).await {
+            Err(RcarError::Denied { code: Some(Code::KeyMissing), .. }) if which != Which::Current => {
+                Err(Failure::NotCurrent)
+            }
+            fetched => fetched.map_err(|error| self.failed(error)),
+        }
     }
 
     async fn confirm(&self, report: &Report) -> Result<Kept, Failure> {
-        let confirmed = self.client.confirm_rotation(report, &self.attester).await;
-        confirmed.map_err(|error| self.failed(error))
+        match self.client.confirm_rotation(report, &self.attester).await {
+            Err(RcarError::Denied { code: Some(Code::RotationNotCurrent), .. }) => {
+                Err(Failure::NotCurrent)
+            }
+            confirmed => confirmed.map_err(|error| self.failed(error)),
+        }
     }
 }
 

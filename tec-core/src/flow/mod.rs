@@ -24,4 +24,4 @@ pub use self::register::{
     register_by_admin, remove_machine, revoke_machine,
 };
 pub use self::release::{ReleaseError, ReleasePorts, release};
-pub use self::rotation::{begin_rotation, confirm_rotation, rotation};
+pub use self::rotation::{begin_rotation, cancel_rotation, confirm_rotation, rotation};

@@ -4,9 +4,10 @@ use crate::attest::Attested;
 use crate::flow::{ProvisionPorts, ReleaseError, taken_back};
 use crate::id::{MachineId, ResourcePath};
 use crate::port::{
-    AkRegistry, AuditAction, AuditEvent, BeginOutcome, Clock, DiskKeys, EntropyRng, PortError,
+    AkRegistry, AuditAction, AuditEvent, BeginOutcome, CancelOutcome, Clock, DiskKeys, EntropyRng,
+    PortError,
 };
-use crate::rotation::{Confirmation, Confirmed, KeyMark, Keys};
+use crate::rotation::{Confirmation, Confirmed, Forget, KeyMark, Keys};
 
 /// Generates a new disk key for a machine, which waits until the machine's disk has a slot for it. The key is
 /// durable when this returns; the current key is released as before.
@@ -24,6 +25,25 @@ pub async fn begin_rotation(
     let action = AuditAction::RotationBegun;
     let line = AuditEvent::new(ports.clock.now(), action, Some(machine), subject.as_str());
     keys.begin(&machine, &key, &line).await
+}
+
+/// Cancels the rotation of a machine's disk key: the key that is not released is forgotten.
+///
+/// # Errors
+/// Kind `NotFound` if the machine has no disk key, `Denied` if the anchor may not approve anything.
+pub async fn cancel_rotation(
+    keys: &dyn DiskKeys,
+    clock: &dyn Clock,
+    machine: MachineId,
+    forget: Forget,
+) -> Result<CancelOutcome, PortError> {
+    let forgotten = match forget {
+        Forget::Pending => ResourcePath::luks_pending(&machine),
+        Forget::DangerouslyPrevious => ResourcePath::luks_previous(&machine),
+    };
+    let action = AuditAction::RotationCancelled;
+    let line = AuditEvent::new(clock.now(), action, Some(machine), forgotten.as_str());
+    keys.cancel(&machine, forget, &line).await
 }
 
 /// The keys of an attested machine, by their marks.

@@ -34,7 +34,7 @@ pub use self::registry::{
     AkRegistry, BindOutcome, Claims, CreateOutcome, ImageRegistry, MachineRegistry, PutOutcome,
     SecretStore, UnclaimedLimit,
 };
-pub use self::rotation::{BeginOutcome, DiskKeys};
+pub use self::rotation::{BeginOutcome, CancelOutcome, DiskKeys};
 pub use self::trust::{
     AttemptLog, AttestationEvidence, Attester, AuditAction, AuditEvent, AuditSink, ClockLog,
     ClockOutcome, EvidenceRequest, Verifier,

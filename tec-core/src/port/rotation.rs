@@ -6,7 +6,7 @@ use async_trait::async_trait;
 
 use super::{AuditEvent, PortError};
 use crate::id::MachineId;
-use crate::rotation::{Confirmation, Confirmed, KeyMark, Keys};
+use crate::rotation::{Confirmation, Confirmed, Forget, KeyMark, Keys};
 use crate::secret::SecretBytes;
 
 /// Whether a rotation was begun.
@@ -17,6 +17,16 @@ pub enum BeginOutcome {
     Begun(KeyMark),
     /// A rotation is under way; it was left unchanged.
     UnderWay(Keys<KeyMark>),
+}
+
+/// Whether a rotation was canceled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "callers must handle every outcome")]
+pub enum CancelOutcome {
+    /// The key is forgotten, durably; these are kept.
+    Canceled(Keys<KeyMark>),
+    /// The rotation is in another state, or none is under way; it was left unchanged.
+    Unchanged(Keys<KeyMark>),
 }
 
 /// The disk keys of a machine while one replaces the other.
@@ -55,4 +65,15 @@ pub trait DiskKeys: fmt::Debug + Send + Sync {
         key: &KeyMark,
         line: &AuditEvent,
     ) -> Result<Confirmed<KeyMark>, PortError>;
+
+    /// Forgets a key of a rotation, of a machine in any state.
+    ///
+    /// # Errors
+    /// As [`confirm`](Self::confirm).
+    async fn cancel(
+        &self,
+        machine: &MachineId,
+        forget: Forget,
+        line: &AuditEvent,
+    ) -> Result<CancelOutcome, PortError>;
 }

@@ -8,10 +8,13 @@
 //! releases current             current                 the new key              the new key
 //! keeps                        + pending               + previous
 //! node              add a slot for the pending key ─┘  └─ remove the slots of the previous key
+//!
+//! cancel   Pending ──► Settled { current }
 //! ```
 //! At every moment the current key, which is all that a boot asks for, opens a slot of the disk, and the
-//! server keeps every key that a slot needs. Confirmations name the key, not the step, so one that is lost,
-//! repeated or late changes nothing that it should not.
+//! server keeps every key that a slot needs, except keys of canceled rotations, which are never released
+//! again. Confirmations name the key, not the step, so one that is lost, repeated or late changes nothing that
+//! it should not.
 
 mod mark;
 mod node;
@@ -19,7 +22,7 @@ mod node;
 mod tests;
 
 pub use self::mark::KeyMark;
-pub use self::node::{NodeStep, next_step};
+pub use self::node::{NodeStep, Slots, next_step};
 
 /// The keys that a server keeps for a machine. `K` is a key, or anything that stands for one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +59,16 @@ pub enum Confirmation {
     Removed,
 }
 
+/// The key that a canceled rotation leaves behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "servers must handle both")]
+pub enum Forget {
+    /// The pending one. No disk needs it: the current key opens them all.
+    Pending,
+    /// The previous one. A disk that was detached while the others got their new slot opens with nothing else.
+    DangerouslyPrevious,
+}
+
 /// Effect of a confirmation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "servers must handle every effect")]
@@ -86,6 +99,23 @@ impl<K: PartialEq> Keys<K> {
         match self {
             Self::Settled { current } => Ok(Self::Pending { current, pending: new }),
             under_way => Err(under_way),
+        }
+    }
+
+    /// Cancels a rotation: the current key alone is kept.
+    ///
+    /// # Errors
+    /// The keys, unchanged, if they are in another state than `forget` is about.
+    ///
+    /// # Security
+    /// A confirmation of a forgotten key that arrives later is [`Confirmed::Unknown`].
+    pub fn cancel(self, forget: Forget) -> Result<Self, Self> {
+        match (self, forget) {
+            (Self::Pending { current, .. }, Forget::Pending)
+            | (Self::Promoted { current, .. }, Forget::DangerouslyPrevious) => {
+                Ok(Self::Settled { current })
+            }
+            (unchanged, _) => Err(unchanged),
         }
     }
 

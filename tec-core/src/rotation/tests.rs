@@ -12,18 +12,26 @@ struct World {
     server: Keys<Key>,
     /// Keys that open a slot.
     disk: BTreeSet<Key>,
-    /// What each run last learned from the server. A crash loses it.
-    known: [Option<Keys<Key>>; 2],
+    /// What each run last learned from the server, and the slots that the disk had before. A crash loses it.
+    known: [Option<(BTreeSet<Key>, Keys<Key>)>; 2],
+    /// The slots that each run found on the disk.
+    looked: [BTreeSet<Key>; 2],
     /// Confirmations on their way.
     sent: Vec<(Confirmation, Key)>,
     drawn: Key,
+    /// Keys that the server forgot because an admin canceled.
+    canceled: BTreeSet<Key>,
 }
 
 #[derive(Clone, Debug)]
 enum Action {
     /// An admin begins a rotation.
     Begin,
-    /// A run asks the server.
+    /// An admin cancels it.
+    Cancel(Forget),
+    /// A run lists the slots of the disk.
+    Look(usize),
+    /// It asks the server, once or more often.
     Ask(usize),
     /// A run does one step.
     Step(usize),
@@ -41,6 +49,9 @@ fn actions() -> impl Strategy<Value = Action> {
     let index = any::<prop::sample::Index>;
     prop_oneof![
         2 => Just(Action::Begin),
+        1 => prop_oneof![Just(Forget::Pending), Just(Forget::DangerouslyPrevious)]
+            .prop_map(Action::Cancel),
+        3 => (0..2_usize).prop_map(Action::Look),
         3 => (0..2_usize).prop_map(Action::Ask),
         6 => (0..2_usize).prop_map(Action::Step),
         1 => (0..2_usize).prop_map(Action::Crash),
@@ -56,8 +67,10 @@ impl World {
             server: Keys::Settled { current: 0 },
             disk: BTreeSet::from([0]),
             known: [None, None],
+            looked: [BTreeSet::new(), BTreeSet::new()],
             sent: Vec::new(),
             drawn: 0,
+            canceled: BTreeSet::new(),
         }
     }
 
@@ -68,9 +81,16 @@ impl World {
                 self.drawn += u32::from(begun.is_ok());
                 self.server = begun.unwrap_or_else(|unchanged| unchanged);
             }
-            Action::Ask(run) => self.known[*run] = Some(self.server.clone()),
+            Action::Cancel(forget) => self.cancel(*forget),
+            Action::Look(run) => self.looked[*run] = self.disk.clone(),
+            Action::Ask(run) => {
+                self.known[*run] = Some((self.looked[*run].clone(), self.server.clone()));
+            }
             Action::Step(run) => self.step(*run),
-            Action::Crash(run) => self.known[*run] = None,
+            Action::Crash(run) => {
+                self.known[*run] = None;
+                self.looked[*run].clear();
+            }
             Action::Deliver(index) | Action::Duplicate(index) | Action::Drop(index) => {
                 if self.sent.is_empty() {
                     return;
@@ -87,6 +107,12 @@ impl World {
         }
     }
 
+    fn cancel(&mut self, forget: Forget) {
+        let before = self.kept();
+        self.server = self.server.clone().cancel(forget).unwrap_or_else(|unchanged| unchanged);
+        self.canceled.extend(before.difference(&self.kept()));
+    }
+
     fn deliver(&mut self, confirmation: Confirmation, key: Key) {
         if let Confirmed::Changed(keys) = self.server.confirm(confirmation, &key) {
             self.server = keys;
@@ -94,10 +120,16 @@ impl World {
     }
 
     fn step(&mut self, run: usize) {
-        let Some(known) = self.known[run].clone() else {
+        let Some((before, known)) = self.known[run].clone() else {
             return;
         };
-        match next_step(&known, |key| self.disk.contains(key)) {
+        let kept = kept(&known);
+        let dead: BTreeSet<Key> = before.difference(&kept).copied().collect();
+        let has = |slots: Slots<'_, Key>| match slots {
+            Slots::Of(key) => self.disk.contains(key),
+            Slots::Dead => !self.disk.is_disjoint(&dead),
+        };
+        match next_step(&known, has) {
             NodeStep::Rest => {}
             NodeStep::AddSlot { new, by } => {
                 // LUKS adds a slot only for a passphrase that opens another.
@@ -105,29 +137,28 @@ impl World {
                     self.disk.insert(*new);
                 }
             }
-            NodeStep::RemoveSlots(key) => {
+            NodeStep::RemoveSlots(Slots::Of(key)) => {
                 self.disk.remove(key);
             }
+            NodeStep::RemoveSlots(Slots::Dead) => self.disk.retain(|key| !dead.contains(key)),
             NodeStep::Confirm(confirmation, key) => self.sent.push((confirmation, *key)),
         }
     }
 
     fn kept(&self) -> BTreeSet<Key> {
-        match self.server {
-            Keys::Settled { current } => BTreeSet::from([current]),
-            Keys::Pending { current, pending: other }
-            | Keys::Promoted { current, previous: other } => BTreeSet::from([current, other]),
-        }
+        kept(&self.server)
     }
 
     fn check(&self) {
         assert!(self.disk.contains(self.server.current()), "a boot would not open: {self:?}");
-        assert!(self.disk.is_subset(&self.kept()), "a key was forgotten too early: {self:?}");
+        let known: BTreeSet<Key> = self.kept().union(&self.canceled).copied().collect();
+        assert!(self.disk.is_subset(&known), "a key was forgotten too early: {self:?}");
     }
 
     /// No faults from here on: one run, whose confirmations arrive.
     fn recover(&mut self) {
         for _ in 0..8 {
+            self.act(&Action::Look(0));
             self.act(&Action::Ask(0));
             self.step(0);
             for (confirmation, key) in std::mem::take(&mut self.sent) {
@@ -138,10 +169,19 @@ impl World {
     }
 }
 
+fn kept(keys: &Keys<Key>) -> BTreeSet<Key> {
+    match *keys {
+        Keys::Settled { current } => BTreeSet::from([current]),
+        Keys::Pending { current, pending: other } | Keys::Promoted { current, previous: other } => {
+            BTreeSet::from([current, other])
+        }
+    }
+}
+
 proptest! {
     #[test]
     fn the_released_key_opens_the_disk_at_every_moment_and_the_old_slot_goes(
-        actions in prop::collection::vec(actions(), 0..120)
+        actions in prop::collection::vec(actions(), 0..160)
     ) {
         let mut world = World::new();
         for action in &actions {
@@ -186,7 +226,38 @@ fn confirmations_about_another_key_change_nothing() {
 #[test]
 fn a_disk_that_was_away_gets_the_new_key_before_the_old_slot_goes() {
     let promoted = Keys::Promoted { current: 2, previous: 1 };
-    let step = next_step(&promoted, |key| *key == 1);
+    let step = next_step(&promoted, |slots| slots == Slots::Of(&1));
     assert_eq!(step, NodeStep::AddSlot { new: &2, by: &1 });
-    assert_eq!(next_step(&promoted, |_| true), NodeStep::RemoveSlots(&1));
+    assert_eq!(next_step(&promoted, |_| true), NodeStep::RemoveSlots(Slots::Of(&1)));
+}
+
+#[test]
+fn a_canceled_rotation_keeps_the_released_key_and_refuses_a_late_confirmation() {
+    let settled = Keys::Settled { current: 1 };
+    let pending = settled.clone().begin(2).unwrap();
+    let promoted = Keys::Promoted { current: 2, previous: 1 };
+    assert_eq!(pending.clone().cancel(Forget::Pending), Ok(settled.clone()));
+    assert_eq!(settled.confirm(Confirmation::Staged, &2), Confirmed::Unknown);
+    let forgotten = promoted.clone().cancel(Forget::DangerouslyPrevious);
+    assert_eq!(forgotten, Ok(Keys::Settled { current: 2 }));
+    for (keys, forget) in [
+        (settled.clone(), Forget::Pending),
+        (settled, Forget::DangerouslyPrevious),
+        (pending, Forget::DangerouslyPrevious),
+        (promoted, Forget::Pending),
+    ] {
+        assert_eq!(keys.clone().cancel(forget), Err(keys));
+    }
+}
+
+#[test]
+fn dead_slots_go_only_while_the_released_key_opens_the_disk() {
+    for keys in [Keys::Settled { current: 2 }, Keys::Promoted { current: 2, previous: 1 }] {
+        let step = next_step(&keys, |slots| matches!(slots, Slots::Of(2) | Slots::Dead));
+        assert_eq!(step, NodeStep::RemoveSlots(Slots::Dead), "{keys:?}");
+        let step = next_step(&keys, |slots| slots == Slots::Dead);
+        assert!(!matches!(step, NodeStep::RemoveSlots(_)), "{keys:?}: {step:?}");
+    }
+    let pending = Keys::Pending { current: 1, pending: 2 };
+    assert_eq!(next_step(&pending, |_| true), NodeStep::Confirm(Confirmation::Staged, &2));
 }

@@ -13,8 +13,8 @@ use super::{Store, audit, authority, machine, secret};
 use crate::id::{MachineId, ResourcePath};
 use crate::machine::MachineState;
 use crate::migrate::Deed;
-use crate::port::{AuditEvent, BeginOutcome, DiskKeys, PortError, PortErrorKind};
-use crate::rotation::{Confirmation, Confirmed, KeyMark, Keys};
+use crate::port::{AuditEvent, BeginOutcome, CancelOutcome, DiskKeys, PortError, PortErrorKind};
+use crate::rotation::{Confirmation, Confirmed, Forget, KeyMark, Keys};
 use crate::secret::SecretBytes;
 
 #[async_trait]
@@ -90,6 +90,36 @@ impl DiskKeys for Store {
         })
         .await
         .map_err(|failure| failure.during(format!("confirm a disk key of machine {machine}")))
+    }
+
+    async fn cancel(
+        &self,
+        machine: &MachineId,
+        forget: Forget,
+        line: &AuditEvent,
+    ) -> Result<CancelOutcome, PortError> {
+        let (id, line) = (*machine, line.clone());
+        let seal = Arc::clone(&self.seal);
+        self.write(move |db| {
+            authority::permit(db, Deed::Admit)?;
+            let keys = kept(db, &seal, &id)?;
+            let keys = keys.ok_or(Failure::Refused(PortErrorKind::NotFound))?;
+            let keys = match keys.cancel(forget) {
+                Ok(keys) => keys,
+                Err(unchanged) => return Ok(CancelOutcome::Unchanged(unchanged)),
+            };
+            let forgotten = match forget {
+                Forget::Pending => ResourcePath::luks_pending(&id),
+                Forget::DangerouslyPrevious => ResourcePath::luks_previous(&id),
+            };
+            secret::delete(db, forgotten.as_str())?;
+            audit::append(db, &line)?;
+            Ok(CancelOutcome::Canceled(keys))
+        })
+        .await
+        .map_err(|failure| {
+            failure.during(format!("cancel the rotation of the disk key of machine {machine}"))
+        })
     }
 }
 

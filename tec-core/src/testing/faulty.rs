@@ -20,12 +20,12 @@ use crate::node::derive::DataKeyId;
 use crate::node::envelope::{KeyWrapper, WrappedKeys};
 use crate::platform::{Firmware, Platform};
 use crate::port::{
-    AkRegistry, AttemptLog, AuditEvent, AuditSink, BeginOutcome, BindOutcome, Claims, ClockLog,
-    ClockOutcome, CreateOutcome, DiskKeys, ImageRegistry, KeyBroker, MachineRegistry,
-    PlatformEntry, PlatformLog, PlatformOutcome, PlatformRecord, PolicySlot, PortError,
-    PortErrorKind, PutOutcome, SecretStore, UnclaimedLimit,
+    AkRegistry, AttemptLog, AuditEvent, AuditSink, BeginOutcome, BindOutcome, CancelOutcome,
+    Claims, ClockLog, ClockOutcome, CreateOutcome, DiskKeys, ImageRegistry, KeyBroker,
+    MachineRegistry, PlatformEntry, PlatformLog, PlatformOutcome, PlatformRecord, PolicySlot,
+    PortError, PortErrorKind, PutOutcome, SecretStore, UnclaimedLimit,
 };
-use crate::rotation::{Confirmation, Confirmed, KeyMark, Keys};
+use crate::rotation::{Confirmation, Confirmed, Forget, KeyMark, Keys};
 use crate::secret::SecretBytes;
 use crate::time::Timestamp;
 
@@ -193,6 +193,7 @@ pass_through!(DiskKeys {
         key: &KeyMark,
         line: &AuditEvent
     ) -> Confirmed<KeyMark>;
+    fn cancel(machine: &MachineId, forget: Forget, line: &AuditEvent) -> CancelOutcome;
 });
 
 pass_through!(ClockLog {

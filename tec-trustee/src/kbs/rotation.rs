@@ -37,7 +37,7 @@ impl Kbs {
             Confirmed::Already => self.kept(&admission).await,
             Confirmed::Unknown => {
                 let attempt = Some(admission.attempt);
-                Err(Refusal::with_code(&ErrorKind::PolicyDeny, Code::RotationUnderWay, attempt))
+                Err(Refusal::with_code(&ErrorKind::PolicyDeny, Code::RotationNotCurrent, attempt))
             }
         }
     }

@@ -1,12 +1,15 @@
 use super::{Place, fill};
 use crate::code::Code;
+use crate::flow;
 use crate::id::ResourcePath;
 use crate::machine::MachineChange;
 use crate::migrate::TrustAnchor;
-use crate::port::{BeginOutcome, DiskKeys, MachineRegistry, PortErrorKind, SecretStore};
-use crate::rotation::{Confirmation, Confirmed, KeyMark, Keys};
+use crate::port::{
+    AuditAction, BeginOutcome, CancelOutcome, DiskKeys, MachineRegistry, PortErrorKind, SecretStore,
+};
+use crate::rotation::{Confirmation, Confirmed, Forget, KeyMark, Keys};
 use crate::store::Store;
-use crate::testing::sample;
+use crate::testing::{ManualClock, sample};
 
 async fn holds(store: &Store, path: ResourcePath, number: Option<u64>) -> bool {
     let found = SecretStore::find(store, &path).await.unwrap();
@@ -123,6 +126,33 @@ async fn nothing_is_exported_while_a_rotation_is_under_way() {
     }
     confirm(&store, Confirmation::Removed, 2).await;
     assert!(!store.export(None, 9).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn the_rotation_of_a_machine_that_does_not_come_back_is_canceled_and_no_longer_blocks_exports()
+ {
+    let place = Place::new();
+    let store = place.open();
+    fill(&store).await;
+    let id = sample::machine_id(1);
+    begin(&store, 2).await;
+    MachineRegistry::revoke(&store, &id, &sample::line()).await.unwrap();
+    let lines = || store.audit_events(0, 99).unwrap();
+    let before = lines().len();
+    let clock = ManualClock::new(sample::line().at);
+    let cancel = async |forget| flow::cancel_rotation(&store, &clock, id, forget).await.unwrap();
+    let previous = cancel(Forget::DangerouslyPrevious).await;
+    assert!(matches!(previous, CancelOutcome::Unchanged(_)), "{previous:?}");
+    for _ in 0..2 {
+        cancel(Forget::Pending).await;
+    }
+    let added = lines().split_off(before);
+    let [line] = added.as_slice() else { panic!("{added:?}") };
+    assert_eq!(line.event.action, AuditAction::RotationCancelled);
+    assert_eq!(line.event.subject, ResourcePath::luks_pending(&id).as_str());
+    assert!(!store.export(None, 9).await.unwrap().is_empty());
+    drop(store);
+    assert!(keeps(&place.open(), [Some(1), None, None]).await);
 }
 
 #[tokio::test]

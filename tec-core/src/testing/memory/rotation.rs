@@ -6,8 +6,8 @@ use super::{MemoryRegistry, State};
 use crate::id::{MachineId, ResourcePath};
 use crate::machine::MachineState;
 use crate::migrate::Deed;
-use crate::port::{AuditEvent, BeginOutcome, DiskKeys, PortError, PortErrorKind};
-use crate::rotation::{Confirmation, Confirmed, KeyMark, Keys};
+use crate::port::{AuditEvent, BeginOutcome, CancelOutcome, DiskKeys, PortError, PortErrorKind};
+use crate::rotation::{Confirmation, Confirmed, Forget, KeyMark, Keys};
 use crate::secret::SecretBytes;
 
 #[async_trait]
@@ -71,6 +71,30 @@ impl DiskKeys for MemoryRegistry {
         }
         state.events.push(line.clone());
         Ok(confirmed)
+    }
+
+    async fn cancel(
+        &self,
+        machine: &MachineId,
+        forget: Forget,
+        line: &AuditEvent,
+    ) -> Result<CancelOutcome, PortError> {
+        let operation = format!("cancel the rotation of the disk key of machine {machine}");
+        let mut state = self.state();
+        state.permit(Deed::Admit, operation.clone())?;
+        let keys = kept(&state, machine);
+        let keys = keys.ok_or_else(|| PortError::new(PortErrorKind::NotFound, operation))?;
+        let keys = match keys.cancel(forget) {
+            Ok(keys) => keys,
+            Err(unchanged) => return Ok(CancelOutcome::Unchanged(unchanged)),
+        };
+        let forgotten = match forget {
+            Forget::Pending => ResourcePath::luks_pending(machine),
+            Forget::DangerouslyPrevious => ResourcePath::luks_previous(machine),
+        };
+        state.secrets.remove(&forgotten);
+        state.events.push(line.clone());
+        Ok(CancelOutcome::Canceled(keys))
     }
 }
 

@@ -1,9 +1,10 @@
 use super::{at_once, kind, ok};
 use crate::id::ResourcePath;
 use crate::port::{
-    AkRegistry, BeginOutcome, DiskKeys, MachineRegistry, PortErrorKind, SecretStore, UnclaimedLimit,
+    AkRegistry, BeginOutcome, CancelOutcome, DiskKeys, MachineRegistry, PortErrorKind, SecretStore,
+    UnclaimedLimit,
 };
-use crate::rotation::{Confirmation, Confirmed, KeyMark, Keys};
+use crate::rotation::{Confirmation, Confirmed, Forget, KeyMark, Keys};
 use crate::testing::sample;
 
 /// Checks the contract of [`DiskKeys`]; `make` returns a store without machines or keys.
@@ -17,6 +18,8 @@ where
     what_has_no_key_is_not_rotated(&make().await).await;
     each_step_may_be_repeated_and_the_old_key_stays_until_the_end(&filled(&make).await).await;
     one_of_many_at_once_begins(&filled(&make).await).await;
+    a_canceled_rotation_leaves_the_released_key(&filled(&make).await).await;
+    the_previous_key_is_forgotten_only_by_its_name(&filled(&make).await).await;
     no_key_of_a_rotation_outlives_the_current_one(&filled(&make).await).await;
 }
 
@@ -45,6 +48,10 @@ async fn confirm(keys: &dyn DiskKeys, step: Confirmation, number: u64) -> Confir
     ok(keys.confirm(&sample::machine_id(1), step, &mark(number), &sample::line()).await)
 }
 
+async fn cancel(keys: &dyn DiskKeys, forget: Forget) -> CancelOutcome {
+    ok(keys.cancel(&sample::machine_id(1), forget, &sample::line()).await)
+}
+
 /// Whether these are exactly the keys of machine 1: current, pending, previous.
 async fn holds(store: &dyn SecretStore, keys: [Option<u64>; 3]) -> bool {
     let paths = [ResourcePath::luks_root, ResourcePath::luks_pending, ResourcePath::luks_previous];
@@ -66,6 +73,10 @@ async fn what_has_no_key_is_not_rotated<S: DiskKeys + MachineRegistry>(store: &S
         for step in [Confirmation::Staged, Confirmation::Removed] {
             let confirmed = store.confirm(&id, step, &mark(2), &sample::line()).await;
             assert_eq!(kind(confirmed), PortErrorKind::NotFound);
+        }
+        for forget in [Forget::Pending, Forget::DangerouslyPrevious] {
+            let canceled = store.cancel(&id, forget, &sample::line()).await;
+            assert_eq!(kind(canceled), PortErrorKind::NotFound);
         }
         ok(store.create(&sample::machine(1), UnclaimedLimit::Unlimited).await);
     }
@@ -119,6 +130,37 @@ async fn one_of_many_at_once_begins<S: DiskKeys + SecretStore>(store: &S) {
     let expected =
         begun.first().map(|pending| Keys::Pending { current: mark(1), pending: *pending });
     assert_eq!(kept, expected);
+}
+
+async fn a_canceled_rotation_leaves_the_released_key<S: DiskKeys + SecretStore>(store: &S) {
+    let settled = Keys::Settled { current: mark(1) };
+    let unchanged = CancelOutcome::Unchanged(settled.clone());
+    assert_eq!(cancel(store, Forget::Pending).await, unchanged);
+    begin(store, 2).await;
+    let pending = Keys::Pending { current: mark(1), pending: mark(2) };
+    let kept = CancelOutcome::Unchanged(pending);
+    assert_eq!(cancel(store, Forget::DangerouslyPrevious).await, kept);
+    assert_eq!(cancel(store, Forget::Pending).await, CancelOutcome::Canceled(settled));
+    assert_eq!(cancel(store, Forget::Pending).await, unchanged);
+    assert!(holds(store, [Some(1), None, None]).await);
+    assert_eq!(confirm(store, Confirmation::Staged, 2).await, Confirmed::Unknown, "late");
+    assert_eq!(begin(store, 3).await, BeginOutcome::Begun(mark(3)));
+    assert_eq!(confirm(store, Confirmation::Staged, 2).await, Confirmed::Unknown, "later");
+    assert!(holds(store, [Some(1), Some(3), None]).await);
+}
+
+async fn the_previous_key_is_forgotten_only_by_its_name<S: DiskKeys + SecretStore>(store: &S) {
+    begin(store, 2).await;
+    confirm(store, Confirmation::Staged, 2).await;
+    let promoted = Keys::Promoted { current: mark(2), previous: mark(1) };
+    let unchanged = CancelOutcome::Unchanged(promoted);
+    assert_eq!(cancel(store, Forget::Pending).await, unchanged);
+    assert!(holds(store, [Some(2), None, Some(1)]).await);
+    let settled = Keys::Settled { current: mark(2) };
+    let canceled = cancel(store, Forget::DangerouslyPrevious).await;
+    assert_eq!(canceled, CancelOutcome::Canceled(settled));
+    assert!(holds(store, [Some(2), None, None]).await);
+    assert_eq!(confirm(store, Confirmation::Removed, 2).await, Confirmed::Already, "late");
 }
 
 async fn no_key_of_a_rotation_outlives_the_current_one<S>(store: &S)

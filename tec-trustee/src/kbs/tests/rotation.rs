@@ -2,7 +2,7 @@
 
 use tec_core::digest::Sha256Digest;
 use tec_core::port::DiskKeys as _;
-use tec_core::rotation::{KeyMark, Keys};
+use tec_core::rotation::{Forget, KeyMark, Keys};
 
 use super::*;
 use crate::rotation::{Report, Step};
@@ -65,12 +65,29 @@ async fn a_confirmation_about_another_key_or_out_of_order_changes_nothing() {
     let before = kept(&world).await;
     for (step, key) in [(Step::Removed, NEW), (Step::Staged, 9)] {
         let answer = report(step, key).cookie(&cookie).of(&world.kbs).await;
-        assert_eq!(answer.error().code(), Some(Code::RotationUnderWay));
+        assert_eq!(answer.error().code(), Some(Code::RotationNotCurrent));
     }
     let unreadable = Ask { method: "PUT", ..post("rotation", "{}") };
     let answer = unreadable.cookie(&cookie).of(&world.kbs).await;
     answer.is_error(401, &ErrorKind::SerdeError);
     assert_eq!(kept(&world).await, before);
+}
+
+#[tokio::test]
+async fn a_machine_whose_rotation_was_canceled_gets_no_new_key_and_promotes_none() {
+    let world = begun().await;
+    let cookie = attest(&world).await;
+    let id = sample::machine_id(1);
+    world.registry.cancel(&id, Forget::Pending, &sample::line()).await.unwrap();
+    let answer = key_of(1, "?key=pending").cookie(&cookie).of(&world.kbs).await;
+    assert_eq!(answer.error().code(), Some(Code::KeyMissing));
+    world.registry.begin(&id, &sample::secret(8), &sample::line()).await.unwrap();
+    let before = kept(&world).await;
+    let answer = report(Step::Staged, NEW).cookie(&cookie).of(&world.kbs).await;
+    assert_eq!(answer.error().code(), Some(Code::RotationNotCurrent), "late");
+    assert_eq!(kept(&world).await, before);
+    let answer = key_of(1, "").cookie(&cookie).of(&world.kbs).await;
+    assert_eq!(answer.status, StatusCode::OK);
 }
 
 #[tokio::test]
