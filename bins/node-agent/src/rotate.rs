@@ -84,9 +84,10 @@ impl Rotated {
             Self::Replaced => {
                 ("replaced", "the disk key was replaced, and the old key slots removed")
             }
-            Self::Cleaned => {
-                ("cleaned", "no new disk key is pending; key slots of a canceled rotation were removed")
-            }
+            Self::Cleaned => (
+                "cleaned",
+                "no new disk key is pending; key slots of a canceled rotation were removed",
+            ),
             Self::NothingPending => ("nothing-pending", "no new disk key is pending"),
             Self::NotOffered => ("not-offered", "this key broker rotates no disk keys"),
         };
@@ -291,7 +292,8 @@ async fn checked(
 ) -> Result<SecretArray<32>, Failure> {
     let resource = broker.key(which).await?;
     if KeyMark::of(&resource) != KeyMark::from_digest(mark) {
-        let reason = "the key broker released another key than it named (run `node-agent key rotate` again)";
+        let reason =
+            "the key broker released another key than it named (run `node-agent key rotate` again)";
         return Err(Failure::Rotation { reason });
     }
     content_key(&resource).map_err(Failure::Resource)
@@ -453,7 +455,9 @@ impl<A: Attester> Broker for Remote<A> {
 
     async fn key(&self, which: Which) -> Result<SecretBytes, Failure> {
         match self.client.fetch_key(self.path(), which, &self.attester).await {
-            Err(RcarError::Denied { code: Some(Code::KeyMissing), .. }) if which != Which::Current => {
+            Err(RcarError::Denied { code: Some(Code::KeyMissing), .. })
+                if which != Which::Current =>
+            {
                 Err(Failure::NotCurrent)
             }
             fetched => fetched.map_err(|error| self.failed(error)),

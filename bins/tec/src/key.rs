@@ -3,7 +3,7 @@
 use clap::{ArgGroup, Args, Subcommand};
 use tec_support::diskkey::DiskKeys;
 
-use crate::args::Consent;
+use crate::args::{Consent, MachineRef};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum KeyCommand {
@@ -11,6 +11,8 @@ pub(crate) enum KeyCommand {
     List,
     /// Generate a new disk key; the old one is released until the machine has a key slot for the new one.
     Rotate(RotateArgs),
+    /// Cancel a rotation, such as that of a machine that does not come back; the disk opens as before.
+    Cancel(CancelArgs),
 }
 
 #[derive(Debug, Args)]
@@ -28,6 +30,17 @@ pub(crate) struct RotateArgs {
     /// Form of the new key.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) disk_keys: DiskKeys,
+    #[command(flatten)]
+    pub(crate) consent: Consent,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CancelArgs {
+    #[command(flatten)]
+    pub(crate) machine: MachineRef,
+    /// Also cancel if the new key is in use: a disk that was detached then opens only with a recovery key.
+    #[arg(long)]
+    pub(crate) dangerously_forget_previous_key: bool,
     #[command(flatten)]
     pub(crate) consent: Consent,
 }

@@ -94,6 +94,7 @@ mod tests {
         for (words, on_cluster, culprit) in [
             ("serve", true, "`tec serve`"),
             ("key rotate a", true, "`tec key`"),
+            ("key cancel a", true, "`tec key`"),
             ("machine prune", true, "`tec machine prune`"),
             ("audit verify", true, "`tec audit verify`"),
             ("audit list --follow", true, "--follow"),

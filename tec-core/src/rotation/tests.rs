@@ -19,7 +19,8 @@ struct World {
     /// Confirmations on their way.
     sent: Vec<(Confirmation, Key)>,
     drawn: Key,
-    /// Keys that the server forgot because an admin canceled.
+    /// Keys that the server forgot because an admin canceled, and keys whose slot a late run added by means of
+    /// such a slot.
     canceled: BTreeSet<Key>,
 }
 
@@ -135,6 +136,9 @@ impl World {
                 // LUKS adds a slot only for a passphrase that opens another.
                 if self.disk.contains(by) {
                     self.disk.insert(*new);
+                    if self.canceled.contains(by) {
+                        self.canceled.insert(*new);
+                    }
                 }
             }
             NodeStep::RemoveSlots(Slots::Of(key)) => {

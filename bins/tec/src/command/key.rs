@@ -8,8 +8,10 @@ use tec_core::flow;
 use tec_core::flow::ProvisionPorts;
 use tec_core::id::MachineId;
 use tec_core::machine::{Machine, MachineState};
-use tec_core::port::{BeginOutcome, DiskKeys as _, MachineRegistry, PortError, PortErrorKind};
-use tec_core::rotation::Keys;
+use tec_core::port::{
+    BeginOutcome, CancelOutcome, DiskKeys as _, MachineRegistry, PortError, PortErrorKind,
+};
+use tec_core::rotation::{Forget, Keys};
 use tec_core::store::Store;
 use tec_support::diskkey::DiskKeys;
 use tec_support::exit::{CodedError, OK};
@@ -19,7 +21,7 @@ use super::coded;
 use super::machine::{all, id_of};
 use crate::args::MachineRef;
 use crate::consent::consented;
-use crate::key::{KeyCommand, RotateArgs};
+use crate::key::{CancelArgs, KeyCommand, RotateArgs};
 use crate::output::{Output, Table};
 use crate::state::open_existing;
 
@@ -39,6 +41,12 @@ enum Phase {
     Promoted,
     /// As `Pending`, but only with `--dry-run`.
     WouldBegin,
+    /// The rotation was canceled.
+    Canceled,
+    /// As `Canceled`, but only with `--dry-run`.
+    WouldCancel,
+    /// There was nothing to cancel.
+    None,
 }
 
 impl Phase {
@@ -55,6 +63,9 @@ impl Phase {
             Self::Pending => "new key pending until the machine runs `node-agent key rotate`",
             Self::Promoted => "new key in use, old key slot not removed yet",
             Self::WouldBegin => "would get a new key",
+            Self::Canceled => "canceled, the released key stays",
+            Self::WouldCancel => "would be canceled",
+            Self::None => "none under way",
         }
     }
 }
@@ -68,6 +79,7 @@ pub(crate) async fn key(
     let machines = match command {
         KeyCommand::List => under_way(&store, &all(&store).await?).await?,
         KeyCommand::Rotate(args) => rotate(&store, args).await?,
+        KeyCommand::Cancel(args) => vec![cancel(&store, &args).await?],
     };
     let row = |one: &Rotating| vec![one.machine.to_string(), one.rotation.sentence().to_owned()];
     output.table(&machines, &Table::new(&["MACHINE", "ROTATION"], machines.iter().map(row)))?;
@@ -149,6 +161,46 @@ async fn begin(store: &Store, id: MachineId, form: DiskKeys) -> anyhow::Result<P
             Err(coded(Code::StoreUnavailable, what)(error).into())
         }
     }
+}
+
+async fn cancel(store: &Store, args: &CancelArgs) -> anyhow::Result<Rotating> {
+    let machine = id_of(store, &args.machine).await?;
+    let keys = store.rotation(&machine).await.map_err(unread(machine))?;
+    let keys = keys.ok_or_else(|| no_key(machine))?;
+    let (forget, effect) = match keys {
+        Keys::Settled { .. } => return Ok(Rotating { machine, rotation: Phase::None }),
+        Keys::Pending { .. } => (Forget::Pending, "the new disk key is forgotten"),
+        Keys::Promoted { .. } if args.dangerously_forget_previous_key => {
+            tracing::warn!(machine.id = %machine, "the previous disk key is forgotten");
+            let effect = "the previous disk key is forgotten: a disk that was detached during the rotation \
+                          opens only with a recovery key";
+            (Forget::DangerouslyPrevious, effect)
+        }
+        Keys::Promoted { .. } => return Err(in_use(machine).into()),
+    };
+    if !consented(&[format!("machine {machine}: {effect}")], args.consent)? {
+        return Ok(Rotating { machine, rotation: Phase::WouldCancel });
+    }
+    match flow::cancel_rotation(store, &SystemClock, machine, forget).await {
+        Ok(CancelOutcome::Canceled(_)) => Ok(Rotating { machine, rotation: Phase::Canceled }),
+        Ok(CancelOutcome::Unchanged(_)) => anyhow::bail!(
+            "cannot cancel the rotation of machine {machine}: it confirmed a step in the meantime, and nothing \
+             was changed (`tec key list`)"
+        ),
+        Err(error) => {
+            let what = format!("cancel the rotation of machine {machine}");
+            Err(coded(Code::StoreUnavailable, what)(error).into())
+        }
+    }
+}
+
+fn in_use(id: MachineId) -> CodedError {
+    let what = format!(
+        "cannot cancel the rotation of machine {id}: its new disk key is in use, and a disk that was detached \
+         may need the previous one (finish with `node-agent key rotate` on the machine; if it does not come \
+         back, pass --dangerously-forget-previous-key)"
+    );
+    CodedError::new(Code::RotationUnderWay, what)
 }
 
 fn no_key(id: MachineId) -> CodedError {

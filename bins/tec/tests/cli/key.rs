@@ -93,11 +93,61 @@ fn no_backup_is_made_while_a_key_is_rotated() {
 }
 
 #[test]
+fn a_canceled_rotation_keeps_the_released_key_and_backups_work_again() {
+    let directory = directory();
+    let state = directory.path().join("state");
+    let [key, file] = ["backup.key", "backup"].map(|name| directory.path().join(name));
+    let id = sample::machine_id(1).to_string();
+    let base = ["--state-dir", str(&state)];
+    let run = |more: &[&str]| json(&[&base[..], more].concat());
+    assert_eq!(run(&["key", "cancel", &id])[0]["rotation"], "none");
+    run(&["key", "rotate", &id]);
+    assert_eq!(run(&["key", "cancel", &id, "--dry-run"])[0]["rotation"], "would-cancel");
+    refused(&[&base[..], &["key", "cancel", &id]].concat(), 1, "pass --yes");
+    assert_eq!(run(&["key", "list"])[0]["rotation"], "pending", "nothing changed so far");
+    assert_eq!(run(&["key", "cancel", &id, "--yes"])[0]["rotation"], "canceled");
+    assert_eq!(run(&["key", "list"]), serde_json::json!([]));
+    let id = sample::machine_id(1);
+    let keys = with(&state, async |store| store.rotation(&id).await.unwrap());
+    assert_eq!(keys, Some(Keys::Settled { current: KeyMark::of(&sample::secret(1)) }));
+    let recipient = run(&["backup", "key", str(&key)])["recipient"].as_str().unwrap().to_owned();
+    run(&["backup", "create", "--recipient", &recipient, str(&file)]);
+    assert!(file.exists());
+}
+
+#[test]
+fn a_previous_key_is_forgotten_only_with_the_dangerous_flag() {
+    let directory = directory();
+    let state = directory.path().join("state");
+    let id = sample::machine_id(1).to_string();
+    let base = ["--state-dir", str(&state), "key"];
+    let run = |more: &[&str]| json(&[&base[..], more].concat());
+    run(&["rotate", &id]);
+    let kept = async |store: &Store| store.rotation(&sample::machine_id(1)).await.unwrap().unwrap();
+    let promoted = with(&state, async |store| {
+        let Keys::Pending { pending, .. } = kept(store).await else { panic!("not pending") };
+        let (machine, line) = (sample::machine_id(1), sample::line());
+        store.confirm(&machine, Confirmation::Staged, &pending, &line).await.unwrap();
+        kept(store).await
+    });
+    for more in [&["--yes"][..], &["--dry-run"]] {
+        let arguments = [&base[..], &["cancel", &id], more].concat();
+        refused(&arguments, 1, "node-agent key rotate");
+        refused(&arguments, 1, "TEC-K410");
+    }
+    assert_eq!(with(&state, kept), promoted);
+    let dangerous = ["cancel", &id, "--dangerously-forget-previous-key", "--yes"];
+    assert_eq!(run(&dangerous)[0]["rotation"], "canceled");
+    assert_eq!(with(&state, kept), Keys::Settled { current: *promoted.current() });
+}
+
+#[test]
 fn a_machine_without_a_key_and_a_cluster_are_refused() {
     let directory = directory();
     let state = directory.path().join("state");
     let unknown = sample::machine_id(9).to_string();
     refused(&["--state-dir", str(&state), "key", "rotate", &unknown], 1, "TEC-A414");
+    refused(&["--state-dir", str(&state), "key", "cancel", &unknown, "--yes"], 1, &unknown);
     refused(&["--state-dir", str(&state), "key", "rotate"], 2, "--all");
     refused(&["--namespace", "tec", "key", "rotate", &unknown], 2, "a state directory only");
 }
