@@ -1,7 +1,7 @@
 //! How a node replaces its disk key; see [`tec_core::rotation`].
 //!
 //! ```text
-//! GET rotation              ─► after an attestation: which keys the server keeps, by their marks
+//! GET rotation              ─► after an attestation: which keys the server keeps, by their names
 //! GET resource/…/root?key=pending ─► the new key, released as the current one is
 //! PUT rotation              ─► after an attestation: a slot for the key was added, or those of the old one
 //!                              were removed
@@ -59,7 +59,7 @@ impl Which {
     }
 }
 
-/// Reply to `GET` and `PUT rotation`: the marks of the keys that the server keeps.
+/// Reply to `GET` and `PUT rotation`: the names of the keys that the server keeps, see [`KeyMark::name`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "phase")]
 #[expect(clippy::exhaustive_enums, reason = "a node must handle every phase")]
@@ -87,14 +87,14 @@ pub enum Kept {
 
 impl From<&Keys<KeyMark>> for Kept {
     fn from(keys: &Keys<KeyMark>) -> Self {
-        let digest = |mark: &KeyMark| *mark.digest();
+        let name = KeyMark::name;
         match keys {
-            Keys::Settled { current } => Self::Settled { current: digest(current) },
+            Keys::Settled { current } => Self::Settled { current: name(current) },
             Keys::Pending { current, pending } => {
-                Self::Pending { current: digest(current), pending: digest(pending) }
+                Self::Pending { current: name(current), pending: name(pending) }
             }
             Keys::Promoted { current, previous } => {
-                Self::Promoted { current: digest(current), previous: digest(previous) }
+                Self::Promoted { current: name(current), previous: name(previous) }
             }
         }
     }
@@ -107,7 +107,7 @@ impl From<&Keys<KeyMark>> for Kept {
 pub struct Report {
     /// What is confirmed.
     pub step: Step,
-    /// Mark of the new key.
+    /// Mark of the new key, which proves that the sender has it.
     pub sha256: Sha256Digest,
 }
 

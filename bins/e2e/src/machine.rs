@@ -1,8 +1,9 @@
 //! A node: a software TPM, boot files, a LUKS2 volume on a file, and the real Clevis with our pin.
 
 use std::fs;
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -23,6 +24,32 @@ use crate::volume;
 
 /// Size of the volume; a LUKS2 header takes 16 MiB.
 const DISK_BYTES: u64 = 24 << 20;
+
+/// A `cryptsetup` that counts its calls, and kills the program that calls it.
+const WRAPPER: &str = r#"#!/bin/sh
+calls="$(dirname "$0")/calls"
+number=$(($(cat "$calls") + 1))
+echo "$number" > "$calls"
+if [ "$number" = "$BEFORE" ]; then
+    kill -KILL $PPID
+    exit 1
+fi
+PATH=${PATH#*:}
+cryptsetup "$@"
+status=$?
+[ "$number" = "$AFTER" ] && kill -KILL $PPID
+exit $status
+"#;
+
+/// When a program is killed: at one of its calls of cryptsetup, counted from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "there is no third side")]
+pub enum Kill {
+    /// Before it changes anything.
+    Before(u32),
+    /// When its change is durable, before its answer is read.
+    After(u32),
+}
 
 /// A node was refused its key.
 #[derive(Clone, Debug)]
@@ -203,6 +230,29 @@ impl Machine {
         let mut command = self.command(&self.node_agent.to_string_lossy());
         command.args(["key", "rotate"]).arg(self.disk());
         command
+    }
+
+    /// As [`key_rotate`](Self::key_rotate), but killed right before or after a call of cryptsetup.
+    ///
+    /// # Errors
+    /// The wrapper of cryptsetup cannot be written.
+    pub fn key_rotate_killed(&self, kill: Kill) -> anyhow::Result<Command> {
+        let directory = self.directory.join("kill");
+        fs::create_dir_all(&directory)?;
+        let wrapper = directory.join("cryptsetup");
+        fs::write(directory.join("calls"), "0")?;
+        fs::write(&wrapper, WRAPPER)?;
+        fs::set_permissions(&wrapper, Permissions::from_mode(0o700))?;
+        let mut command = self.key_rotate();
+        let own = command.get_envs().find(|(name, _)| *name == "PATH").and_then(|(_, path)| path);
+        let own = own.context("a command without PATH")?;
+        let path = std::env::join_paths([directory].into_iter().chain(std::env::split_paths(own)))?;
+        let (before, after) = match kill {
+            Kill::Before(call) => (call, 0),
+            Kill::After(call) => (0, call),
+        };
+        command.env("PATH", path).env("BEFORE", before.to_string()).env("AFTER", after.to_string());
+        Ok(command)
     }
 
     /// The passphrases that Clevis obtains for its key slots and that open them, as at a boot.

@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test's own tools may fail the test")]
 
 use std::collections::BTreeMap;
-use std::os::unix::process::CommandExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,10 +11,11 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tec_core::id::MachineId;
 use tec_core::port::DiskKeys as _;
 use tec_core::rotation::{KeyMark, Keys};
+use tec_core::secret::SecretBytes;
 use tec_e2e::anchor::Anchor;
 use tec_e2e::firmware::BootChain;
 use tec_e2e::load;
-use tec_e2e::machine::Machine;
+use tec_e2e::machine::{Kill, Machine};
 use tec_e2e::process::Transcript;
 use tec_e2e::settings::Settings;
 use tempfile::TempDir;
@@ -153,20 +154,107 @@ fn a_rotation_that_is_killed_anywhere_leaves_a_disk_that_opens_and_ends_with_the
             world.assert_boots(&when);
 
             world.finish();
-            assert!(world.kept().is_settled(), "{when}");
             assert_ne!(*world.kept().current(), old_key, "{when}");
-            let (slots, tokens) = world.machine.volume_parts().unwrap();
-            assert_eq!((slots.len(), tokens.len()), (1, 1), "{when}: {slots:?}");
-            world.assert_boots(&when);
-            assert!(
-                !world.machine.opens_with(&old).unwrap(),
-                "{when}: the old passphrase opens it"
-            );
+            world.assert_replaced(&old, &when);
         }
     }
     assert_eq!(world.anchor.tec(&["audit", "verify"]).unwrap()["intact"], true);
     assert!(killed > 0, "nothing was interrupted in {whole:?}");
     println!("{killed} of {} rotations were interrupted, keys afterwards: {seen:?}", 3 * rounds);
+}
+
+/// How far a rotation is, from the server's store and the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum At {
+    PendingBeforeSlot,
+    PendingWithIntent,
+    PendingWithSlotAndNoToken,
+    PendingWithToken,
+    PromotedWithOldSlot,
+    PromotedWithOldTokenAlone,
+    PromotedWithoutOldSlot,
+    Settled,
+}
+
+impl World {
+    fn at(&self) -> At {
+        let (slots, tokens) = self.machine.volume_parts().unwrap();
+        let pins = tokens.iter().filter(|token| token["type"] == "clevis").count();
+        match (self.kept(), slots.len(), pins) {
+            (Keys::Settled { .. }, ..) => At::Settled,
+            (Keys::Pending { .. }, 1, 1) if tokens.len() > pins => At::PendingWithIntent,
+            (Keys::Pending { .. }, 1, 1) => At::PendingBeforeSlot,
+            (Keys::Pending { .. }, 2, 1) => At::PendingWithSlotAndNoToken,
+            (Keys::Pending { .. }, 2, 2) => At::PendingWithToken,
+            (Keys::Promoted { .. }, 2, 2) => At::PromotedWithOldSlot,
+            (Keys::Promoted { .. }, 1, 2) => At::PromotedWithOldTokenAlone,
+            (Keys::Promoted { .. }, 1, 1) => At::PromotedWithoutOldSlot,
+            other => panic!("no step of a rotation: {other:?}"),
+        }
+    }
+
+    /// Runs the node, which is killed at a call of cryptsetup; `None` if it made fewer calls.
+    fn killed(&self, kill: Kill) -> Option<At> {
+        let output = self.machine.key_rotate_killed(kill).unwrap().output().unwrap();
+        if output.status.success() {
+            return None;
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.signal(), Some(9), "{kill:?}: {said}");
+        Some(self.at())
+    }
+
+    /// The new key alone opens the volume, and nothing else is left.
+    fn assert_replaced(&mut self, old: &SecretBytes, when: &str) {
+        assert!(self.kept().is_settled(), "{when}");
+        let (slots, tokens) = self.machine.volume_parts().unwrap();
+        assert_eq!((slots.len(), tokens.len()), (1, 1), "{when}: {slots:?}");
+        self.assert_boots(when);
+        assert!(!self.machine.opens_with(old).unwrap(), "{when}: the old passphrase opens it");
+    }
+}
+
+#[test]
+fn a_rotation_that_is_killed_at_each_call_of_cryptsetup_leaves_a_disk_that_opens() {
+    let mut world = World::new();
+    let mut seen: BTreeMap<At, u32> = BTreeMap::new();
+    for kill in (1..).flat_map(|call| [Kill::Before(call), Kill::After(call)]) {
+        let old_key = *world.kept().current();
+        let old = world.machine.passphrases().unwrap().remove(0);
+        world.begin();
+        let Some(at) = world.killed(kill) else { break };
+        let when = format!("{kill:?}, {at:?}");
+        *seen.entry(at).or_default() += 1;
+        world.assert_boots(&when);
+        // The state after a call is that before the next one: once it is finished, once canceled.
+        let is_canceled =
+            matches!(kill, Kill::After(_)) && matches!(world.kept(), Keys::Pending { .. });
+        if is_canceled {
+            world.anchor.tec(&["key", "cancel", &world.id.to_string(), "--yes"]).unwrap();
+            assert_eq!(*world.kept().current(), old_key, "{when}");
+            world.assert_boots(&when);
+            world.begin();
+        }
+        world.finish();
+        assert_ne!(*world.kept().current(), old_key, "{when}");
+        world.assert_replaced(&old, &when);
+    }
+    println!("step, kills, disks lost:");
+    for (at, kills) in &seen {
+        println!("  {at:?}, {kills}, 0");
+    }
+    for at in [
+        At::PendingBeforeSlot,
+        At::PendingWithIntent,
+        At::PendingWithSlotAndNoToken,
+        At::PendingWithToken,
+        At::PromotedWithOldSlot,
+        At::PromotedWithOldTokenAlone,
+        At::PromotedWithoutOldSlot,
+    ] {
+        assert!(seen.get(&at).is_some_and(|kills| *kills >= 2), "{at:?}: {seen:?}");
+    }
+    assert_eq!(world.anchor.tec(&["audit", "verify"]).unwrap()["intact"], true);
 }
 
 #[test]

@@ -182,8 +182,8 @@ struct Pair {
     old: Option<SecretArray<32>>,
     new: SecretArray<32>,
     keys: Keys<Key>,
-    /// Mark of the new key.
-    report: KeyMark,
+    /// Proves that this node has the new key.
+    proof: KeyMark,
 }
 
 /// A disk, and its tokens before the server was asked: see [`Slots::Dead`].
@@ -233,7 +233,7 @@ async fn follow(
             Some(Confirmation::Staged) => Step::Staged,
             Some(Confirmation::Removed) => Step::Removed,
         };
-        kept = broker.confirm(&Report { step, sha256: *pair.report.digest() }).await?;
+        kept = broker.confirm(&Report { step, sha256: *pair.proof.digest() }).await?;
     }
     Err(Failure::Rotation { reason: "the key broker changes its mind too often" })
 }
@@ -260,7 +260,7 @@ async fn clean(
     Ok(rotated)
 }
 
-/// The keys that the server keeps, checked against their marks.
+/// The keys that the server keeps, checked against their names.
 async fn fetched(kept: &Kept, broker: &dyn Broker) -> Result<Pair, Failure> {
     let (old, new, keys) = match kept {
         Kept::Settled { current } => {
@@ -278,25 +278,26 @@ async fn fetched(kept: &Kept, broker: &dyn Broker) -> Result<Pair, Failure> {
         ),
     };
     let old = match old {
-        Some(old) => Some(checked(old, broker).await?),
+        Some(old) => Some(checked(old, broker).await?.0),
         None => None,
     };
-    let report = KeyMark::from_digest(new.1);
-    Ok(Pair { old, new: checked(new, broker).await?, keys, report })
+    let (new, proof) = checked(new, broker).await?;
+    Ok(Pair { old, new, keys, proof })
 }
 
-/// A key, if it is the one of the mark.
+/// A key, if it is the one of this name, and its mark.
 async fn checked(
-    (which, mark): (Which, Sha256Digest),
+    (which, name): (Which, Sha256Digest),
     broker: &dyn Broker,
-) -> Result<SecretArray<32>, Failure> {
+) -> Result<(SecretArray<32>, KeyMark), Failure> {
     let resource = broker.key(which).await?;
-    if KeyMark::of(&resource) != KeyMark::from_digest(mark) {
+    let mark = KeyMark::of(&resource);
+    if mark.name() != name {
         let reason =
             "the key broker released another key than it named (run `node-agent key rotate` again)";
         return Err(Failure::Rotation { reason });
     }
-    content_key(&resource).map_err(Failure::Resource)
+    Ok((content_key(&resource).map_err(Failure::Resource)?, mark))
 }
 
 /// Does what is left to do for one disk. Returns what may be confirmed about it.

@@ -67,7 +67,8 @@ pub async fn rotation(
 ///
 /// # Security
 /// The machine decides when its old key is forgotten. A machine that confirms what is not true locks out only
-/// itself.
+/// itself. A confirmation proves that its sender has the new key: an attestation token, which a machine shows to
+/// others, is not enough.
 pub async fn confirm_rotation(
     (aks, keys, clock): (&dyn AkRegistry, &dyn DiskKeys, &dyn Clock),
     attested: &Attested,
@@ -80,7 +81,7 @@ pub async fn confirm_rotation(
         Confirmation::Staged => AuditAction::RotationPromoted,
         Confirmation::Removed => AuditAction::RotationEnded,
     };
-    let subject = format!("{} attempt {}", key.digest(), attested.attempt());
+    let subject = format!("{} attempt {}", key.name(), attested.attempt());
     let line = AuditEvent::new(clock.now(), action, Some(machine), subject);
     keys.confirm(&machine, confirmation, key, &line).await.map_err(ReleaseError::Port)
 }

@@ -25,8 +25,8 @@ fn resource(key: [u8; 32]) -> SecretBytes {
     LuksResource::of_key(&SecretArray::new(key)).into_bytes()
 }
 
-fn digest(key: [u8; 32]) -> tec_core::digest::Sha256Digest {
-    *KeyMark::of(&resource(key)).digest()
+fn name(key: [u8; 32]) -> Sha256Digest {
+    KeyMark::of(&resource(key)).name()
 }
 
 impl FakeBroker {
@@ -56,12 +56,12 @@ impl FakeBroker {
 
     fn wire(&self) -> Kept {
         match self.keys() {
-            Keys::Settled { current } => Kept::Settled { current: digest(current) },
+            Keys::Settled { current } => Kept::Settled { current: name(current) },
             Keys::Pending { current, pending } => {
-                Kept::Pending { current: digest(current), pending: digest(pending) }
+                Kept::Pending { current: name(current), pending: name(pending) }
             }
             Keys::Promoted { current, previous } => {
-                Kept::Promoted { current: digest(current), previous: digest(previous) }
+                Kept::Promoted { current: name(current), previous: name(previous) }
             }
         }
     }
@@ -97,7 +97,10 @@ impl Broker for FakeBroker {
         if std::mem::take(&mut *self.cancels.lock().unwrap()) {
             self.cancel();
         }
-        let key = [KEY, NEW, NEWER].into_iter().find(|key| digest(*key) == report.sha256).unwrap();
+        let key = [KEY, NEW, NEWER]
+            .into_iter()
+            .find(|key| *KeyMark::of(&resource(*key)).digest() == report.sha256)
+            .unwrap();
         match self.keys().confirm(report.step.into(), &key) {
             Confirmed::Changed(keys) => *self.keys.lock().unwrap() = keys,
             Confirmed::Already => {}
@@ -201,7 +204,7 @@ async fn a_disk_that_was_away_is_staged_before_the_old_key_is_forgotten() {
 #[tokio::test]
 async fn a_server_that_releases_another_key_than_it_names_changes_nothing() {
     let (header, broker) = (FakeHeader::bound_to(SERVER), FakeBroker::pending());
-    let kept = Kept::Pending { current: digest(KEY), pending: digest([9; 32]) };
+    let kept = Kept::Pending { current: name(KEY), pending: name(NEWER) };
     let error = fetched(&kept, &broker).await.err();
     assert!(matches!(error, Some(Failure::Rotation { .. })), "{error:?}");
     assert!(opens(&header, KEY));

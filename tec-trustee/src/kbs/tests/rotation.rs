@@ -21,6 +21,10 @@ fn digest(key: u64) -> Sha256Digest {
     *KeyMark::of(&sample::secret(key)).digest()
 }
 
+fn name(key: u64) -> Sha256Digest {
+    KeyMark::of(&sample::secret(key)).name()
+}
+
 fn report(step: Step, key: u64) -> Ask {
     let body = serde_json::to_vec(&Report { step, sha256: digest(key) }).unwrap();
     Ask { method: "PUT", ..post("rotation", body) }
@@ -39,7 +43,7 @@ async fn an_attested_machine_fetches_both_keys_and_confirms_each_step() {
     let world = begun().await;
     let cookie = attest(&world).await;
     let answer = get("rotation").cookie(&cookie).of(&world.kbs).await;
-    let expected = json!({ "phase": "pending", "current": digest(1), "pending": digest(NEW) });
+    let expected = json!({ "phase": "pending", "current": name(1), "pending": name(NEW) });
     assert_eq!(answer.json(), expected);
     for (query, key) in [("", 1), ("?key=pending", NEW), ("?key=other", 1)] {
         let answer = key_of(1, query).cookie(&cookie).of(&world.kbs).await;
@@ -52,10 +56,32 @@ async fn an_attested_machine_fetches_both_keys_and_confirms_each_step() {
     }
     for _ in 0..2 {
         let answer = report(Step::Removed, NEW).cookie(&cookie).of(&world.kbs).await;
-        assert_eq!(answer.json(), json!({ "phase": "settled", "current": digest(NEW) }));
+        assert_eq!(answer.json(), json!({ "phase": "settled", "current": name(NEW) }));
     }
     assert_eq!(world.audit(AuditAction::RotationPromoted), 1);
     assert_eq!(world.audit(AuditAction::RotationEnded), 1);
+}
+
+#[tokio::test]
+async fn whom_a_machine_shows_its_token_cannot_confirm_in_its_name() {
+    let world = begun().await;
+    let (_, answer) = attest_with(&world, &FakeAttester::new(1, 1)).await;
+    let token = answer.json()["token"].as_str().unwrap().to_owned();
+    let answer = get("rotation").bearer(&token).of(&world.kbs).await;
+    let names: Vec<Sha256Digest> = ["current", "pending"]
+        .map(|key| serde_json::from_value(answer.json()[key].clone()).unwrap())
+        .into();
+    let before = kept(&world).await;
+    for (step, sha256) in [Step::Staged, Step::Removed]
+        .into_iter()
+        .flat_map(|step| names.iter().map(move |n| (step, *n)))
+    {
+        let body = serde_json::to_vec(&Report { step, sha256 }).unwrap();
+        let ask = Ask { method: "PUT", ..post("rotation", body) };
+        let answer = ask.bearer(&token).of(&world.kbs).await;
+        assert_eq!(answer.error().code(), Some(Code::RotationNotCurrent));
+    }
+    assert_eq!(kept(&world).await, before);
 }
 
 #[tokio::test]
