@@ -25,11 +25,11 @@ use crate::volume;
 /// Size of the volume; a LUKS2 header takes 16 MiB.
 const DISK_BYTES: u64 = 24 << 20;
 
-/// A `cryptsetup` that counts its calls, and kills the program that calls it.
+/// A `cryptsetup` that lists its calls, and kills the program that calls it.
 const WRAPPER: &str = r#"#!/bin/sh
 calls="$(dirname "$0")/calls"
-number=$(($(cat "$calls") + 1))
-echo "$number" > "$calls"
+echo "$1" >> "$calls"
+number=$(wc -l < "$calls")
 if [ "$number" = "$BEFORE" ]; then
     kill -KILL $PPID
     exit 1
@@ -43,8 +43,10 @@ exit $status
 
 /// When a program is killed: at one of its calls of cryptsetup, counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "there is no third side")]
+#[expect(clippy::exhaustive_enums, reason = "a call has two sides")]
 pub enum Kill {
+    /// It runs to its end.
+    Never,
     /// Before it changes anything.
     Before(u32),
     /// When its change is durable, before its answer is read.
@@ -232,6 +234,15 @@ impl Machine {
         command
     }
 
+    /// The actions of cryptsetup that the last [`key_rotate_killed`](Self::key_rotate_killed) called.
+    ///
+    /// # Errors
+    /// The wrapper of cryptsetup wrote no list.
+    pub fn cryptsetup_calls(&self) -> anyhow::Result<Vec<String>> {
+        let calls = fs::read_to_string(self.directory.join("kill").join("calls"))?;
+        Ok(calls.lines().map(str::to_owned).collect())
+    }
+
     /// As [`key_rotate`](Self::key_rotate), but killed right before or after a call of cryptsetup.
     ///
     /// # Errors
@@ -240,7 +251,7 @@ impl Machine {
         let directory = self.directory.join("kill");
         fs::create_dir_all(&directory)?;
         let wrapper = directory.join("cryptsetup");
-        fs::write(directory.join("calls"), "0")?;
+        fs::write(directory.join("calls"), "")?;
         fs::write(&wrapper, WRAPPER)?;
         fs::set_permissions(&wrapper, Permissions::from_mode(0o700))?;
         let mut command = self.key_rotate();
@@ -248,6 +259,7 @@ impl Machine {
         let own = own.context("a command without PATH")?;
         let path = std::env::join_paths([directory].into_iter().chain(std::env::split_paths(own)))?;
         let (before, after) = match kill {
+            Kill::Never => (0, 0),
             Kill::Before(call) => (call, 0),
             Kill::After(call) => (0, call),
         };

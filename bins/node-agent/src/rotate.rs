@@ -127,7 +127,7 @@ pub async fn run(
 /// Replaces the key of all disks of this machine, if the server has a new one.
 ///
 /// # Errors
-/// `Disk`, `Tpm`, `Servers`, `Fetch`, `Resource`, `Rotation`. The key that the server releases opens the disks.
+/// `Disk`, `Tpm`, `Servers`, `Fetch`, `Resource`, `Rotation`, `NotCurrent`. The key that the server releases opens the disks.
 pub async fn rotate(
     flags: &Flags,
     args: &RotateArgs,
@@ -156,8 +156,7 @@ fn common_config(headers: &[&dyn Header]) -> Result<Option<HeaderConfig>, Failur
     for header in headers {
         for token in header.tokens().map_err(Failure::Disk)? {
             let config = parsed(&token).map_err(Failure::Disk)?.config().clone();
-            let differs =
-                |one: &HeaderConfig| (&one.path, &one.servers) != (&config.path, &config.servers);
+            let differs = |one: &HeaderConfig| !names_the_same(one, &config);
             if config.servers.len() != 1 || common.as_ref().is_some_and(differs) {
                 return Err(Failure::Rotation {
                     reason: "the disks must be bound to one key at one key broker",
@@ -167,6 +166,11 @@ fn common_config(headers: &[&dyn Header]) -> Result<Option<HeaderConfig>, Failur
         }
     }
     Ok(common)
+}
+
+/// Whether both name one key, at the same servers.
+fn names_the_same(one: &HeaderConfig, other: &HeaderConfig) -> bool {
+    (&one.path, &one.servers) == (&other.path, &other.servers)
 }
 
 /// The two keys of a rotation, from the view of one disk.
@@ -219,23 +223,30 @@ async fn follow(
     for disk in &disks {
         remove_unfinished(disk.header).map_err(Failure::Disk)?;
     }
-    if matches!(kept, Kept::Settled { .. }) {
+    if is_settled(&kept) {
         return clean(&disks, config, &kept, (broker, entropy)).await;
     }
     for _ in 0..MAX_STEPS {
+        if is_settled(&kept) {
+            return Ok(Rotated::Replaced);
+        }
         let pair = fetched(&kept, broker).await?;
         let mut ready = None;
         for disk in &disks {
             ready = prepare(disk, config, &pair, entropy)?;
         }
         let step = match ready {
-            None => return Ok(Rotated::Replaced),
+            None => break,
             Some(Confirmation::Staged) => Step::Staged,
             Some(Confirmation::Removed) => Step::Removed,
         };
         kept = broker.confirm(&Report { step, sha256: *pair.proof.digest() }).await?;
     }
     Err(Failure::Rotation { reason: "the key broker changes its mind too often" })
+}
+
+fn is_settled(kept: &Kept) -> bool {
+    matches!(kept, Kept::Settled { .. })
 }
 
 /// Removes what canceled rotations left.
@@ -311,7 +322,7 @@ fn prepare(
     for _ in 0..MAX_STEPS {
         let opens_new = opening(header, &pair.new).map_err(Failure::Disk)?.is_some();
         let old = old_tokens(header, pair).map_err(Failure::Disk)?;
-        let dead = dead_tokens(disk, pair).map_err(Failure::Disk)?;
+        let dead = dead_tokens(disk, config, pair).map_err(Failure::Disk)?;
         let has = |slots: Slots<'_, Key>| match slots {
             Slots::Of(Key::New) => opens_new,
             Slots::Of(Key::Old) => !old.is_empty(),
@@ -334,12 +345,18 @@ fn old_tokens(header: &dyn Header, pair: &Pair) -> Result<Vec<Token>, DiskError>
 }
 
 /// Tokens that the disk had before the server was asked, and that none of its keys opens: their keys are never
-/// released again, see [`next_step`]. All tokens name one path at one server, see [`common_config`].
-fn dead_tokens(disk: &Disk<'_>, pair: &Pair) -> Result<Vec<Token>, DiskError> {
+/// released again, see [`next_step`]. A token of another path or another server is never dead here.
+fn dead_tokens(
+    disk: &Disk<'_>,
+    config: &HeaderConfig,
+    pair: &Pair,
+) -> Result<Vec<Token>, DiskError> {
+    let is_here =
+        |token: &Token| parsed(token).is_ok_and(|sealed| names_the_same(sealed.config(), config));
     let kept = [Some(&pair.new), pair.old.as_ref()];
     let is_kept = |token: &Token| kept.into_iter().flatten().any(|key| is_sealed_with(token, key));
     let mut found = disk.header.tokens()?;
-    found.retain(|token| disk.before.contains(token) && !is_kept(token));
+    found.retain(|token| disk.before.contains(token) && is_here(token) && !is_kept(token));
     Ok(found)
 }
 

@@ -289,9 +289,12 @@ async fn a_token_that_was_added_after_the_server_was_asked_is_not_dead() {
     *broker.cancels.lock().unwrap() = true;
     run(&[&header], &broker).await.unwrap_err();
     let pair = fetched(&broker.wire(), &broker).await.unwrap();
-    assert_eq!(dead_tokens(&disk, &pair).unwrap(), []);
+    let config = config_for(SERVER).to_header();
+    assert_eq!(dead_tokens(&disk, &config, &pair).unwrap(), []);
     disk = Disk::look(&header).unwrap();
-    assert_eq!(dead_tokens(&disk, &pair).unwrap().len(), 1);
+    assert_eq!(dead_tokens(&disk, &config, &pair).unwrap().len(), 1);
+    let elsewhere = config_for("https://b:1").to_header();
+    assert_eq!(dead_tokens(&disk, &elsewhere, &pair).unwrap(), []);
 }
 
 #[test]
