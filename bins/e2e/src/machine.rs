@@ -25,7 +25,7 @@ use crate::volume;
 /// Size of the volume; a LUKS2 header takes 16 MiB.
 const DISK_BYTES: u64 = 24 << 20;
 
-/// A `cryptsetup` that lists its calls, and kills the program that calls it.
+/// A `cryptsetup` that lists its calls, and kills the program that calls it, or runs something else.
 const WRAPPER: &str = r#"#!/bin/sh
 calls="$(dirname "$0")/calls"
 echo "$1" >> "$calls"
@@ -37,7 +37,7 @@ fi
 PATH=${PATH#*:}
 cryptsetup "$@"
 status=$?
-[ "$number" = "$AFTER" ] && kill -KILL $PPID
+[ "$number" = "$AFTER" ] && eval "$THEN"
 exit $status
 "#;
 
@@ -248,6 +248,21 @@ impl Machine {
     /// # Errors
     /// The wrapper of cryptsetup cannot be written.
     pub fn key_rotate_killed(&self, kill: Kill) -> anyhow::Result<Command> {
+        let (before, after) = match kill {
+            Kill::Never => (0, 0),
+            Kill::Before(call) => (call, 0),
+            Kill::After(call) => (0, call),
+        };
+        let mut command = self.key_rotate_then(after, "kill -KILL $PPID")?;
+        command.env("BEFORE", before.to_string());
+        Ok(command)
+    }
+
+    /// As [`key_rotate`](Self::key_rotate), but a shell script runs after a call of cryptsetup.
+    ///
+    /// # Errors
+    /// The wrapper of cryptsetup cannot be written.
+    pub fn key_rotate_then(&self, call: u32, script: &str) -> anyhow::Result<Command> {
         let directory = self.directory.join("kill");
         fs::create_dir_all(&directory)?;
         let wrapper = directory.join("cryptsetup");
@@ -258,12 +273,7 @@ impl Machine {
         let own = command.get_envs().find(|(name, _)| *name == "PATH").and_then(|(_, path)| path);
         let own = own.context("a command without PATH")?;
         let path = std::env::join_paths([directory].into_iter().chain(std::env::split_paths(own)))?;
-        let (before, after) = match kill {
-            Kill::Never => (0, 0),
-            Kill::Before(call) => (call, 0),
-            Kill::After(call) => (0, call),
-        };
-        command.env("PATH", path).env("BEFORE", before.to_string()).env("AFTER", after.to_string());
+        command.env("PATH", path).env("AFTER", call.to_string()).env("THEN", script);
         Ok(command)
     }
 

@@ -271,6 +271,38 @@ fn a_rotation_that_is_killed_at_each_call_of_cryptsetup_leaves_a_disk_that_opens
 }
 
 #[test]
+fn a_machine_whose_rotation_is_canceled_before_it_confirms_keeps_its_key_and_removes_the_new_slot()
+{
+    let mut world = World::new();
+    world.kills();
+    let calls = world.machine.cryptsetup_calls().unwrap();
+    let added = calls.iter().position(|call| call == "luksAddKey").unwrap();
+    // The call that writes the token of the new slot.
+    let last = added + calls[added..].iter().position(|call| call == "token").unwrap() + 1;
+    world.begin();
+    let old_key = *world.kept().current();
+    let (tec, state) = (world.settings.tec(), world.directory.path().join("state"));
+    let cancel = format!(
+        "'{}' --state-dir '{}' key cancel {} --yes > /dev/null",
+        tec.display(),
+        state.display(),
+        world.id
+    );
+    let call = u32::try_from(last).unwrap();
+    let output = world.machine.key_rotate_then(call, &cancel).unwrap().output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("TEC-K411"), "{said}");
+    assert_eq!(world.kept(), Keys::Settled { current: old_key });
+    assert_eq!(world.machine.volume_parts().unwrap().0.len(), 2);
+    world.assert_boots("canceled");
+    world.finish();
+    assert_eq!(world.kept(), Keys::Settled { current: old_key });
+    let (slots, tokens) = world.machine.volume_parts().unwrap();
+    assert_eq!((slots.len(), tokens.len()), (1, 1), "{slots:?}");
+    world.assert_boots("cleaned");
+}
+
+#[test]
 fn an_admins_command_that_is_killed_anywhere_keeps_the_old_key_and_at_most_one_new_one() {
     let mut world = World::new();
     let old = *world.kept().current();
