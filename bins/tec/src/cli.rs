@@ -55,7 +55,7 @@ pub(crate) enum Command {
     /// List, approve and revoke attestation keys.
     #[command(subcommand)]
     Ak(AkCommand),
-    /// Rotate disk keys.
+    /// List, begin and cancel rotations of disk keys.
     #[command(subcommand)]
     Key(KeyCommand),
     /// Show and approve firmware and Secure Boot policies of machines.
@@ -150,7 +150,7 @@ pub(crate) fn command(is_plugin: bool) -> clap::Command {
         }
     }
     let template =
-        format!("{{about}}\n\n{{usage-heading}} {{usage}}\n\n{groups}Options:\n{{options}}");
+        format!("{{about}}\n\n{{usage-heading}} {{usage}}\n{groups}Options:\n{{options}}");
     let command = command.help_template(template);
     if is_plugin { command.name(PLUGIN).bin_name("kubectl tec") } else { command }
 }
