@@ -4,61 +4,14 @@
 //! explain`. Each code has a page `docs/errors/<code>.md`, which `cargo xtask codegen` writes from
 //! this table.
 
+mod table;
 mod text;
 
+use self::table::codes;
 pub use self::text::UnknownCodeError;
 
 /// Base URL of the pages.
 const PAGES: &str = "https://github.com/trusted-execution-clusters/tec/blob/main/docs/errors/";
-
-macro_rules! codes {
-    ($($name:ident = $text:literal, $status:literal, $title:literal, $cause:literal, $fix:literal;)*) => {
-        /// An error code. Families: R register, A attest, K key, P policy, T TLS, I image,
-        /// S store, C cluster, N node, B bootstrap of nodes, M migration of trust, V vault.
-        #[derive(
-            Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
-        )]
-        #[non_exhaustive]
-        pub enum Code {
-            $(#[doc = concat!("`", $text, "`: ", $title, ".")] #[serde(rename = $text)] $name,)*
-        }
-
-        impl Code {
-            /// All codes, in table order.
-            pub const ALL: &'static [Self] = &[$(Self::$name),*];
-
-            /// The code as printed.
-            pub const fn as_str(self) -> &'static str {
-                match self { $(Self::$name => $text),* }
-            }
-
-            /// URL of its page.
-            pub fn url(self) -> String {
-                format!("{PAGES}{self}.md")
-            }
-
-            /// HTTP status sent with it.
-            pub const fn http_status(self) -> u16 {
-                match self { $(Self::$name => $status),* }
-            }
-
-            /// One public sentence, without details that would help an attacker.
-            pub const fn title(self) -> &'static str {
-                match self { $(Self::$name => $title),* }
-            }
-
-            /// The usual cause.
-            pub const fn cause(self) -> &'static str {
-                match self { $(Self::$name => $cause),* }
-            }
-
-            /// What to do.
-            pub const fn fix(self) -> &'static str {
-                match self { $(Self::$name => $fix),* }
-            }
-        }
-    };
-}
 
 codes! {
     RegisterMalformed = "TEC-R400", 400, "the request is malformed",
@@ -214,6 +167,16 @@ codes! {
         "64 recovery keys of this machine are stored already, or the one that it sent is malformed.",
         "Print the stored keys with `tec machine recovery-key <machine>`, and save one that opens the disk. \
          If the new key is malformed, update node-agent.";
+    RotationUnderWay = "TEC-K410", 409, "the disk key of a machine is being rotated",
+        "A new disk key waits until the machine has a key slot for it, or the old one until its slot is \
+         removed. A migration or a backup in the meantime could lose the only key that opens the disk.",
+        "Run `node-agent key rotate` on the machine, and try again. If the machine does not come back, cancel \
+         with `tec key cancel <machine>`, or remove it with `tec machine remove <machine>`.";
+    RotationNotCurrent = "TEC-K411", 409, "the rotation of this disk key is not current",
+        "The machine confirmed a step of a rotation that an admin canceled in the meantime, or that another \
+         one replaced. The disk opens as before.",
+        "Run `node-agent key rotate` on the machine again: it removes the key slot that is left, and continues \
+         with a newer rotation, if any.";
     MachineQuarantined = "TEC-A423", 401, "the machine is quarantined",
         "An admin quarantined this machine: it may attest, but gets no disk key until it is released. Its \
          key is kept.",

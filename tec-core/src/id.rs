@@ -179,6 +179,27 @@ impl ResourcePath {
         Self { text: format!("default/{machine}/recovery-{number}") }
     }
 
+    /// Path of a new key that waits until the machine's disk has a slot for it: `default/<uuid>/pending`. It
+    /// is released to the machine alone, as [`Self::luks_root`]; a boot never asks for it.
+    pub fn luks_pending(machine: &MachineId) -> Self {
+        Self { text: format!("default/{machine}/pending") }
+    }
+
+    /// Path of the key that was replaced, until the machine has removed its slots: `default/<uuid>/previous`.
+    pub fn luks_previous(machine: &MachineId) -> Self {
+        Self { text: format!("default/{machine}/previous") }
+    }
+
+    /// The machine whose disk key is stored here, whether it is the current one, a pending one or a previous
+    /// one.
+    pub fn disk_key_of(&self) -> Option<MachineId> {
+        let (id, _) = self.text.strip_prefix("default/")?.split_once('/')?;
+        let machine: MachineId = id.parse().ok()?;
+        // One key has one path.
+        let paths = [Self::luks_root, Self::luks_pending, Self::luks_previous];
+        paths.iter().any(|path| path(&machine) == *self).then_some(machine)
+    }
+
     /// The machine that deposited the recovery key stored here, and its number, if this is such a
     /// path.
     pub fn recovery_of(&self) -> Option<(MachineId, u32)> {
@@ -261,6 +282,22 @@ mod tests {
         assert_eq!(path.as_str().parse::<ResourcePath>().unwrap().machine(), Some(machine));
         let upper: ResourcePath = format!("default/{}/root", ID.to_uppercase()).parse().unwrap();
         assert_eq!(upper.machine(), None);
+    }
+
+    #[test]
+    fn keys_of_a_rotation_belong_to_the_machine_and_recovery_keys_are_no_disk_keys() {
+        let machine: MachineId = ID.parse().unwrap();
+        let paths =
+            [ResourcePath::luks_root, ResourcePath::luks_pending, ResourcePath::luks_previous];
+        for path in paths.map(|path| path(&machine)) {
+            let parsed: ResourcePath = path.as_str().parse().unwrap();
+            assert_eq!(parsed.disk_key_of(), Some(machine), "{path}");
+        }
+        assert_eq!(ResourcePath::luks_pending(&machine).machine(), None, "no boot asks for it");
+        let upper: ResourcePath = format!("default/{}/pending", ID.to_uppercase()).parse().unwrap();
+        for path in [ResourcePath::recovery(&machine, 1), upper] {
+            assert_eq!(path.disk_key_of(), None, "{path}");
+        }
     }
 
     #[test]

@@ -69,6 +69,7 @@ pub mod port;
 pub mod recovery;
 pub mod reference;
 pub mod rollover;
+pub mod rotation;
 pub mod secret;
 #[cfg(feature = "service")]
 pub mod service;

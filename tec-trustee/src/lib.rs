@@ -48,6 +48,7 @@ pub mod policy;
 #[cfg(feature = "publish")]
 pub mod publish;
 pub mod report_data;
+pub mod rotation;
 #[cfg(feature = "signer")]
 pub mod signer;
 #[cfg(test)]

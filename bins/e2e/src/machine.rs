@@ -1,7 +1,9 @@
 //! A node: a software TPM, boot files, a LUKS2 volume on a file, and the real Clevis with our pin.
 
 use std::fs;
-use std::fs::File;
+use std::fs::{File, Permissions};
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -11,6 +13,7 @@ use anyhow::{Context as _, bail, ensure};
 use serde_json::Value;
 use tec_core::id::MachineId;
 use tec_core::ignition::PinConfig;
+use tec_core::secret::SecretBytes;
 use tec_tpm::testing::Swtpm;
 use tec_tpm::tss::Tpm;
 
@@ -21,6 +24,34 @@ use crate::volume;
 
 /// Size of the volume; a LUKS2 header takes 16 MiB.
 const DISK_BYTES: u64 = 24 << 20;
+
+/// A `cryptsetup` that lists its calls, and kills the program that calls it, or runs something else.
+const WRAPPER: &str = r#"#!/bin/sh
+calls="$(dirname "$0")/calls"
+echo "$1" >> "$calls"
+number=$(wc -l < "$calls")
+if [ "$number" = "$BEFORE" ]; then
+    kill -KILL $PPID
+    exit 1
+fi
+PATH=${PATH#*:}
+cryptsetup "$@"
+status=$?
+[ "$number" = "$AFTER" ] && eval "$THEN"
+exit $status
+"#;
+
+/// When a program is killed: at one of its calls of cryptsetup, counted from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "a call has two sides")]
+pub enum Kill {
+    /// It runs to its end.
+    Never,
+    /// Before it changes anything.
+    Before(u32),
+    /// When its change is durable, before its answer is read.
+    After(u32),
+}
 
 /// A node was refused its key.
 #[derive(Clone, Debug)]
@@ -194,6 +225,111 @@ impl Machine {
         let code = console.get(start..).unwrap_or_default();
         let code = code.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '-').collect();
         Ok(Err(Refusal { code, console }))
+    }
+
+    /// `node-agent key rotate` for the volume.
+    pub fn key_rotate(&self) -> Command {
+        let mut command = self.command(&self.node_agent.to_string_lossy());
+        command.args(["key", "rotate"]).arg(self.disk());
+        command
+    }
+
+    /// The actions of cryptsetup that the last [`key_rotate_killed`](Self::key_rotate_killed) called.
+    ///
+    /// # Errors
+    /// The wrapper of cryptsetup wrote no list.
+    pub fn cryptsetup_calls(&self) -> anyhow::Result<Vec<String>> {
+        let calls = fs::read_to_string(self.directory.join("kill").join("calls"))?;
+        Ok(calls.lines().map(str::to_owned).collect())
+    }
+
+    /// As [`key_rotate`](Self::key_rotate), but killed right before or after a call of cryptsetup.
+    ///
+    /// # Errors
+    /// The wrapper of cryptsetup cannot be written.
+    pub fn key_rotate_killed(&self, kill: Kill) -> anyhow::Result<Command> {
+        let (before, after) = match kill {
+            Kill::Never => (0, 0),
+            Kill::Before(call) => (call, 0),
+            Kill::After(call) => (0, call),
+        };
+        let mut command = self.key_rotate_then(after, "kill -KILL $PPID")?;
+        command.env("BEFORE", before.to_string());
+        Ok(command)
+    }
+
+    /// As [`key_rotate`](Self::key_rotate), but a shell script runs after a call of cryptsetup.
+    ///
+    /// # Errors
+    /// The wrapper of cryptsetup cannot be written.
+    pub fn key_rotate_then(&self, call: u32, script: &str) -> anyhow::Result<Command> {
+        let directory = self.directory.join("kill");
+        fs::create_dir_all(&directory)?;
+        let wrapper = directory.join("cryptsetup");
+        fs::write(directory.join("calls"), "")?;
+        fs::write(&wrapper, WRAPPER)?;
+        fs::set_permissions(&wrapper, Permissions::from_mode(0o700))?;
+        let mut command = self.key_rotate();
+        let own = command.get_envs().find(|(name, _)| *name == "PATH").and_then(|(_, path)| path);
+        let own = own.context("a command without PATH")?;
+        let path = std::env::join_paths([directory].into_iter().chain(std::env::split_paths(own)))?;
+        command.env("PATH", path).env("AFTER", call.to_string()).env("THEN", script);
+        Ok(command)
+    }
+
+    /// The passphrases that Clevis obtains for its key slots and that open them, as at a boot.
+    ///
+    /// # Errors
+    /// A program cannot be run, or the header cannot be read.
+    pub fn passphrases(&self) -> anyhow::Result<Vec<SecretBytes>> {
+        let mut found = Vec::new();
+        for token in self.volume_parts()?.1 {
+            for slot in token["keyslots"].as_array().into_iter().flatten() {
+                let slot = slot.as_str().context("a key slot has no number")?;
+                let mut clevis = self.command("clevis");
+                clevis.args(["luks", "pass", "-s", slot, "-d"]).arg(self.disk());
+                // Not through the transcript, which would keep it.
+                let output = clevis.stdin(Stdio::null()).output().context("cannot run clevis")?;
+                let passphrase = SecretBytes::new(output.stdout);
+                if output.status.success() && self.opens_with(&passphrase)? {
+                    found.push(passphrase);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Whether a passphrase opens any key slot of the volume.
+    ///
+    /// # Errors
+    /// cryptsetup cannot be run.
+    pub fn opens_with(&self, passphrase: &SecretBytes) -> anyhow::Result<bool> {
+        let mut cryptsetup = self.command("cryptsetup");
+        cryptsetup.args(["open", "--test-passphrase", "--batch-mode", "--key-file", "-"]);
+        let mut child = cryptsetup
+            .arg(self.disk())
+            .stdin(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("cannot run cryptsetup")?;
+        let mut pipe = child.stdin.take().context("no pipe to cryptsetup")?;
+        pipe.write_all(passphrase.expose("try it"))?;
+        drop(pipe);
+        Ok(child.wait()?.success())
+    }
+
+    /// The numbers of the volume's key slots, and its tokens.
+    ///
+    /// # Errors
+    /// The header cannot be read.
+    pub fn volume_parts(&self) -> anyhow::Result<(Vec<String>, Vec<Value>)> {
+        let mut dump = self.command("cryptsetup");
+        let printed =
+            self.logs.must(dump.args(["luksDump", "--dump-json-metadata"]).arg(self.disk()))?;
+        let metadata: Value = serde_json::from_str(&printed)?;
+        let slots = metadata["keyslots"].as_object().context("no key slots in the header")?;
+        let tokens = metadata["tokens"].as_object().context("no tokens in the header")?;
+        Ok((slots.keys().cloned().collect(), tokens.values().cloned().collect()))
     }
 
     /// Flips one byte in the middle of the kernel.

@@ -13,6 +13,7 @@ pub use crate::output::Output;
 use crate::rebind::RebindArgs;
 use crate::recovery::RecoveryCommand;
 use crate::refresh::RefreshArgs;
+use crate::rotate::KeyCommand;
 use crate::settings::Flags;
 
 /// Names of the links that Clevis calls, and the command of each.
@@ -59,6 +60,9 @@ pub enum Command {
     /// servers for an admin
     #[command(subcommand)]
     Recovery(RecoveryCommand),
+    /// Manage the disk key
+    #[command(subcommand)]
+    Key(KeyCommand),
     /// Predict what the next boot measures, and whether the disk will open by itself; exit code 3 if not
     NextBoot(Box<NextBootArgs>),
     /// Print the machine's ID, from the pins of its disks

@@ -10,7 +10,8 @@ mod found;
 mod recovery;
 mod token;
 
-use std::{fmt, io};
+use std::fs::File;
+use std::{fmt, fs, io};
 
 use tec_core::secret::SecretBytes;
 use tec_trustee::clevis::ClevisError;
@@ -86,12 +87,34 @@ pub enum DiskError {
         #[source]
         source: ClevisError,
     },
+    /// The disk has tokens of two keys.
+    #[error(
+        "the header has tokens of two disk keys: a rotation is not finished, or was canceled (run `node-agent \
+         key rotate`, then try again)"
+    )]
+    Rotating,
     /// The passphrase in the token does not open the disk.
     #[error("the passphrase of token {id} opens none of its key slots")]
     Stale {
         /// The token.
         id: u32,
     },
+}
+
+/// Held while key slots change. Not the device itself: `cryptsetup` locks that.
+const LOCK: &str = "/run/lock/node-agent.lock";
+const LOCKS: &str = "/run/lock";
+
+/// Waits until no other `node-agent` changes key slots; until the file is dropped, no other one does.
+///
+/// # Errors
+/// The file cannot be opened or locked.
+pub fn lock() -> io::Result<File> {
+    // Not every system has the directory.
+    fs::create_dir_all(LOCKS)?;
+    let file = File::options().create(true).append(true).open(LOCK)?;
+    file.lock()?;
+    Ok(file)
 }
 
 /// The header of one disk.

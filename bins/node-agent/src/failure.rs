@@ -82,6 +82,18 @@ pub enum Failure {
         /// What is wrong with it.
         reason: String,
     },
+    /// The disk key cannot be replaced.
+    #[error("cannot rotate the disk key: {reason}")]
+    Rotation {
+        /// Why.
+        reason: &'static str,
+    },
+    /// An admin canceled the rotation.
+    #[error(
+        "the rotation of the disk key was canceled or replaced; the disk opens as before (run `node-agent key \
+         rotate` again to remove the key slot that is left)"
+    )]
+    NotCurrent,
     /// The next boot cannot be predicted.
     #[error("cannot predict the next boot")]
     Foretell {
@@ -116,8 +128,9 @@ impl Failure {
             Self::Config(_) | Self::Servers(_) | Self::Io { .. } | Self::AdminKey { .. } => {
                 Code::NodeConfig
             }
+            Self::NotCurrent => Code::RotationNotCurrent,
             Self::Sealed { .. } | Self::Disk(DiskError::Sealed { .. }) => Code::NodeHeader,
-            Self::Disk(_) => Code::NodeDisk,
+            Self::Disk(_) | Self::Rotation { .. } => Code::NodeDisk,
             Self::Tpm { code, .. } | Self::Foretell { code, .. } => *code,
             Self::Bundle { .. } => Code::TlsMaterial,
             Self::NoAk { .. } => Code::AkNotBound,

@@ -28,6 +28,7 @@ pub mod recovery;
 pub mod refresh;
 pub mod register;
 pub mod report;
+pub mod rotate;
 pub mod settings;
 mod stopwatch;
 pub mod stream;

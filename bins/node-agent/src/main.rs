@@ -8,10 +8,11 @@ use node_agent::cli::{AkCommand, Cli, Command, Output};
 use node_agent::failure::Failure;
 use node_agent::recovery::RecoveryCommand;
 use node_agent::report::Report;
+use node_agent::rotate::KeyCommand;
 use node_agent::settings::Flags;
 use node_agent::tpm::NodeTpm;
 use node_agent::{
-    attest, cli, key, links, machine, next_boot, pin, rebind, recovery, refresh, stream,
+    attest, cli, key, links, machine, next_boot, pin, rebind, recovery, refresh, rotate, stream,
 };
 use tec_core::code::Code;
 use tec_core::id::ResourcePath;
@@ -109,6 +110,9 @@ async fn run(cli: Cli) -> Result<u8, Report> {
             enrolled
                 .and_then(|enrolled| stream::write_line(&enrolled.render(output)))
                 .map_err(unnamed)
+        }
+        Command::Key(KeyCommand::Rotate(arguments)) => {
+            rotate::run(&cli.flags, &arguments, &entropy).await.map_err(unnamed)
         }
         Command::NextBoot(arguments) => {
             let next = next_boot::next_boot(&cli.flags, &arguments).map_err(unnamed)?;

@@ -20,6 +20,7 @@ use tec_core::secret::{SecretArray, SecretBytes};
 use tec_trustee::clevis;
 use tec_trustee::clevis::SealedPassphrase;
 
+use crate::disk;
 use crate::disk::{Cryptsetup, DiskError, Header, Token};
 use crate::failure::Failure;
 use crate::fetch::Stage;
@@ -81,6 +82,8 @@ pub async fn rebind(
     entropy: &Arc<dyn Entropy>,
 ) -> Result<Rebound, Failure> {
     let header = Cryptsetup::new(&args.device);
+    // Held while the key is fetched too: a rotation in the meantime would make it the old one.
+    let _alone = disk::lock().map_err(Failure::io("lock the disks"))?;
     let wanted = wanted(&header, &args.servers)?;
     let tpm = NodeTpm::open(flags)?;
     let key = released_key(flags, &tpm, &wanted, Stage::LaterBoot, entropy).await?;
@@ -113,6 +116,7 @@ pub(crate) fn move_token(
     entropy: &dyn Entropy,
 ) -> Result<Rebound, DiskError> {
     let tokens = header.tokens()?;
+    refuse_rotation(&tokens, wanted, key)?;
     let new = match find_bound(&tokens, wanted)? {
         Some(token) => token.clone(),
         None => write_token(header, &tokens, wanted, key, entropy)?,
@@ -129,6 +133,24 @@ pub(crate) fn move_token(
         }
     }
     Ok(Rebound { token: new.id, removed })
+}
+
+/// Refuses a disk between the two keys of a rotation: the token of the other key would keep its old servers.
+fn refuse_rotation(
+    tokens: &[Token],
+    wanted: &HeaderConfig,
+    key: &SecretArray<32>,
+) -> Result<(), DiskError> {
+    let (mut ours, mut other) = (false, false);
+    for token in tokens {
+        let sealed = parsed(token)?;
+        if sealed.config().path == wanted.path {
+            let opens = sealed.open(key).is_ok();
+            ours |= opens;
+            other |= !opens;
+        }
+    }
+    if ours && other { Err(DiskError::Rotating) } else { Ok(()) }
 }
 
 /// The token that an earlier try wrote.
@@ -234,6 +256,22 @@ mod tests {
         let header = FakeHeader::bound_to(NEW);
         let rebound = run(&header, KEY).unwrap();
         assert_eq!((rebound.token, rebound.removed), (0, vec![]));
+    }
+
+    #[test]
+    fn a_disk_between_two_keys_keeps_the_tokens_of_both() {
+        for key in [KEY, [8; 32]] {
+            let header = FakeHeader::bound_to(OLD);
+            let passphrase = SecretBytes::new(b"battery staple".to_vec());
+            header.fill(2, b"battery staple");
+            let (config, entropy) = (config_for(OLD).to_header(), SeededEntropy::new(3));
+            let mut rng = EntropyRng::new(&entropy);
+            let sealed = clevis::seal(&config, &SecretArray::new([8; 32]), &passphrase, &mut rng);
+            header.add_token(&["2".to_owned()], &sealed.unwrap()).unwrap();
+            let before = header.tokens().unwrap();
+            assert!(matches!(run(&header, key), Err(DiskError::Rotating)));
+            assert_eq!(header.tokens().unwrap(), before);
+        }
     }
 
     #[test]

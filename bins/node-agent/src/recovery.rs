@@ -24,6 +24,7 @@ use tec_trustee::client::RcarClient;
 use tec_trustee::jwe;
 use tec_trustee::jwe::{Jwe, TeePubKey};
 
+use crate::disk;
 use crate::disk::{Cryptsetup, DiskError, Header, RecoveryState, RecoveryToken, SlotMark};
 use crate::failure::Failure;
 use crate::fetch::Stage;
@@ -118,6 +119,7 @@ pub async fn recovery(
     let admin = read_admin_key(&args.admin_key)?;
     let header = Cryptsetup::new(&args.device);
     let token = bound_token(&header).map_err(Failure::Disk)?;
+    let _alone = disk::lock().map_err(Failure::io("lock the disks"))?;
     if let (RecoveryCommand::Enroll(_), Some(slot)) = (command, settled(&header)?) {
         return Ok(Enrolled { slot, number: None });
     }
@@ -176,11 +178,14 @@ async fn enroll(
 
 /// Removes the intents of earlier tries, with the slots that they created. A slot that another program has
 /// created there since stays: it does not have the mark of the intent.
-fn remove_unfinished(header: &dyn Header) -> Result<(), DiskError> {
+pub(crate) fn remove_unfinished(header: &dyn Header) -> Result<(), DiskError> {
     let view = header.recovery()?;
-    let is_active = |slot| {
+    // A slot that a pin uses was finished, by a rotation.
+    let pins = header.tokens()?;
+    let is_active = |slot: u32| {
         let mut tokens = view.tokens.iter();
         tokens.any(|token| token.slot == slot && token.state == RecoveryState::Active)
+            || pins.iter().any(|pin| pin.slots.contains(&slot.to_string()))
     };
     for token in &view.tokens {
         if token.state == RecoveryState::Intended {

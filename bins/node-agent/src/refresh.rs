@@ -102,6 +102,8 @@ pub async fn refresh(
 ) -> Result<Refreshed, Failure> {
     let brokers = Remote { flags: flags.clone(), entropy: Arc::clone(entropy) };
     let disks = disk::bound(&args.devices).map_err(Failure::Disk)?;
+    // Held while keys are fetched too: a rotation in the meantime would make them the old ones.
+    let _alone = disk::lock().map_err(Failure::io("lock the disks"))?;
     let named = |disk| (Cryptsetup::device(disk).display().to_string(), disk as &dyn Header);
     let disks: Vec<_> = disks.iter().map(named).collect();
     follow(&disks, &brokers, &**entropy).await

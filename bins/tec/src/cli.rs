@@ -20,6 +20,7 @@ use crate::command::ticket::TicketCommand;
 use crate::command::trustee::TrusteeCommand;
 use crate::ignition::IgnitionCommand;
 use crate::image::ImageCommand;
+use crate::key::KeyCommand;
 use crate::kube::cli::member::MemberCommand;
 use crate::machine::MachineCommand;
 use crate::platform::PlatformCommand;
@@ -54,6 +55,9 @@ pub(crate) enum Command {
     /// List, approve and revoke attestation keys.
     #[command(subcommand)]
     Ak(AkCommand),
+    /// List, begin and cancel rotations of disk keys.
+    #[command(subcommand)]
+    Key(KeyCommand),
     /// Show and approve firmware and Secure Boot policies of machines.
     #[command(subcommand)]
     Platform(PlatformCommand),
@@ -121,7 +125,7 @@ pub(crate) enum Command {
 
 /// Headings of the help, each with its commands.
 const GROUPS: [(&str, &[&str]); 4] = [
-    ("Everyday", &["serve", "status", "explain", "machine", "ak", "platform", "audit"]),
+    ("Everyday", &["serve", "status", "explain", "machine", "ak", "key", "platform", "audit"]),
     ("Images and PCRs", &["image", "pcr", "eventlog"]),
     (
         "Cluster life cycle",
@@ -146,7 +150,7 @@ pub(crate) fn command(is_plugin: bool) -> clap::Command {
         }
     }
     let template =
-        format!("{{about}}\n\n{{usage-heading}} {{usage}}\n\n{groups}Options:\n{{options}}");
+        format!("{{about}}\n\n{{usage-heading}} {{usage}}\n{groups}Options:\n{{options}}");
     let command = command.help_template(template);
     if is_plugin { command.name(PLUGIN).bin_name("kubectl tec") } else { command }
 }

@@ -71,6 +71,7 @@ async fn at_directory(state_dir: &Path, command: Command, output: &Output) -> an
         Command::Status(args) => command::status(state_dir, args.html.as_deref(), output).await,
         Command::Explain(args) => command::explain(state_dir, args, output).await,
         Command::Machine(command) => command::machine(state_dir, command, output).await,
+        Command::Key(command) => command::key(state_dir, command, output).await,
         Command::Ak(command) => command::ak(state_dir, command, output).await,
         Command::Platform(command) => command::platform(state_dir, command, output).await,
         Command::Audit(command) => command::audit(state_dir, command, output).await,

@@ -10,6 +10,7 @@ mod consent;
 mod dispatch;
 mod ignition;
 mod image;
+mod key;
 mod kube;
 mod machine;
 mod output;

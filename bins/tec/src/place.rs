@@ -5,9 +5,11 @@ use clap::{ArgMatches, Args as _, Command};
 use tec_support::boot::{ChainArgs, MachineArgs};
 
 /// Commands and flags for state directories only. An entry without flags covers the whole command.
-const DIRECTORY: [(&str, &[&str]); 9] = [
+const DIRECTORY: [(&str, &[&str]); 10] = [
     ("serve", &[]),
     ("backup", &[]),
+    // Keys of a cluster are Secrets, which the operator does not rotate yet.
+    ("key", &[]),
     ("machine prune", &[]),
     ("audit verify", &[]),
     ("audit list", &["follow"]),
@@ -91,6 +93,8 @@ mod tests {
     fn what_has_no_meaning_there_is_named() {
         for (words, on_cluster, culprit) in [
             ("serve", true, "`tec serve`"),
+            ("key rotate a", true, "`tec key`"),
+            ("key cancel a", true, "`tec key`"),
             ("machine prune", true, "`tec machine prune`"),
             ("audit verify", true, "`tec audit verify`"),
             ("audit list --follow", true, "--follow"),

@@ -9,6 +9,7 @@ mod provision;
 mod publish;
 mod register;
 mod release;
+mod rotation;
 
 pub use self::admit::{Admission, AdmitPorts, Boots, Closed, admit, look, record, taken_back};
 pub use self::approve::{
@@ -23,3 +24,4 @@ pub use self::register::{
     register_by_admin, remove_machine, revoke_machine,
 };
 pub use self::release::{ReleaseError, ReleasePorts, release};
+pub use self::rotation::{begin_rotation, cancel_rotation, confirm_rotation, rotation};

@@ -105,7 +105,7 @@ async fn closed_gate(
     path: &ResourcePath,
 ) -> Result<Option<Closed>, PortError> {
     let own = attested.machine();
-    if path.machine() != Some(own) {
+    if path.disk_key_of() != Some(own) {
         let why = format!("machine {own} asked for {path}, which is not its own");
         return Ok(Some(Closed::new(Gate::ReleasePolicy, why)));
     }

@@ -12,6 +12,7 @@ mod broker;
 mod error;
 mod platform;
 mod registry;
+mod rotation;
 mod trust;
 
 use std::fmt;
@@ -33,6 +34,7 @@ pub use self::registry::{
     AkRegistry, BindOutcome, Claims, CreateOutcome, ImageRegistry, MachineRegistry, PutOutcome,
     SecretStore, UnclaimedLimit,
 };
+pub use self::rotation::{BeginOutcome, CancelOutcome, DiskKeys};
 pub use self::trust::{
     AttemptLog, AttestationEvidence, Attester, AuditAction, AuditEvent, AuditSink, ClockLog,
     ClockOutcome, EvidenceRequest, Verifier,

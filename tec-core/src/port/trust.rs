@@ -107,6 +107,14 @@ pub enum AuditAction {
     AkRevoked,
     /// A disk key was generated.
     KeyGenerated,
+    /// A new disk key was generated, and waits until the machine's disk has a slot for it.
+    RotationBegun,
+    /// A machine's new disk key replaced the old one.
+    RotationPromoted,
+    /// A machine removed the slots of its old disk key, which was removed here too.
+    RotationEnded,
+    /// An admin canceled a rotation: the new disk key, or the old one if the new one was in use, was removed.
+    RotationCancelled,
     /// A machine deposited a recovery key, sealed to an admin.
     RecoveryEscrowed,
     /// A disk key was released to an attested machine.

@@ -181,6 +181,11 @@ pub(super) enum Failure {
     NoAuthority(NoAuthority),
     /// The anchor accepts nothing, or nothing of this epoch.
     NotNow(Refused),
+    /// The disk key of a machine is being rotated.
+    RotationUnderWay {
+        /// The machine.
+        machine: String,
+    },
     /// The store failed.
     Store(StoreError),
 }
@@ -191,6 +196,10 @@ impl Failure {
             Self::Refused(kind) => PortError::new(kind, operation),
             Self::NoAuthority(refused) => refused.during(operation),
             Self::NotNow(refused) => refused.during(operation),
+            Self::RotationUnderWay { machine } => {
+                let why = format!("{}: machine {machine}", operation.into());
+                PortError::new(PortErrorKind::Conflict, why).with_code(Code::RotationUnderWay)
+            }
             Self::Store(error) => error.during(operation),
         }
     }

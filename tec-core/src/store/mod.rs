@@ -38,6 +38,7 @@ mod machine;
 mod name;
 mod platform;
 mod reader;
+mod rotation;
 mod schema;
 mod seal;
 mod secret;

@@ -10,16 +10,17 @@ use super::error::StoreError;
 /// `application_id` of the file header: "TECs" (sqlite.org/fileformat2.html, section 1.3.17).
 const APPLICATION_ID: i64 = 0x5445_4373;
 /// `user_version` of the file header: the last of [`ADDED`].
-pub(super) const VERSION: i64 = 7;
+pub(super) const VERSION: i64 = 8;
 /// The additions of each version, from version 1 on.
-const ADDED: [(i64, &str); 7] = [
+const ADDED: [(i64, &str); 8] = [
     (1, TABLES),
     (2, TRUST_TABLES),
     (3, CLOCK_TABLES),
     (4, BINDING_COLUMNS),
     (5, SERVICE_COLUMN),
     (6, NAME_TABLE),
-    (VERSION, PLATFORM_TABLES),
+    (7, PLATFORM_TABLES),
+    (VERSION, ROTATION_INDEX),
 ];
 /// Page size in bytes. Files consist of whole pages, see [`super::access::database_file`].
 pub(super) const PAGE: u64 = 4096;
@@ -195,6 +196,12 @@ CREATE TABLE platform_approval (
     PRIMARY KEY (before, after)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX platform_approval_after ON platform_approval (after);
+";
+
+/// Added by version 8: the keys of rotations that are under way, so that exports find them without reading all
+/// paths. A program that knows no rotations would leave these keys out of its exports: it refuses the file.
+const ROTATION_INDEX: &str = "
+CREATE INDEX secret_rotating ON secret (path) WHERE substr(path, 45) IN ('/pending', '/previous');
 ";
 
 /// What exists at the path.

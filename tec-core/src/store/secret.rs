@@ -49,10 +49,13 @@ impl SecretStore for Store {
     }
 
     async fn remove(&self, path: &ResourcePath) -> Result<(), PortError> {
-        let name = path.as_str().to_owned();
+        let own = path.clone();
         self.write(move |db| {
             authority::permit(db, Deed::Remove)?;
-            Ok(delete(db, &name)?)
+            match own.machine() {
+                Some(machine) => Ok(delete_disk_keys(db, &machine)?),
+                None => Ok(delete(db, own.as_str())?),
+            }
         })
         .await
         .map_err(|failure| failure.during(format!("remove the secret at {path}")))
@@ -86,6 +89,12 @@ pub(super) fn insert(db: &Connection, path: &str, sealed: &[u8]) -> Result<bool,
 pub(super) fn delete(db: &Connection, path: &str) -> Result<(), StoreError> {
     db.prepare_cached("DELETE FROM secret WHERE path = ?1")?.execute((path,))?;
     Ok(())
+}
+
+/// Removes the disk key of a machine with those of a rotation: nothing may outlive the machine.
+pub(super) fn delete_disk_keys(db: &Connection, id: &MachineId) -> Result<(), StoreError> {
+    let paths = [ResourcePath::luks_pending, ResourcePath::luks_previous, ResourcePath::luks_root];
+    paths.iter().try_for_each(|path| delete(db, path(id).as_str()))
 }
 
 /// Reads a sealed secret; also used for other anchors.

@@ -6,6 +6,7 @@ mod conformance;
 mod damage;
 mod full;
 mod model;
+mod rotation;
 mod seal;
 
 use std::fs::Permissions;

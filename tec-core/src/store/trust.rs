@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use rusqlite::Connection;
 
 use super::error::{Failure, StoreError};
-use super::{Store, audit, authority};
+use super::{Store, audit, authority, rotation};
 use crate::migrate::{
     AdoptPage, Adopted, Authority, Epoch, Intake, Role, SwapOutcome, Transition, TrustAnchor,
     TrustUnit, UnitName,
@@ -27,6 +27,7 @@ impl TrustAnchor for Store {
     async fn swap(&self, change: &Transition, line: &AuditEvent) -> Result<SwapOutcome, PortError> {
         let (change, line) = (*change, line.clone());
         self.write(move |db| {
+            rotation::settled(db)?;
             let now = authority::read(db)?;
             if now != *change.from() {
                 return Ok(SwapOutcome::Lost(now));
@@ -45,8 +46,11 @@ impl TrustAnchor for Store {
         limit: usize,
     ) -> Result<Vec<TrustUnit>, PortError> {
         self.readers
-            .with(|db| page::export(db, &self.seal, after, limit))
-            .map_err(|error| error.during("read what the anchor holds"))
+            .with(|db| {
+                rotation::settled(db)?;
+                Ok(page::export(db, &self.seal, after, limit)?)
+            })
+            .map_err(|failure: Failure| failure.during("read what the anchor holds"))
     }
 
     async fn weigh(&self, units: &[TrustUnit]) -> Result<Vec<Adopted>, PortError> {

@@ -20,11 +20,12 @@ use crate::node::derive::DataKeyId;
 use crate::node::envelope::{KeyWrapper, WrappedKeys};
 use crate::platform::{Firmware, Platform};
 use crate::port::{
-    AkRegistry, AttemptLog, AuditEvent, AuditSink, BindOutcome, Claims, ClockLog, ClockOutcome,
-    CreateOutcome, ImageRegistry, KeyBroker, MachineRegistry, PlatformEntry, PlatformLog,
-    PlatformOutcome, PlatformRecord, PolicySlot, PortError, PortErrorKind, PutOutcome, SecretStore,
-    UnclaimedLimit,
+    AkRegistry, AttemptLog, AuditEvent, AuditSink, BeginOutcome, BindOutcome, CancelOutcome,
+    Claims, ClockLog, ClockOutcome, CreateOutcome, DiskKeys, ImageRegistry, KeyBroker,
+    MachineRegistry, PlatformEntry, PlatformLog, PlatformOutcome, PlatformRecord, PolicySlot,
+    PortError, PortErrorKind, PutOutcome, SecretStore, UnclaimedLimit,
 };
+use crate::rotation::{Confirmation, Confirmed, Forget, KeyMark, Keys};
 use crate::secret::SecretBytes;
 use crate::time::Timestamp;
 
@@ -181,6 +182,18 @@ pass_through!(SecretStore {
     fn find(path: &ResourcePath) -> Option<SecretBytes>;
     fn exists(path: &ResourcePath) -> bool;
     fn remove(path: &ResourcePath) -> ();
+});
+
+pass_through!(DiskKeys {
+    fn rotation(machine: &MachineId) -> Option<Keys<KeyMark>>;
+    fn begin(machine: &MachineId, pending: &SecretBytes, line: &AuditEvent) -> BeginOutcome;
+    fn confirm(
+        machine: &MachineId,
+        confirmation: Confirmation,
+        key: &KeyMark,
+        line: &AuditEvent
+    ) -> Confirmed<KeyMark>;
+    fn cancel(machine: &MachineId, forget: Forget, line: &AuditEvent) -> CancelOutcome;
 });
 
 pass_through!(ClockLog {

@@ -1,6 +1,7 @@
 //! Registries, secrets, audit log and attempt log in memory, over one state.
 
 mod platform;
+mod rotation;
 mod trust;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -377,6 +378,10 @@ impl SecretStore for MemoryRegistry {
         let mut state = self.state();
         state.permit(Deed::Remove, format!("remove the secret at {path}"))?;
         state.secrets.remove(path);
+        if let Some(machine) = path.machine() {
+            state.secrets.remove(&ResourcePath::luks_pending(&machine));
+            state.secrets.remove(&ResourcePath::luks_previous(&machine));
+        }
         Ok(())
     }
 }

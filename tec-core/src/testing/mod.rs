@@ -53,7 +53,7 @@ pub use self::plan::{Mishap, PlanRow, PlanRun, World, crash_everywhere, run_plan
 pub use self::platform::PlatformBoot;
 pub use self::suite::{
     AuditedPorts, ak_matcher, ak_registry, attempt_log, audit_sink, audited_changes, boot_states,
-    clock_log, image_registry, key_broker, key_wrapper, machine_registry, platform_log,
+    clock_log, disk_keys, image_registry, key_broker, key_wrapper, machine_registry, platform_log,
     secret_store, trust_anchor, wrapped_keys,
 };
 

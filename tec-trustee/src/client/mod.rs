@@ -43,6 +43,8 @@ use crate::authority::{Bundle, Recorded, Trusts};
 use crate::jwe::{Curve, EcPrivateKey, Jwe};
 use crate::report_data;
 use crate::report_data::HashAlgorithm;
+use crate::rotation;
+use crate::rotation::{Kept, Report, Which};
 use crate::wire::{AttestRequest, AttestResponse, AuthRequest, Challenge, Escrowed, RuntimeData};
 
 /// Deadlines of one HTTP call.
@@ -160,6 +162,59 @@ impl RcarClient {
             let call = Call::put("escrow", sealed, &session.cookie);
             let (kept, _): (Escrowed, _) = server.call(call).await?;
             Ok(kept.number)
+        })
+        .await
+    }
+
+    /// Attests, and fetches one of the disk keys whose current one is at `path`. A server that rotates no keys
+    /// returns the current one.
+    ///
+    /// # Errors
+    /// As [`fetch`](Self::fetch).
+    pub async fn fetch_key(
+        &self,
+        path: &ResourcePath,
+        which: Which,
+        attester: &dyn Attester,
+    ) -> Result<SecretBytes, RcarError> {
+        self.round(|server| async {
+            let (session, _) = self.handshake(server, attester).await?;
+            at_place(server, &session, &format!("resource/{path}{}", which.query())).await
+        })
+        .await
+    }
+
+    /// Attests, and asks the first server that answers which disk keys of this machine it keeps.
+    ///
+    /// # Errors
+    /// As [`fetch`](Self::fetch). A server that rotates no keys denies it, as Trustee does.
+    pub async fn rotation(&self, attester: &dyn Attester) -> Result<Kept, RcarError> {
+        self.round(|server| async {
+            let (session, _) = self.handshake(server, attester).await?;
+            let (kept, _): (Kept, _) =
+                server.call(Call::get(rotation::PLACE, &session.cookie)).await?;
+            Ok(kept)
+        })
+        .await
+    }
+
+    /// Attests, and confirms a step of a rotation. Returns what the server keeps afterwards.
+    ///
+    /// # Errors
+    /// As [`fetch`](Self::fetch).
+    ///
+    /// # Cancel safety
+    /// The server may have taken it. Confirming again is fine.
+    pub async fn confirm_rotation(
+        &self,
+        report: &Report,
+        attester: &dyn Attester,
+    ) -> Result<Kept, RcarError> {
+        self.round(|server| async {
+            let (session, _) = self.handshake(server, attester).await?;
+            let call = Call::put(rotation::PLACE, report, &session.cookie);
+            let (kept, _): (Kept, _) = server.call(call).await?;
+            Ok(kept)
         })
         .await
     }
@@ -289,8 +344,15 @@ async fn resource(
     session: &Session,
     path: &ResourcePath,
 ) -> Result<SecretBytes, RcarError> {
-    let place = format!("resource/{path}");
-    let (jwe, _): (Jwe, _) = server.call(Call::get(&place, &session.cookie)).await?;
+    at_place(server, session, &format!("resource/{path}")).await
+}
+
+async fn at_place(
+    server: &Server,
+    session: &Session,
+    place: &str,
+) -> Result<SecretBytes, RcarError> {
+    let (jwe, _): (Jwe, _) = server.call(Call::get(place, &session.cookie)).await?;
     session
         .key
         .decrypt(&jwe)

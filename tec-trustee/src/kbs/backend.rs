@@ -11,6 +11,7 @@ use tec_core::code::Code;
 use tec_core::flow::ReleaseError;
 use tec_core::id::{AttemptId, ResourcePath};
 use tec_core::port::{KeyBroker, PortError};
+use tec_core::rotation::{Confirmation, Confirmed, KeyMark, Keys};
 use tec_core::secret::SecretBytes;
 
 /// What a backend decides about evidence; the KBS keeps it with the session.
@@ -95,6 +96,25 @@ pub trait Backend: fmt::Debug + Send + Sync {
         admission: &Admission,
         sealed: &SecretBytes,
     ) -> Result<u32, ReleaseError>;
+
+    /// The keys of an attested machine, by their marks. `None` if the machine has no disk key, or if the
+    /// backend rotates none.
+    async fn rotation(
+        &self,
+        _admission: &Admission,
+    ) -> Result<Option<Keys<KeyMark>>, ReleaseError> {
+        Ok(None)
+    }
+
+    /// Takes the confirmation of an attested machine. `None` if the backend rotates no keys.
+    async fn confirm_rotation(
+        &self,
+        _admission: &Admission,
+        _confirmation: Confirmation,
+        _key: &KeyMark,
+    ) -> Result<Option<Confirmed<KeyMark>>, ReleaseError> {
+        Ok(None)
+    }
 
     /// Where the admin API writes; `None` if everything is managed elsewhere.
     fn broker(&self) -> Option<&dyn KeyBroker>;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde_json::Value;
 use tec_core::ak::{AkRecord, AkState};
-use tec_core::attest::{PinnedPcrs, VerifiedEvidence, VerifyError};
+use tec_core::attest::{Attested, PinnedPcrs, VerifiedEvidence, VerifyError};
 use tec_core::boot::{BootStates, LiveImages, Pins, WholeImages};
 use tec_core::code::Code;
 use tec_core::explain::Gate;
@@ -22,9 +22,10 @@ use tec_core::id::{AttemptId, ResourcePath};
 use tec_core::machine::{Machine, MachineState};
 use tec_core::pcr::PcrIndex;
 use tec_core::port::{
-    AkRegistry, AttemptLog, AuditEvent, AuditSink, Clock, ClockLog, ImageRegistry, KeyBroker,
-    PlatformLog, PortError, SecretStore, chain,
+    AkRegistry, AttemptLog, AuditEvent, AuditSink, Clock, ClockLog, DiskKeys, ImageRegistry,
+    KeyBroker, PlatformLog, PortError, SecretStore, chain,
 };
+use tec_core::rotation::{Confirmation, Confirmed, KeyMark, Keys};
 use tec_core::secret::SecretBytes;
 
 use super::{Admission, Backend, PolicyDecision};
@@ -49,6 +50,8 @@ pub struct LivePorts {
     pub clocks: Arc<dyn ClockLog>,
     /// The platform of each machine; `None` leaves firmware and Secure Boot policy unchecked.
     pub platforms: Option<Arc<dyn PlatformLog>>,
+    /// The disk keys while one replaces the other; `None` if no key is rotated.
+    pub disk_keys: Option<Arc<dyn DiskKeys>>,
     /// Where attempts are kept for `tec explain`.
     pub attempts: Arc<dyn AttemptLog>,
     /// The clock.
@@ -66,13 +69,30 @@ impl LivePorts {
         attempts: Arc<dyn AttemptLog>,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        Self { aks, images, secrets, audit, clocks, platforms: None, attempts, clock }
+        Self {
+            aks,
+            images,
+            secrets,
+            audit,
+            clocks,
+            platforms: None,
+            disk_keys: None,
+            attempts,
+            clock,
+        }
     }
 
     /// Also compares each machine's platform with its baseline.
     #[must_use]
     pub fn with_platforms(mut self, platforms: Arc<dyn PlatformLog>) -> Self {
         self.platforms = Some(platforms);
+        self
+    }
+
+    /// Also rotates disk keys.
+    #[must_use]
+    pub fn with_disk_keys(mut self, disk_keys: Arc<dyn DiskKeys>) -> Self {
+        self.disk_keys = Some(disk_keys);
         self
     }
 
@@ -88,6 +108,7 @@ impl LivePorts {
             audit: Arc::clone(&store) as _,
             clocks: Arc::clone(&store) as _,
             platforms: None,
+            disk_keys: None,
             attempts: store,
             clock,
         }
@@ -254,7 +275,7 @@ impl Backend for LiveBackend {
             return Err(ReleaseError::Refused { code });
         };
         let mut attempt = record.clone();
-        let own = path.machine() == Some(attested.machine());
+        let own = path.disk_key_of() == Some(attested.machine());
         let released = if policy == PolicyDecision::Deny && own {
             attempt.ladder.fail(Gate::ReleasePolicy, "the resource policy denies it");
             let code = Code::ReleaseDenied;
@@ -286,15 +307,40 @@ impl Backend for LiveBackend {
         admission: &Admission,
         sealed: &SecretBytes,
     ) -> Result<u32, ReleaseError> {
-        let Some(attested) = &admission.attested else {
-            let code = admission.refused.unwrap_or(Code::ReleaseDenied);
-            return Err(ReleaseError::Refused { code });
-        };
+        let attested = proven(admission)?;
         let ports = &self.ports;
         flow::escrow(&*ports.aks, &*ports.secrets, &*ports.clock, attested, sealed).await
+    }
+
+    async fn rotation(&self, admission: &Admission) -> Result<Option<Keys<KeyMark>>, ReleaseError> {
+        let attested = proven(admission)?;
+        match &self.ports.disk_keys {
+            Some(keys) => flow::rotation(&*self.ports.aks, &**keys, attested).await,
+            None => Ok(None),
+        }
+    }
+
+    async fn confirm_rotation(
+        &self,
+        admission: &Admission,
+        confirmation: Confirmation,
+        key: &KeyMark,
+    ) -> Result<Option<Confirmed<KeyMark>>, ReleaseError> {
+        let attested = proven(admission)?;
+        let Some(keys) = &self.ports.disk_keys else {
+            return Ok(None);
+        };
+        let ports = (&*self.ports.aks, &**keys, &*self.ports.clock);
+        flow::confirm_rotation(ports, attested, confirmation, key).await.map(Some)
     }
 
     fn broker(&self) -> Option<&dyn KeyBroker> {
         None
     }
+}
+
+/// The proof of the machine, or why there is none.
+fn proven(admission: &Admission) -> Result<&Attested, ReleaseError> {
+    let code = admission.refused.unwrap_or(Code::ReleaseDenied);
+    admission.attested.as_ref().ok_or(ReleaseError::Refused { code })
 }

@@ -11,6 +11,7 @@
 //! GET  /kbs/v0/resource/a/b/c      token ─► resource policy ─► Backend::release ─► JWE
 //! PUT  /kbs/v0/escrow              token ─► Backend::escrow: a sealed recovery key; ours alone
 //! GET  /kbs/v0/authorities         CAs of this server; PUT: those that a machine trusts; ours alone
+//! GET  /kbs/v0/rotation            keys of a rotation; PUT: confirms a step; ours alone
 //! POST, DELETE …                   admin API, with a bearer token
 //! GET  /healthz
 //! GET  /metrics                    counters for Prometheus, none of them by machine
@@ -61,6 +62,7 @@ mod memory;
 pub(crate) mod metrics;
 pub(crate) mod reply;
 pub(crate) mod resource;
+mod rotation;
 mod sample;
 mod seal;
 pub(crate) mod session;
@@ -219,6 +221,8 @@ impl Kbs {
             (&Method::PUT, "escrow", "") => self.escrow(&parts, body).await,
             (&Method::GET, PLACE, "") => authority::hand_out(self.0.config.authorities.as_ref()),
             (&Method::PUT, PLACE, "") => self.trusts(&parts, body).await,
+            (&Method::GET, crate::rotation::PLACE, "") => self.rotation(headers).await,
+            (&Method::PUT, crate::rotation::PLACE, "") => self.confirm_rotation(&parts, body).await,
             // Trustee asks for an attestation here too, and has nothing to serve for it.
             (&Method::PUT, "resource", _) => {
                 Err(Refusal::new(&ErrorKind::TokenNotFound, "attestation token not found"))

@@ -18,6 +18,7 @@ use crate::jwe;
 use crate::jwe::TeePubKey;
 use crate::jwt::is_current;
 use crate::policy::{PolicyError, ResourcePolicy};
+use crate::rotation::Which;
 use crate::wire::ErrorKind;
 
 /// Where a token may hold the session key, in this order (KBS attestation protocol 0.4.0).
@@ -41,6 +42,8 @@ impl Kbs {
             None => self.decide(&claims, &path, query, &admission).await?,
             Some(_) => PolicyDecision::Deny,
         };
+        // The policy judges the path of the current key, whichever key of the machine is asked for.
+        let path = Which::of_query(query).stored_at(&path);
         let secret = self
             .0
             .config

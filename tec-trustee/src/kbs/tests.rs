@@ -9,6 +9,7 @@ mod held;
 mod malformed;
 mod mixed;
 mod races;
+mod rotation;
 mod shared;
 
 use axum::body::to_bytes;
@@ -79,6 +80,7 @@ async fn register(registry: &MemoryRegistry, number: u64) {
 
 fn ports(registry: &Arc<MemoryRegistry>, clock: &Arc<ManualClock>) -> LivePorts {
     LivePorts::of(Arc::clone(registry), Arc::clone(clock) as _)
+        .with_disk_keys(Arc::clone(registry) as _)
 }
 
 impl World {

@@ -181,6 +181,9 @@ impl Header for FakeHeader {
         assert!(state.slots.remove(&slot).is_some());
         state.marks.remove(&slot);
         // As in LUKS2, removing a slot also removes it from its tokens.
+        for token in state.pins.values_mut() {
+            token.slots.retain(|known| *known != slot.to_string());
+        }
         for token in state.recovery.values_mut().filter(|token| token.slot == slot) {
             token.state = RecoveryState::Intended;
         }

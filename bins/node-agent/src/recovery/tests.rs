@@ -122,7 +122,7 @@ async fn after_a_power_cut_at_any_step_no_slot_has_a_key_that_nobody_knows() {
 async fn a_slot_that_another_program_made_where_one_was_intended_is_kept() {
     // After the intent was written, and before its slot was created.
     let bench = Bench::new();
-    bench.header.life.set(Some(3));
+    bench.header.life.set(Some(4));
     bench.enroll().await.unwrap_err();
     bench.header.life.set(None);
     let view = bench.header.recovery_now();

@@ -1,5 +1,7 @@
 //! `rebind` with the real Clevis, the real `cryptsetup` and a file as the disk.
-use std::fs::File;
+use std::fs::{File, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -8,9 +10,14 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use tec_core::ak::TofuMatcher;
 use tec_core::code::Code;
 use tec_core::flow;
+use tec_core::flow::ProvisionPorts;
 use tec_core::id::MachineId;
-use tec_core::port::{AttemptLog as _, AuditAction, EntropyRng};
-use tec_support::SystemEntropy;
+use tec_core::luks::CompatLuksKey;
+use tec_core::port::{
+    AttemptLog as _, AuditAction, BeginOutcome, CancelOutcome, DiskKeys as _, EntropyRng,
+};
+use tec_core::rotation::Forget;
+use tec_support::{SystemClock, SystemEntropy};
 use tec_tpm::testing::Swtpm;
 use tec_trustee::jwe::{Curve, EcPrivateKey, Jwe};
 
@@ -269,4 +276,184 @@ fn a_stranger_is_refused_with_the_code_of_the_server() {
     assert!(text.starts_with("TEC-A404 ") || text.starts_with("TEC-A40"), "{text}");
     let claims: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(claims["claims"]["submods"]["cpu0"]["ear.status"], "contraindicated");
+}
+
+/// Generates a new key at the server, as `tec key rotate` does.
+fn begin_rotation(world: &World, machine: MachineId) {
+    let ports = ProvisionPorts::new(&*world.registry, &CompatLuksKey, &SystemClock, &SystemEntropy);
+    let begun = flow::begin_rotation(&*world.registry, ports, machine);
+    let begun = world.runtime.block_on(begun).unwrap();
+    assert!(matches!(begun, BeginOutcome::Begun(_)), "{begun:?}");
+}
+
+fn rotate(world: &World, tpm: &Swtpm, disk: &Path) -> std::process::Output {
+    world.agent(tpm, &["key", "rotate", disk.to_str().unwrap(), "--output", "json"])
+}
+
+/// The passphrase that Clevis finds for a slot, as at a boot.
+fn passphrase(world: &World, tpm: &Swtpm, disk: &Path, slot: &str) -> Option<Vec<u8>> {
+    let mut pass = clevis(world, &["luks", "pass", "-s", slot, "-d"]);
+    let output = pipe(world.prepare(pass.arg(disk), tpm), b"");
+    output.status.success().then_some(output.stdout)
+}
+
+#[test]
+fn a_rotated_disk_opens_with_the_new_key_alone_and_the_old_passphrase_opens_nothing() {
+    let Node { world, tpm, machine, config } = Node::start(Wire::Tls);
+    let disk = bound_disk(&world, &tpm, &config);
+    let said = |output| -> serde_json::Value { serde_json::from_slice(&good(output)).unwrap() };
+    let before = metadata(&disk);
+    assert_eq!(said(rotate(&world, &tpm, &disk))["rotation"], "nothing-pending");
+    assert_eq!(metadata(&disk), before);
+    let (old_key, old) = (world.key_of(&machine), passphrase(&world, &tpm, &disk, "1").unwrap());
+
+    begin_rotation(&world, machine);
+    assert_eq!(world.key_of(&machine), old_key, "boots get the old key");
+    assert!(clevis_opens(&world, &tpm, &disk));
+
+    assert_eq!(said(rotate(&world, &tpm, &disk))["rotation"], "replaced");
+    assert_ne!(world.key_of(&machine), old_key);
+    let new = passphrase(&world, &tpm, &disk, "31").unwrap();
+    assert!(opens(&disk, "31", &new));
+    let after = metadata(&disk);
+    let slots: Vec<_> = after["keyslots"].as_object().unwrap().keys().cloned().collect();
+    assert_eq!(slots, ["0", "31"], "slot 0 is somebody else's");
+    assert_eq!(after["tokens"].as_object().unwrap().len(), 1);
+    assert_eq!(after["segments"], before["segments"]);
+    let mut open = Command::new("cryptsetup");
+    open.args(["open", "--test-passphrase", "--key-file", "-"]);
+    assert!(!pipe(open.arg(&disk), &old).status.success());
+    let keys = world.runtime.block_on(world.registry.rotation(&machine)).unwrap().unwrap();
+    assert!(keys.is_settled(), "{keys:?}");
+    let actions =
+        [AuditAction::RotationBegun, AuditAction::RotationPromoted, AuditAction::RotationEnded];
+    let events = world.registry.events();
+    let rotation = events.iter().map(|event| event.action).filter(|one| actions.contains(one));
+    assert_eq!(rotation.collect::<Vec<_>>(), actions);
+}
+
+/// As `tec key cancel`.
+fn cancel_rotation(world: &World, machine: MachineId) {
+    let canceled = flow::cancel_rotation(&*world.registry, &SystemClock, machine, Forget::Pending);
+    let canceled = world.runtime.block_on(canceled).unwrap();
+    assert!(matches!(canceled, CancelOutcome::Canceled(_)), "{canceled:?}");
+}
+
+/// Kills its caller after the second token was written: after the intent, that of the new key.
+const KILLER: &str = r#"#!/bin/sh
+PATH=${PATH#*:}
+cryptsetup "$@"
+status=$?
+if [ "$1 $2" = "token import" ]; then
+    echo >> "$(dirname "$0")/imports"
+    [ "$(wc -l < "$(dirname "$0")/imports")" = 2 ] && kill -KILL $PPID
+fi
+exit $status
+"#;
+
+/// A rotation that is killed before the server promotes the new key.
+fn stage_only(world: &World, tpm: &Swtpm, disk: &Path) {
+    let directory = tempfile::tempdir_in(world.directory.path()).unwrap();
+    let killer = directory.path().join("cryptsetup");
+    std::fs::write(&killer, KILLER).unwrap();
+    std::fs::set_permissions(&killer, Permissions::from_mode(0o700)).unwrap();
+    let mut agent = Command::new(env!("CARGO_BIN_EXE_node-agent"));
+    agent.env("PATH", format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", directory.path().display()));
+    let output = pipe(world.prepare(agent.args(["key", "rotate"]).arg(disk), tpm), b"");
+    assert_eq!(output.status.signal(), Some(9), "{output:?}");
+    assert_eq!(pins(disk), 2);
+}
+
+/// Number of tokens of Clevis.
+fn pins(disk: &Path) -> usize {
+    let metadata = metadata(disk);
+    let tokens = metadata["tokens"].as_object().unwrap();
+    tokens.values().filter(|token| token["type"] == "clevis").count()
+}
+
+#[test]
+fn a_canceled_rotation_leaves_a_slot_that_the_next_run_removes() {
+    let Node { world, tpm, machine, config } = Node::start(Wire::Tls);
+    let disk = bound_disk(&world, &tpm, &config);
+    let before = metadata(&disk);
+    begin_rotation(&world, machine);
+    stage_only(&world, &tpm, &disk);
+    cancel_rotation(&world, machine);
+    assert!(clevis_opens(&world, &tpm, &disk));
+    let url = world.endpoint.url.to_string();
+    let lines = refused(&rebind(&world, &tpm, &disk, &url));
+    assert!(lines[1].contains("node-agent key rotate"), "{lines:?}");
+
+    let cleaned = good(rotate(&world, &tpm, &disk));
+    let cleaned: serde_json::Value = serde_json::from_slice(&cleaned).unwrap();
+    assert_eq!(cleaned["rotation"], "cleaned");
+    assert!(clevis_opens(&world, &tpm, &disk));
+    let after = metadata(&disk);
+    assert_eq!((&after["keyslots"], &after["tokens"]), (&before["keyslots"], &before["tokens"]));
+    good(rebind(&world, &tpm, &disk, &url));
+}
+
+#[test]
+fn a_rotation_after_a_canceled_one_ends_with_one_slot_and_one_token() {
+    let Node { world, tpm, machine, config } = Node::start(Wire::Tls);
+    let disk = bound_disk(&world, &tpm, &config);
+    let slots = || -> Vec<String> {
+        metadata(&disk)["keyslots"].as_object().unwrap().keys().cloned().collect()
+    };
+    for _ in 0..2 {
+        begin_rotation(&world, machine);
+        stage_only(&world, &tpm, &disk);
+        cancel_rotation(&world, machine);
+        begin_rotation(&world, machine);
+        assert!(clevis_opens_any(&world, &tpm, &disk));
+        good(rotate(&world, &tpm, &disk));
+        assert!(clevis_opens_any(&world, &tpm, &disk));
+        assert_eq!((slots().len(), pins(&disk)), (2, 1), "slot 0 is somebody else's");
+        assert_eq!(metadata(&disk)["tokens"].as_object().unwrap().len(), 1);
+    }
+}
+
+/// Whether Clevis opens any slot of the disk, as at a boot.
+fn clevis_opens_any(world: &World, tpm: &Swtpm, disk: &Path) -> bool {
+    let slots = metadata(disk)["keyslots"].as_object().unwrap().clone();
+    slots.keys().any(|slot| {
+        let found = passphrase(world, tpm, disk, slot);
+        found.is_some_and(|found| opens(disk, slot, &found))
+    })
+}
+
+#[test]
+fn a_boot_that_is_not_approved_gets_no_pending_key_and_confirms_nothing() {
+    let Node { world, tpm, machine, config } = Node::start(Wire::Tls);
+    let disk = bound_disk(&world, &tpm, &config);
+    begin_rotation(&world, machine);
+    let before = metadata(&disk);
+    boot(&tpm, "another kernel");
+    let lines = refused(&rotate(&world, &tpm, &disk));
+    assert!(lines[0].starts_with("TEC-A412 "), "{lines:?}");
+    assert_eq!(metadata(&disk), before);
+    let keys = world.runtime.block_on(world.registry.rotation(&machine)).unwrap().unwrap();
+    assert!(!keys.is_settled());
+}
+
+#[test]
+fn a_program_that_is_killed_at_any_time_leaves_a_disk_that_clevis_opens() {
+    let Node { world, tpm, machine, config } = Node::start(Wire::Tls);
+    let disk = bound_disk(&world, &tpm, &config);
+    begin_rotation(&world, machine);
+    for tenths in 1_u32.. {
+        let mut agent = Command::new("timeout");
+        agent.args(["--signal=KILL", &format!("{}", f64::from(tenths) / 10.0)]);
+        agent.args([env!("CARGO_BIN_EXE_node-agent"), "key", "rotate"]).arg(&disk);
+        let killed = pipe(world.prepare(&mut agent, &tpm), b"");
+        let is_opened = clevis_opens_any(&world, &tpm, &disk);
+        assert!(is_opened, "killed after {tenths} tenths of a second");
+        if killed.status.success() {
+            break;
+        }
+    }
+    let keys = world.runtime.block_on(world.registry.rotation(&machine)).unwrap().unwrap();
+    assert!(keys.is_settled());
+    let slots = metadata(&disk)["keyslots"].as_object().unwrap().len();
+    assert_eq!((slots, metadata(&disk)["tokens"].as_object().unwrap().len()), (2, 1));
 }

@@ -205,7 +205,8 @@ fn router(registry: &Arc<MemoryRegistry>, matcher: impl AkMatcher + 'static) -> 
         registry.clone(),
         registry.clone(),
         clock.clone(),
-    );
+    )
+    .with_disk_keys(registry.clone());
     let intent = PolicyIntent::new(PinnedPcrs::boot_manager(), [Tee::Tpm]).unwrap();
     let backend = Arc::new(LiveBackend::new(ports, &intent));
     let signer = TokenSigner::random(&mut EntropyRng::new(&SystemEntropy));

@@ -164,7 +164,8 @@ fn kbs(
         store.clone(),
         clock.clone(),
     )
-    .with_platforms(store.clone());
+    .with_platforms(store.clone())
+    .with_disk_keys(store.clone());
     // Machines are updated one component at a time, and may boot between two updates.
     let states = Arc::new(MixedStates::default());
     let config = KbsConfig::new(

@@ -11,6 +11,7 @@ mod command_line;
 mod eventlog;
 mod forms;
 mod image;
+mod key;
 mod machine;
 mod mistakes;
 mod node;

@@ -116,9 +116,10 @@ async fn another_file_is_no_store() {
     assert_eq!(mode, "delete", "a file of somebody else is not touched");
 }
 
-/// Reverts the additions of versions 7, 6, 5 and 4.
-const AFTER_6: &str =
-    "DROP TABLE platform; DROP TABLE platform_part; DROP TABLE platform_approval;";
+/// Reverts the additions of versions 8, 7, 6, 5 and 4.
+const AFTER_7: &str = "DROP INDEX secret_rotating;";
+const AFTER_6: &str = "DROP INDEX secret_rotating; DROP TABLE platform; DROP TABLE platform_part; \
+    DROP TABLE platform_approval;";
 const AFTER_5: &str = "DROP TABLE machine_name;";
 const AFTER_4: &str = "DROP TABLE machine_name; ALTER TABLE machine DROP COLUMN out_of_service;";
 const AFTER_3: &str = "DROP INDEX ak_claim; ALTER TABLE ak DROP COLUMN source; \
@@ -127,9 +128,9 @@ const AFTER_3: &str = "DROP INDEX ak_claim; ALTER TABLE ak DROP COLUMN source; \
 #[tokio::test]
 async fn a_newer_version_is_left_alone() {
     let place = closed_store().await;
-    place.raw().pragma_update(None, "user_version", 8).unwrap();
+    place.raw().pragma_update(None, "user_version", 9).unwrap();
     let error = place.try_open().unwrap_err();
-    assert!(matches!(error, StoreError::Newer { found: 8, known: 7 }), "{error:?}");
+    assert!(matches!(error, StoreError::Newer { found: 9, known: 8 }), "{error:?}");
     assert_eq!(error.code(), Code::StoreVersion);
     place.raw().pragma_update(None, "user_version", 0).unwrap();
     assert_corrupt(&place);
@@ -146,6 +147,7 @@ async fn a_store_of_an_older_version_is_opened_with_all_that_it_holds() {
         (4, [AFTER_6, AFTER_4].concat()),
         (5, [AFTER_6, AFTER_5].concat()),
         (6, AFTER_6.to_owned()),
+        (7, AFTER_7.to_owned()),
     ] {
         let place = closed_store().await;
         let raw = place.raw();

@@ -171,7 +171,7 @@ fn prune(db: &Connection, page: &AdoptPage<'_>, role: Role) -> Result<(), Failur
             }
             UnitName::Machine(id) => {
                 machine::remove(db, &id.to_string())?;
-                secret::delete(db, ResourcePath::luks_root(id).as_str())?;
+                secret::delete_disk_keys(db, id)?;
                 for number in secret::recovery_numbers(db, id)? {
                     secret::delete(db, ResourcePath::recovery(id, number).as_str())?;
                 }

@@ -12,6 +12,7 @@ mod key_service;
 mod machine;
 mod matcher;
 mod platform;
+mod rotation;
 mod secret;
 mod trust;
 
@@ -31,6 +32,7 @@ pub use self::key_service::{key_wrapper, wrapped_keys};
 pub use self::machine::machine_registry;
 pub use self::matcher::ak_matcher;
 pub use self::platform::platform_log;
+pub use self::rotation::disk_keys;
 pub use self::secret::secret_store;
 pub use self::trust::trust_anchor;
 

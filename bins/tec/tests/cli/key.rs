@@ -1,0 +1,153 @@
+//! `tec key` as a process, on a store of its own.
+
+use std::path::Path;
+
+use tec_core::port::{
+    AkRegistry as _, DiskKeys as _, MachineRegistry, SecretStore, UnclaimedLimit,
+};
+use tec_core::rotation::{Confirmation, KeyMark, Keys};
+use tec_core::store::Store;
+use tec_core::testing::sample;
+use tec_support::SystemEntropy;
+use tempfile::TempDir;
+
+use crate::world::{json, refused, str};
+
+fn directory() -> TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    let state = directory.path().join("state");
+    with(&state, async |store| {
+        for number in 1..=3 {
+            let machine = sample::machine(number);
+            MachineRegistry::create(store, &machine, UnclaimedLimit::Unlimited).await.unwrap();
+            store.bind(&sample::approved_ak(number, number), &sample::line()).await.unwrap();
+            let (path, key) = (sample::secret_path(number), sample::secret(number));
+            store.put_new(&path, &key, &sample::line()).await.unwrap();
+        }
+    });
+    directory
+}
+
+fn with<T>(state: &Path, run: impl AsyncFnOnce(&Store) -> T) -> T {
+    let store = Store::open(state, &SystemEntropy).unwrap();
+    tokio::runtime::Runtime::new().unwrap().block_on(run(&store))
+}
+
+#[test]
+fn a_new_key_is_pending_and_the_old_one_is_released_until_the_machine_confirms() {
+    let directory = directory();
+    let state = directory.path().join("state");
+    let id = sample::machine_id(1).to_string();
+    let base = ["--state-dir", str(&state), "key"];
+    let run = |more: &[&str]| json(&[&base[..], more].concat());
+
+    assert_eq!(run(&["rotate", &id, "--dry-run"])[0]["rotation"], "would-begin");
+    assert_eq!(run(&["list"]), serde_json::json!([]), "a dry run changes nothing");
+    assert_eq!(run(&["rotate", &id])[0]["rotation"], "pending");
+    let kept = || {
+        let id = sample::machine_id(1);
+        with(&state, async |store| store.rotation(&id).await.unwrap().unwrap())
+    };
+    let before = kept();
+    let Keys::Pending { current, pending } = before else { panic!("{before:?}") };
+    assert_eq!(current, KeyMark::of(&sample::secret(1)));
+    assert_eq!(run(&["rotate", &id])[0]["rotation"], "pending", "it is never generated twice");
+    assert_eq!(kept(), Keys::Pending { current, pending });
+
+    with(&state, async |store| {
+        let step = Confirmation::Staged;
+        store.confirm(&sample::machine_id(1), step, &pending, &sample::line()).await.unwrap();
+        let released = SecretStore::find(store, &sample::secret_path(1)).await.unwrap().unwrap();
+        assert_eq!(KeyMark::of(&released), pending);
+    });
+    assert_eq!(run(&["list"])[0]["rotation"], "promoted");
+}
+
+#[test]
+fn a_fleet_is_rotated_a_few_machines_at_a_time() {
+    let directory = directory();
+    let state = directory.path().join("state");
+    let base = ["--state-dir", str(&state), "key"];
+    let run = |more: &[&str]| json(&[&base[..], more].concat());
+    let all = ["rotate", "--all", "--yes", "--at-most", "2"];
+    assert_eq!(run(&all).as_array().unwrap().len(), 2);
+    assert_eq!(run(&all), serde_json::json!([]), "two are under way");
+    assert_eq!(run(&["list"]).as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn no_backup_is_made_while_a_key_is_rotated() {
+    let directory = directory();
+    let state = directory.path().join("state");
+    let [key, file] = ["backup.key", "backup"].map(|name| directory.path().join(name));
+    let base = ["--state-dir", str(&state)];
+    let run = |more: &[&str]| json(&[&base[..], more].concat());
+    let recipient = run(&["backup", "key", str(&key)])["recipient"].as_str().unwrap().to_owned();
+    let backup = ["backup", "create", "--recipient", &recipient, str(&file)];
+    run(&["key", "rotate", &sample::machine_id(1).to_string()]);
+    refused(&[&base[..], &backup].concat(), 1, "TEC-K410");
+    assert!(!file.exists());
+    run(&["machine", "remove", &sample::machine_id(1).to_string(), "--yes"]);
+    run(&backup);
+    assert!(file.exists());
+}
+
+#[test]
+fn a_canceled_rotation_keeps_the_released_key_and_backups_work_again() {
+    let directory = directory();
+    let state = directory.path().join("state");
+    let [key, file] = ["backup.key", "backup"].map(|name| directory.path().join(name));
+    let id = sample::machine_id(1).to_string();
+    let base = ["--state-dir", str(&state)];
+    let run = |more: &[&str]| json(&[&base[..], more].concat());
+    assert_eq!(run(&["key", "cancel", &id])[0]["rotation"], "none");
+    run(&["key", "rotate", &id]);
+    assert_eq!(run(&["key", "cancel", &id, "--dry-run"])[0]["rotation"], "would-cancel");
+    refused(&[&base[..], &["key", "cancel", &id]].concat(), 1, "pass --yes");
+    assert_eq!(run(&["key", "list"])[0]["rotation"], "pending", "nothing changed so far");
+    assert_eq!(run(&["key", "cancel", &id, "--yes"])[0]["rotation"], "canceled");
+    assert_eq!(run(&["key", "list"]), serde_json::json!([]));
+    let id = sample::machine_id(1);
+    let keys = with(&state, async |store| store.rotation(&id).await.unwrap());
+    assert_eq!(keys, Some(Keys::Settled { current: KeyMark::of(&sample::secret(1)) }));
+    let recipient = run(&["backup", "key", str(&key)])["recipient"].as_str().unwrap().to_owned();
+    run(&["backup", "create", "--recipient", &recipient, str(&file)]);
+    assert!(file.exists());
+}
+
+#[test]
+fn a_previous_key_is_forgotten_only_with_the_dangerous_flag() {
+    let directory = directory();
+    let state = directory.path().join("state");
+    let id = sample::machine_id(1).to_string();
+    let base = ["--state-dir", str(&state), "key"];
+    let run = |more: &[&str]| json(&[&base[..], more].concat());
+    run(&["rotate", &id]);
+    let kept = async |store: &Store| store.rotation(&sample::machine_id(1)).await.unwrap().unwrap();
+    let promoted = with(&state, async |store| {
+        let Keys::Pending { pending, .. } = kept(store).await else { panic!("not pending") };
+        let (machine, line) = (sample::machine_id(1), sample::line());
+        store.confirm(&machine, Confirmation::Staged, &pending, &line).await.unwrap();
+        kept(store).await
+    });
+    for more in [&["--yes"][..], &["--dry-run"]] {
+        let arguments = [&base[..], &["cancel", &id], more].concat();
+        refused(&arguments, 1, "node-agent key rotate");
+        refused(&arguments, 1, "TEC-K410");
+    }
+    assert_eq!(with(&state, kept), promoted);
+    let dangerous = ["cancel", &id, "--dangerously-forget-previous-key", "--yes"];
+    assert_eq!(run(&dangerous)[0]["rotation"], "canceled");
+    assert_eq!(with(&state, kept), Keys::Settled { current: *promoted.current() });
+}
+
+#[test]
+fn a_machine_without_a_key_and_a_cluster_are_refused() {
+    let directory = directory();
+    let state = directory.path().join("state");
+    let unknown = sample::machine_id(9).to_string();
+    refused(&["--state-dir", str(&state), "key", "rotate", &unknown], 1, "TEC-A414");
+    refused(&["--state-dir", str(&state), "key", "cancel", &unknown, "--yes"], 1, &unknown);
+    refused(&["--state-dir", str(&state), "key", "rotate"], 2, "--all");
+    refused(&["--namespace", "tec", "key", "rotate", &unknown], 2, "a state directory only");
+}

@@ -1,0 +1,132 @@
+//! How a node replaces its disk key; see [`tec_core::rotation`].
+//!
+//! ```text
+//! GET rotation              ─► after an attestation: which keys the server keeps, by their names
+//! GET resource/…/root?key=pending ─► the new key, released as the current one is
+//! PUT rotation              ─► after an attestation: a slot for the key was added, or those of the old one
+//!                              were removed
+//! ```
+//! Trustee has no such path.
+
+use serde::{Deserialize, Serialize};
+use tec_core::digest::Sha256Digest;
+use tec_core::id::ResourcePath;
+use tec_core::rotation::{Confirmation, KeyMark, Keys};
+
+/// Name of the path, below the base path.
+pub const PLACE: &str = "rotation";
+/// Largest body in bytes.
+pub const MAX_BODY: usize = 1024;
+
+/// Which of a machine's disk keys a node asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "there are no others")]
+pub enum Which {
+    /// The one that boots ask for.
+    Current,
+    /// The new one.
+    Pending,
+    /// The old one.
+    Previous,
+}
+
+impl Which {
+    /// The query of the request, with its question mark; empty for the current key.
+    pub fn query(self) -> &'static str {
+        match self {
+            Self::Current => "",
+            Self::Pending => "?key=pending",
+            Self::Previous => "?key=previous",
+        }
+    }
+
+    /// What a query asks for; anything else means the current key, as before.
+    pub fn of_query(query: &str) -> Self {
+        match query {
+            "key=pending" => Self::Pending,
+            "key=previous" => Self::Previous,
+            _ => Self::Current,
+        }
+    }
+
+    /// Where the key is stored, given the path of the current one.
+    pub fn stored_at(self, path: &ResourcePath) -> ResourcePath {
+        match (self, path.machine()) {
+            (Self::Pending, Some(machine)) => ResourcePath::luks_pending(&machine),
+            (Self::Previous, Some(machine)) => ResourcePath::luks_previous(&machine),
+            _ => path.clone(),
+        }
+    }
+}
+
+/// Reply to `GET` and `PUT rotation`: the names of the keys that the server keeps, see [`KeyMark::name`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "phase")]
+#[expect(clippy::exhaustive_enums, reason = "a node must handle every phase")]
+pub enum Kept {
+    /// No rotation is under way.
+    Settled {
+        /// The key that is released.
+        current: Sha256Digest,
+    },
+    /// A new key waits for its slot.
+    Pending {
+        /// The key that is released.
+        current: Sha256Digest,
+        /// The new key.
+        pending: Sha256Digest,
+    },
+    /// The new key is released; the old one waits until its slots are removed.
+    Promoted {
+        /// The key that is released.
+        current: Sha256Digest,
+        /// The old key.
+        previous: Sha256Digest,
+    },
+}
+
+impl From<&Keys<KeyMark>> for Kept {
+    fn from(keys: &Keys<KeyMark>) -> Self {
+        let name = KeyMark::name;
+        match keys {
+            Keys::Settled { current } => Self::Settled { current: name(current) },
+            Keys::Pending { current, pending } => {
+                Self::Pending { current: name(current), pending: name(pending) }
+            }
+            Keys::Promoted { current, previous } => {
+                Self::Promoted { current: name(current), previous: name(previous) }
+            }
+        }
+    }
+}
+
+/// Body of `PUT rotation`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(clippy::exhaustive_structs, reason = "a step and a key, nothing else")]
+pub struct Report {
+    /// What is confirmed.
+    pub step: Step,
+    /// Mark of the new key, which proves that the sender has it.
+    pub sha256: Sha256Digest,
+}
+
+/// A [`Confirmation`] on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[expect(clippy::exhaustive_enums, reason = "there are no others")]
+pub enum Step {
+    /// See [`Confirmation::Staged`].
+    Staged,
+    /// See [`Confirmation::Removed`].
+    Removed,
+}
+
+impl From<Step> for Confirmation {
+    fn from(step: Step) -> Self {
+        match step {
+            Step::Staged => Self::Staged,
+            Step::Removed => Self::Removed,
+        }
+    }
+}
