@@ -41,7 +41,7 @@ pub async fn cancel_rotation(
         Forget::Pending => ResourcePath::luks_pending(&machine),
         Forget::DangerouslyPrevious => ResourcePath::luks_previous(&machine),
     };
-    let action = AuditAction::RotationCancelled;
+    let action = AuditAction::RotationCanceled;
     let line = AuditEvent::new(clock.now(), action, Some(machine), forgotten.as_str());
     keys.cancel(&machine, forget, &line).await
 }

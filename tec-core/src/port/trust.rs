@@ -114,7 +114,7 @@ pub enum AuditAction {
     /// A machine removed the slots of its old disk key, which was removed here too.
     RotationEnded,
     /// An admin canceled a rotation: the new disk key, or the old one if the new one was in use, was removed.
-    RotationCancelled,
+    RotationCanceled,
     /// A machine deposited a recovery key, sealed to an admin.
     RecoveryEscrowed,
     /// A disk key was released to an attested machine.

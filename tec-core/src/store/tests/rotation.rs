@@ -148,7 +148,7 @@ async fn the_rotation_of_a_machine_that_does_not_come_back_is_canceled_and_no_lo
     }
     let added = lines().split_off(before);
     let [line] = added.as_slice() else { panic!("{added:?}") };
-    assert_eq!(line.event.action, AuditAction::RotationCancelled);
+    assert_eq!(line.event.action, AuditAction::RotationCanceled);
     assert_eq!(line.event.subject, ResourcePath::luks_pending(&id).as_str());
     assert!(!store.export(None, 9).await.unwrap().is_empty());
     drop(store);
