@@ -1,5 +1,7 @@
 //! Disk keys, for `tec key`.
 
+use std::time::Duration;
+
 use clap::{ArgGroup, Args, Subcommand};
 use tec_support::diskkey::DiskKeys;
 
@@ -27,6 +29,10 @@ pub(crate) struct RotateArgs {
     /// Largest number of rotations under way at a time, with --all; repeat the command to continue.
     #[arg(long, value_name = "COUNT", default_value_t = 50, requires = "all")]
     pub(crate) at_most: usize,
+    /// With --all, only keys that were generated longer ago.
+    #[arg(long, value_name = "DURATION", requires = "all")]
+    #[arg(value_parser = humantime::parse_duration)]
+    pub(crate) older_than: Option<Duration>,
     /// Form of the new key.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) disk_keys: DiskKeys,

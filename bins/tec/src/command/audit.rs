@@ -110,7 +110,7 @@ fn verify(store: &Store, output: &Output) -> anyhow::Result<u8> {
     }
 }
 
-fn coded(error: StoreError) -> CodedError {
+pub(super) fn coded(error: StoreError) -> CodedError {
     let code: Code = error.code();
     CodedError::caused(code, "read the audit log", error)
 }

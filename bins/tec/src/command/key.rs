@@ -1,6 +1,8 @@
 //! `tec key`.
 
+use std::collections::BTreeSet;
 use std::path::Path;
+use std::time::Duration;
 
 use serde::Serialize;
 use tec_core::code::Code;
@@ -9,7 +11,8 @@ use tec_core::flow::ProvisionPorts;
 use tec_core::id::MachineId;
 use tec_core::machine::{Machine, MachineState};
 use tec_core::port::{
-    BeginOutcome, CancelOutcome, DiskKeys as _, MachineRegistry, PortError, PortErrorKind,
+    AuditAction, BeginOutcome, CancelOutcome, Clock as _, DiskKeys as _, MachineRegistry,
+    PortError, PortErrorKind,
 };
 use tec_core::rotation::{Forget, Keys};
 use tec_core::store::Store;
@@ -89,7 +92,7 @@ pub(crate) async fn key(
 async fn rotate(store: &Store, args: RotateArgs) -> anyhow::Result<Vec<Rotating>> {
     let chosen = match args.machine {
         Some(machine) => vec![id_of(store, &MachineRef { machine }).await?],
-        None => next_of_fleet(store, args.at_most).await?,
+        None => next_of_fleet(store, args.at_most, args.older_than).await?,
     };
     let effect = format!("{} machines get a new disk key", chosen.len());
     if args.all && !chosen.is_empty() && !args.consent.dry_run.dry_run {
@@ -108,11 +111,17 @@ async fn rotate(store: &Store, args: RotateArgs) -> anyhow::Result<Vec<Rotating>
 }
 
 /// As many machines as may begin now, without those whose rotation is under way.
-async fn next_of_fleet(store: &Store, at_most: usize) -> anyhow::Result<Vec<MachineId>> {
+async fn next_of_fleet(
+    store: &Store,
+    at_most: usize,
+    older_than: Option<Duration>,
+) -> anyhow::Result<Vec<MachineId>> {
     let machines = all(store).await?;
     let busy = under_way(store, &machines).await?;
+    let young = older_than.map_or_else(|| Ok(BTreeSet::new()), |age| younger(store, age))?;
+    let is_due = |one: &&Machine| one.state == MachineState::Active && !young.contains(&one.id);
     let mut next = Vec::new();
-    for machine in machines.iter().filter(|machine| machine.state == MachineState::Active) {
+    for machine in machines.iter().filter(is_due) {
         if next.len() + busy.len() >= at_most {
             break;
         }
@@ -122,6 +131,28 @@ async fn next_of_fleet(store: &Store, at_most: usize) -> anyhow::Result<Vec<Mach
         }
     }
     Ok(next)
+}
+
+/// Machines whose disk key is younger, as the end of the audit log says. A key of which it says nothing was
+/// adopted from another trust anchor, and may be old.
+fn younger(store: &Store, age: Duration) -> anyhow::Result<BTreeSet<MachineId>> {
+    const PAGE: usize = 1000;
+    let seconds = i64::try_from(age.as_secs()).unwrap_or(i64::MAX);
+    let since = SystemClock.now().plus_seconds(seconds.saturating_neg());
+    let (mut young, mut before) = (BTreeSet::new(), u64::MAX);
+    loop {
+        let page = store.audit_latest(before, PAGE).map_err(super::audit::coded)?;
+        let Some(last) = page.last() else { return Ok(young) };
+        before = last.sequence;
+        for event in page.into_iter().map(|entry| entry.event) {
+            if event.at < since {
+                return Ok(young);
+            }
+            if matches!(event.action, AuditAction::KeyGenerated | AuditAction::RotationPromoted) {
+                young.extend(event.machine);
+            }
+        }
+    }
 }
 
 async fn under_way(store: &Store, machines: &[Machine]) -> anyhow::Result<Vec<Rotating>> {

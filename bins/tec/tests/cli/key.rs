@@ -3,12 +3,13 @@
 use std::path::Path;
 
 use tec_core::port::{
-    AkRegistry as _, DiskKeys as _, MachineRegistry, SecretStore, UnclaimedLimit,
+    AkRegistry as _, AuditAction, AuditEvent, AuditSink as _, Clock as _, DiskKeys as _,
+    MachineRegistry, SecretStore, UnclaimedLimit,
 };
 use tec_core::rotation::{Confirmation, KeyMark, Keys};
 use tec_core::store::Store;
 use tec_core::testing::sample;
-use tec_support::SystemEntropy;
+use tec_support::{SystemClock, SystemEntropy};
 use tempfile::TempDir;
 
 use crate::world::{json, refused, str};
@@ -73,6 +74,36 @@ fn a_fleet_is_rotated_a_few_machines_at_a_time() {
     assert_eq!(run(&all).as_array().unwrap().len(), 2);
     assert_eq!(run(&all), serde_json::json!([]), "two are under way");
     assert_eq!(run(&["list"]).as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn keys_that_are_younger_than_asked_are_left_alone() {
+    let directory = directory();
+    let state = directory.path().join("state");
+    let now = SystemClock.now();
+    with(&state, async |store| {
+        for (number, action, age) in [
+            (1, AuditAction::RotationPromoted, 20 * 86_400),
+            (2, AuditAction::KeyGenerated, 5 * 86_400),
+            (3, AuditAction::KeyReleased, 60),
+        ] {
+            let id = Some(sample::machine_id(number));
+            let event = AuditEvent::new(now.plus_seconds(-age), action, id, "x");
+            store.append(&event).await.unwrap();
+        }
+    });
+    let due = |age: &str| {
+        let arguments = ["key", "rotate", "--all", "--dry-run", "--older-than", age];
+        let rows = json(&[&["--state-dir", str(&state)][..], &arguments].concat());
+        let rows = rows.as_array().unwrap().clone();
+        rows.iter().map(|row| row["machine"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let ids = |numbers: &[u64]| -> Vec<String> {
+        numbers.iter().map(|number| sample::machine_id(*number).to_string()).collect()
+    };
+    assert_eq!(due("30days"), ids(&[3]));
+    assert_eq!(due("10days"), ids(&[1, 3]));
+    assert_eq!(due("1hour"), ids(&[1, 2, 3]));
 }
 
 #[test]
