@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use clap::Parser as _;
+use nkeys::KeyPair;
 use tec_core::service::caller::Account;
+use tec_k8s::service::client::ComponentBootstrapRequest;
 use tec_k8s::service::client::bootstrap_client::BootstrapClient;
 use tec_services::bootstrap::controller::{Controller, Round};
 use tec_services::broker::bus::Bus;
@@ -131,6 +133,20 @@ impl Platform {
         let line = ["services-init"].into_iter().chain(service.iter().copied());
         let line: Vec<String> = line.map(str::to_owned).chain(mounted).collect();
         Ok(InitArgs::try_parse_from(line)?)
+    }
+
+    /// A component's request for an identity with a new key.
+    ///
+    /// # Errors
+    /// The API server refuses.
+    pub async fn request(&self, name: &str) -> anyhow::Result<ComponentBootstrapRequest> {
+        let account = self.stage.cluster.component(name).await?;
+        Ok(ComponentBootstrapRequest {
+            service_account_token: self.stage.cluster.token(&account).await?.into_bytes(),
+            request_id: "test".to_owned(),
+            nats_user: KeyPair::new_user().public_key(),
+            ..ComponentBootstrapRequest::default()
+        })
     }
 
     /// The identity of a component's broker, in its pod.

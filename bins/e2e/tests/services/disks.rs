@@ -12,7 +12,6 @@ use tec_e2e::services::cluster::Cluster;
 use tec_e2e::services::nats::Nats;
 use tec_e2e::services::platform::Platform;
 use tec_e2e::services::stage::Stage;
-use tec_k8s::service::client::ComponentBootstrapRequest;
 use tec_services::bootstrap::snapshots::{SnapshotError, Step};
 use tec_services::broker::events::Events;
 use tec_services::init::heal::{Found, Store};
@@ -74,14 +73,7 @@ async fn a_snapshot_leaves_half_of_the_free_space_and_an_older_one_alone() {
 
 /// A component's request for an identity.
 async fn ask(platform: &Platform) -> Result<(), Status> {
-    let account = platform.stage.cluster.component("comp-a").await.unwrap();
-    let token = platform.stage.cluster.token(&account).await.unwrap();
-    let request = ComponentBootstrapRequest {
-        service_account_token: token.into_bytes(),
-        request_id: "test".to_owned(),
-        nats_user: nkeys::KeyPair::new_user().public_key(),
-        ..ComponentBootstrapRequest::default()
-    };
+    let request = platform.request("comp-a").await.unwrap();
     let mut client = platform.client().await.unwrap();
     client.bootstrap_component(request).await.map(drop)
 }

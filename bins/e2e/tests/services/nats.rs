@@ -76,15 +76,9 @@ pub(crate) struct ByHand {
 }
 
 pub(crate) async fn by_hand(platform: &Platform, name: &str) -> ByHand {
-    let account = platform.stage.cluster.component(name).await.unwrap();
-    let token = platform.stage.cluster.token(&account).await.unwrap();
     let user = KeyPair::new_user();
-    let request = ComponentBootstrapRequest {
-        service_account_token: token.into_bytes(),
-        request_id: "test".to_owned(),
-        nats_user: user.public_key(),
-        ..ComponentBootstrapRequest::default()
-    };
+    let mut request = platform.request(name).await.unwrap();
+    request.nats_user = user.public_key();
     let mut client = platform.client().await.unwrap();
     let answer = client.bootstrap_component(request).await.unwrap();
     let answer = answer.into_inner();

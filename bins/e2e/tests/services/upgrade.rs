@@ -18,7 +18,6 @@ use tec_e2e::services::platform::Platform;
 use tec_e2e::services::rotation;
 use tec_e2e::services::rotation::Load;
 use tec_e2e::services::stage::Stage;
-use tec_k8s::service::client::ComponentBootstrapRequest;
 use tec_support::serve::Shutdown;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -122,14 +121,7 @@ async fn ask(platform: &Platform, at: &[SocketAddr], is_over: &AtomicBool) -> As
     for &address in at {
         clients.push(platform.client_at(address).await.unwrap());
     }
-    let account = platform.stage.cluster.component("comp-asks").await.unwrap();
-    let token = platform.stage.cluster.token(&account).await.unwrap();
-    let request = ComponentBootstrapRequest {
-        service_account_token: token.into_bytes(),
-        request_id: "test".to_owned(),
-        nats_user: nkeys::KeyPair::new_user().public_key(),
-        ..ComponentBootstrapRequest::default()
-    };
+    let request = platform.request("comp-asks").await.unwrap();
     let mut asked = Asked::default();
     let mut turns = (0..clients.len()).cycle();
     while !is_over.load(Ordering::Relaxed) {
