@@ -1,5 +1,6 @@
 //! Runs the test programs of the workspace, several at a time: most of them wait more than they work.
 
+use std::iter;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -12,15 +13,15 @@ use serde_json::Value;
 use crate::cargo::cargo;
 use crate::{lanes, process, programs, term};
 
-/// Tests that simulate clusters, nodes and platforms: they take longest, and depend on timing. They run one
-/// after another, in parallel with all others.
+/// Tests that simulate clusters, nodes and platforms: they depend on timing. They run one after another, in
+/// parallel with all others.
 const CLUSTERS: [&str; 3] = ["kubernetes", "pods", "platform"];
 /// Their tests wait for servers more than they work, so twice as many run at a time as there are processors.
 const WAITING: [&str; 1] = ["kubernetes"];
 /// At most this many failed tests run again, alone: more failures than that are not a matter of timing.
 const AGAIN: usize = 3;
-/// These come last among the others, so that both lanes end at about the same time.
-const LAST: [&str; 2] = ["scenarios", "services"];
+/// These come first among the others, because they take longest.
+const LONGEST: [&str; 2] = ["scenarios", "services"];
 
 /// Number of passed and failed checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,8 +77,10 @@ type Prepare<'a> = &'a (dyn Fn(&mut Command) -> Result<()> + Sync);
 /// Runs all tests of the workspace except doctests; `prepare` adds the environment.
 pub(crate) fn run_all(root: &Path, prepare: Prepare<'_>) -> Result<Count> {
     let is_cluster = |suite: &Suite| CLUSTERS.contains(&suite.name.as_str());
-    let mut lanes: (Vec<_>, Vec<_>) = build(root)?.into_iter().partition(is_cluster);
-    lanes.1.sort_by_key(|suite| LAST.contains(&suite.name.as_str()));
+    let (clusters, mut others): (Vec<_>, Vec<_>) = build(root)?.into_iter().partition(is_cluster);
+    others.sort_by_key(|suite| !LONGEST.contains(&suite.name.as_str()));
+    let turns: Vec<_> =
+        iter::once(clusters).chain(others.into_iter().map(|one| vec![one])).collect();
     let run = |suite: &Suite| {
         let begin = Instant::now();
         let output = process::output(&mut command(suite, prepare)?)?;
@@ -94,7 +97,7 @@ pub(crate) fn run_all(root: &Path, prepare: Prepare<'_>) -> Result<Count> {
     };
     let in_turn = |suites: &Vec<Suite>| suites.iter().map(run).collect::<Result<Vec<_>>>();
     let (mut all, mut failed) = (Count::default(), Vec::new());
-    for done in lanes::at_once(&[lanes.0, lanes.1], &in_turn)? {
+    for done in lanes::at_once(&turns, &in_turn)? {
         for (count, tests) in done? {
             all.add(count);
             failed.extend(tests);
