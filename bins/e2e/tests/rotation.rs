@@ -22,7 +22,7 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 /// Default number of kills of each program; `TEC_KILLS` overrides it.
-const ROUNDS: u32 = 12;
+const ROUNDS: u32 = 4;
 
 #[derive(Clone, Copy, Debug)]
 enum Victim {
