@@ -49,22 +49,29 @@ state = "{dir}/containerd-state"
     )
 }
 
-pub(super) const BRIDGE: &str = r#"{
+/// Addresses that are in use are recorded in the node's directory, so that none outlives the node.
+pub(super) fn bridge(dir: &Path) -> String {
+    let dir = dir.display();
+    format!(
+        r#"{{
   "cniVersion": "1.0.0",
   "name": "tec",
   "plugins": [
-    {
+    {{
       "type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": true, "hairpinMode": true,
-      "ipam": {
+      "ipam": {{
         "type": "host-local",
-        "ranges": [[{"subnet": "10.244.0.0/24"}]],
-        "routes": [{"dst": "0.0.0.0/0"}]
-      }
-    },
-    {"type": "portmap", "capabilities": {"portMappings": true}}
+        "dataDir": "{dir}/addresses",
+        "ranges": [[{{"subnet": "10.244.0.0/24"}}]],
+        "routes": [{{"dst": "0.0.0.0/0"}}]
+      }}
+    }},
+    {{"type": "portmap", "capabilities": {{"portMappings": true}}}}
   ]
+}}
+"#
+    )
 }
-"#;
 
 pub(super) fn kubelet(dir: &Path) -> String {
     // The disk belongs to whoever runs the test and may be nearly full, and a removed image would never be

@@ -84,7 +84,7 @@ impl Node {
             ("conf/containerd.toml", config::containerd(dir)),
             ("conf/kubelet.yaml", config::kubelet(dir)),
             ("conf/proxy.yaml", config::proxy(dir)),
-            ("cni/10-bridge.conflist", config::BRIDGE.to_owned()),
+            ("cni/10-bridge.conflist", config::bridge(dir)),
         ] {
             fs::write(self.path(name), text)?;
         }
