@@ -17,7 +17,7 @@ use crate::{lanes, process, programs, term};
 /// parallel with all others.
 const CLUSTERS: [&str; 3] = ["kubernetes", "pods", "platform"];
 /// Their tests wait for servers more than they work, so twice as many run at a time as there are processors.
-const WAITING: [&str; 1] = ["kubernetes"];
+const WAITING: [&str; 3] = ["kubernetes", "scenarios", "services"];
 /// At most this many failed tests run again, alone: more failures than that are not a matter of timing.
 const AGAIN: usize = 3;
 /// These come first among the others, because they take longest.
