@@ -17,11 +17,11 @@ use crate::{lanes, process, programs, term};
 /// parallel with all others.
 const CLUSTERS: [&str; 3] = ["kubernetes", "pods", "platform"];
 /// Their tests wait for servers more than they work, so twice as many run at a time as there are processors.
-const WAITING: [&str; 3] = ["kubernetes", "scenarios", "services"];
+const WAITING: [&str; 1] = ["kubernetes"];
 /// At most this many failed tests run again, alone: more failures than that are not a matter of timing.
 const AGAIN: usize = 3;
-/// These come first among the others, because they take longest.
-const LONGEST: [&str; 2] = ["scenarios", "services"];
+/// These come last among the others: they take longest, and suffer most from what runs at the same time.
+const LAST: [&str; 2] = ["services", "scenarios"];
 
 /// Number of passed and failed checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,7 +78,7 @@ type Prepare<'a> = &'a (dyn Fn(&mut Command) -> Result<()> + Sync);
 pub(crate) fn run_all(root: &Path, prepare: Prepare<'_>) -> Result<Count> {
     let is_cluster = |suite: &Suite| CLUSTERS.contains(&suite.name.as_str());
     let (clusters, mut others): (Vec<_>, Vec<_>) = build(root)?.into_iter().partition(is_cluster);
-    others.sort_by_key(|suite| !LONGEST.contains(&suite.name.as_str()));
+    others.sort_by_key(|suite| LAST.iter().position(|last| suite.name == *last));
     let turns: Vec<_> =
         iter::once(clusters).chain(others.into_iter().map(|one| vec![one])).collect();
     let run = |suite: &Suite| {
