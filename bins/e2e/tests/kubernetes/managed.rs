@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
 use std::path::Path;
+use std::time::Duration;
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
@@ -123,6 +124,8 @@ async fn servers_get_their_certificates_from_cert_manager_where_an_issuer_is_nam
     definitions.create(&PostParams::default(), &definition()).await.unwrap();
     eventually("Certificates are asked for", async || {
         look_again(&bench).await;
+        // Each look is a change that the operator answers: a busy one must be able to keep up.
+        tokio::time::sleep(Duration::from_secs(2)).await;
         Ok(condition(&bench, "CertificateAuthority").await[1] == "CertificatesPending")
     })
     .await
