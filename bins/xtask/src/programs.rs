@@ -11,10 +11,6 @@ use crate::{process, term};
 /// of the libraries below them, and everything would be compiled twice.
 pub(crate) const ALL: [&str; 2] = ["--workspace", "--all-features"];
 
-/// A small example, built with every program: if one target may use dev-dependencies, cargo applies their
-/// features to all targets, as it does when it builds tests.
-const LIKE_TESTS: [&str; 2] = ["--example", "crds"];
-
 /// Programs that run in a cluster, besides the command line: tests and scenes on Kubernetes start them.
 pub(crate) const OF_CLUSTERS: [&str; 6] = [
     "attestation-key-register",
@@ -52,7 +48,7 @@ pub(crate) fn directory(root: &Path) -> Result<PathBuf> {
 
 fn targets(root: &Path, kind: &[&str], names: &[&str]) -> Result<PathBuf> {
     let mut command = cargo(root);
-    command.arg("build").args(ALL).args(LIKE_TESTS);
+    command.arg("build").args(ALL);
     match names {
         [] => command.args(kind),
         names => command.args(names.iter().flat_map(|name| kind.iter().chain([name]))),
