@@ -27,6 +27,7 @@ use tec_support::SystemClock;
 use tec_support::certificate::Certificate;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tonic::Code;
@@ -278,6 +279,33 @@ async fn second_breaks(to: SocketAddr) -> (SocketAddr, JoinSet<()>) {
     (address, tasks)
 }
 
+/// Forwards connections; those that exist when it is asked stay open and pass nothing more.
+async fn falls_silent(to: SocketAddr, silent: watch::Receiver<bool>) -> (SocketAddr, JoinSet<()>) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move {
+        let mut passed = JoinSet::new();
+        loop {
+            let (mut client, _) = listener.accept().await.unwrap();
+            let mut server = TcpStream::connect(to).await.unwrap();
+            let mut silent = silent.clone();
+            silent.mark_unchanged();
+            passed.spawn(async move {
+                let asked = async {
+                    silent.changed().await.ok();
+                };
+                tokio::select! {
+                    _ = copy_bidirectional(&mut client, &mut server) => {}
+                    () = asked => {}
+                }
+                std::future::pending::<()>().await;
+            });
+        }
+    });
+    (address, tasks)
+}
+
 /// Forwards connections, and what clients send only after a while: servers learn late that one leaves.
 async fn slow_to_servers(to: SocketAddr) -> (SocketAddr, JoinSet<()>) {
     const WHILE: Duration = Duration::from_millis(100);
@@ -421,4 +449,20 @@ async fn in_an_outage_what_a_broker_holds_is_good_until_its_end() {
     clock.set(700);
     let callback = timeout(Duration::from_secs(5), identity.answer(b"nonce"));
     assert!(callback.await.expect("in time for NATS").is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_without_an_answer_delays_no_renewal() {
+    let platform = Platform::new(&[]).await.unwrap();
+    let listen = tec_support::testing::free_address().unwrap();
+    let _nats = Nats::start_at(&platform, "nats-server", listen).await.unwrap();
+    let (silence, silent) = watch::channel(false);
+    let (address, _tasks) = falls_silent(listen, silent).await;
+    let url = format!("tls://localhost:{}", address.port());
+    let broker = platform.broker("comp-a", &url).await.unwrap();
+    let _events = broker.subscribe("evt.>").await.unwrap();
+    silence.send_replace(true);
+    // An old connection gets this long to answer; a renewal does not wait for it.
+    timeout(Duration::from_secs(10), broker.renew()).await.unwrap().unwrap();
+    assert!(broker.is_connected().await, "over the new connection");
 }

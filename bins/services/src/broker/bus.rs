@@ -57,6 +57,8 @@ struct Standing {
     carriers: JoinSet<()>,
     /// Tells the carriers of the current connection that another one takes over.
     leave: watch::Sender<bool>,
+    /// The tasks that close earlier connections, so that one without an answer delays no renewal.
+    closing: JoinSet<()>,
 }
 
 #[derive(Clone, Debug)]
@@ -114,7 +116,7 @@ impl Bus {
         let client = Arc::clone(&*self.client.read().await);
         let carrier = subscription.carrier(&client, standing.leave.subscribe()).await?;
         standing.carriers.spawn(carrier);
-        self.settle(&client).await?;
+        settle(&self.identity, &client).await?;
         standing.next += 1;
         standing.subscriptions.insert(number, subscription);
         Ok(from)
@@ -126,28 +128,26 @@ impl Bus {
     /// There is no new identity, or no new connection; the old connection stays.
     ///
     /// # Cancel safety
-    /// When dropped, the old connection stays, or the new one is in its place and what was in transit on the
-    /// old one is lost.
+    /// When dropped, the old connection stays; its readers may receive from both until the next renewal.
     pub async fn renew(&self) -> anyhow::Result<()> {
-        let new = open(&self.identity, &self.servers, &self.refused).await?;
+        let new = Arc::new(open(&self.identity, &self.servers, &self.refused).await?);
+        let leave = watch::Sender::new(false);
         let mut standing = self.standing.lock().await;
         standing.forget_closed();
-        let leave = standing.subscribe_again(&new).await?;
-        self.settle(&new).await?;
-        let old = std::mem::replace(&mut *self.client.write().await, Arc::new(new));
-        let carriers = std::mem::replace(&mut standing.leave, leave);
-        self.renewals.send_modify(|count| *count += 1);
-        // Each carrier answers by dropping its receiver, once it has unsubscribed. One with a slow reader may
-        // not get there in time.
-        carriers.send_replace(true);
-        tokio::time::timeout(HEARD, carriers.closed()).await.ok();
-        // Afterwards, what was sent is processed and what the server sent is delivered. Without an answer, the
-        // connection is gone, and so is the rest.
-        if let Err(error) = self.settle(&old).await {
-            let error = format!("{error:#}");
-            tracing::debug!(error, "the old connection ended before it was closed");
+        let subscribed = match standing.subscribe_again(&new, &leave).await {
+            Ok(()) => settle(&self.identity, &new).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = subscribed {
+            // It may have received messages already.
+            standing.closing.spawn(close(Arc::clone(&self.identity), new, leave));
+            return Err(error);
         }
-        old.drain().await.context("cannot close the old connection")
+        let old = std::mem::replace(&mut *self.client.write().await, new);
+        let carriers = std::mem::replace(&mut standing.leave, leave);
+        standing.closing.spawn(close(Arc::clone(&self.identity), old, carriers));
+        self.renewals.send_modify(|count| *count += 1);
+        Ok(())
     }
 
     /// Renews in time, for as long as it is polled. Failures are retried: there is time until the old JWT
@@ -181,19 +181,6 @@ impl Bus {
         self.renewals.subscribe()
     }
 
-    /// Waits until the server has processed everything sent so far: it answers in order.
-    async fn settle(&self, client: &Client) -> anyhow::Result<()> {
-        let name = self.identity.grant().await?.name;
-        let inbox = format!("_INBOX.{name}.settle.{}", self.identity.user());
-        let mut echo = client.subscribe(inbox.clone()).await?;
-        client.publish(inbox, Vec::new().into()).await?;
-        tokio::time::timeout(HEARD, echo.next())
-            .await
-            .context("NATS does not answer")?
-            .context("the connection to NATS was lost")?;
-        Ok(())
-    }
-
     /// Whether NATS is connected now.
     pub async fn is_connected(&self) -> bool {
         self.client.read().await.connection_state() == State::Connected
@@ -211,20 +198,24 @@ impl Bus {
 }
 
 impl Standing {
-    /// Subscribes over a new connection, too; returns what makes it leave.
-    async fn subscribe_again(&mut self, new: &Client) -> anyhow::Result<watch::Sender<bool>> {
-        let leave = watch::Sender::new(false);
+    /// Subscribes over a new connection, too, until `leave` says otherwise.
+    async fn subscribe_again(
+        &mut self,
+        new: &Client,
+        leave: &watch::Sender<bool>,
+    ) -> anyhow::Result<()> {
         for subscription in self.subscriptions.values() {
             let carrier = subscription.carrier(new, leave.subscribe()).await?;
             self.carriers.spawn(carrier);
         }
-        Ok(leave)
+        Ok(())
     }
 
     /// Drops subscriptions without a reader, and carriers of closed connections.
     fn forget_closed(&mut self) {
         self.subscriptions.retain(|_, one| !one.to.is_closed());
         while self.carriers.try_join_next().is_some() {}
+        while self.closing.try_join_next().is_some() {}
     }
 }
 
@@ -263,6 +254,34 @@ async fn carry(mut from: Subscriber, to: mpsc::Sender<Message>, leave: watch::Re
             return;
         }
     }
+}
+
+/// Closes a connection that another one has replaced: what was sent is processed, and what the server sent is
+/// delivered.
+async fn close(identity: Arc<Identity>, old: Arc<Client>, carriers: watch::Sender<bool>) {
+    // Each carrier answers by dropping its receiver, once it has unsubscribed. One with a slow reader may not
+    // get there in time.
+    carriers.send_replace(true);
+    tokio::time::timeout(HEARD, carriers.closed()).await.ok();
+    // Without an answer, the connection is gone, and so is the rest.
+    if let Err(error) = settle(&identity, &old).await {
+        let error = format!("{error:#}");
+        tracing::debug!(error, "the old connection ended before it was closed");
+    }
+    old.drain().await.ok();
+}
+
+/// Waits until the server has processed everything sent so far: it answers in order.
+async fn settle(identity: &Identity, client: &Client) -> anyhow::Result<()> {
+    let name = identity.grant().await?.name;
+    let inbox = format!("_INBOX.{name}.settle.{}", identity.user());
+    let mut echo = client.subscribe(inbox.clone()).await?;
+    client.publish(inbox, Vec::new().into()).await?;
+    tokio::time::timeout(HEARD, echo.next())
+        .await
+        .context("NATS does not answer")?
+        .context("the connection to NATS was lost")?;
+    Ok(())
 }
 
 /// Waits until the connection is to be left; never returns when it is left already.
