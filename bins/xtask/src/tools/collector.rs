@@ -5,8 +5,8 @@ use std::fs;
 
 use anyhow::{Context as _, Result};
 
-use super::{Tools, is_stamped, remove_dir, scratch, stamp};
-use crate::{process, term};
+use super::{Tools, go, is_stamped, remove_dir, scratch, stamp};
+use crate::term;
 
 const NAME: &str = "otelcol";
 const SOURCE: [(&str, &str); 3] = [
@@ -24,17 +24,7 @@ pub(super) fn ensure(tools: &Tools) -> Result<()> {
     }
     term::note("go build of the OpenTelemetry Collector (about two minutes on two cores)");
     let dir = scratch(tools, NAME)?;
-    for (name, text) in SOURCE {
-        let file = dir.join(name);
-        fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
-    }
-    let mut build = process::command("go");
-    build
-        .current_dir(&dir)
-        // Modules that are not in go.sum are refused.
-        .args(["build", "-mod=readonly", "-trimpath", "-ldflags", "-s -w", "-o", NAME, "."])
-        .env("CGO_ENABLED", "0");
-    process::capture(&mut build).context("cannot build the collector; it needs a recent Go")?;
+    go::build(&dir, &SOURCE, "-s -w", NAME, &["."])?;
     fs::rename(dir.join(NAME), &place)
         .with_context(|| format!("cannot move {NAME} to {}", place.display()))?;
     stamp(tools, NAME, &wanted)?;

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 
-use super::{Tools, is_stamped, remove_dir, scratch, stamp};
-use crate::{process, term};
+use super::{Tools, go, is_stamped, remove_dir, scratch, stamp};
+use crate::term;
 
 const NAME: &str = "etcd";
 /// As listed by `kubeadm config images list`.
@@ -28,15 +28,8 @@ pub(super) fn ensure(tools: &Tools) -> Result<()> {
     }
     term::note(&format!("go build of etcd {VERSION} (about a minute on two cores)"));
     let dir = scratch(tools, NAME)?;
-    let file = dir.join("go.mod");
     let module = format!("module tec-etcd\n\ngo 1.24.0\n\nrequire {MODULE} {VERSION}\n");
-    fs::write(&file, module).with_context(|| format!("cannot write {}", file.display()))?;
-    let mut build = process::command("go");
-    build
-        .current_dir(&dir)
-        .args(["build", "-mod=mod", "-trimpath", "-ldflags", "-s -w", "-o", NAME, MODULE])
-        .env("CGO_ENABLED", "0");
-    process::capture(&mut build).context("cannot build etcd; it needs a recent Go")?;
+    go::build(&dir, &[("go.mod", &module)], "-s -w", NAME, &[MODULE])?;
     let folder = tools.cache.join(NAME);
     fs::create_dir_all(&folder)
         .and_then(|()| fs::rename(dir.join(NAME), &place))

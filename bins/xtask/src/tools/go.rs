@@ -1,6 +1,7 @@
 //! Programs built from their Go modules.
 
 use std::fs;
+use std::path::Path;
 
 use anyhow::{Context as _, Result};
 
@@ -50,15 +51,6 @@ const IGNITION: Program = Program {
     takes: "two minutes",
 };
 
-/// Resolves Service names in a cluster with real pods.
-const COREDNS: Program = Program {
-    name: "coredns",
-    module: "github.com/coredns/coredns@v1.12.4",
-    built: "coredns",
-    linker: "-s -w",
-    takes: "three minutes",
-};
-
 /// Checks the pages for words that the project avoids. The module has moved from errata-ai.
 const VALE: Program = Program {
     name: "vale",
@@ -85,11 +77,6 @@ pub(super) fn ensure_nfpm(tools: &Tools) -> Result<()> {
 /// Builds Vale if it is not there yet.
 pub(super) fn ensure_vale(tools: &Tools) -> Result<()> {
     install(tools, &VALE)
-}
-
-/// Builds CoreDNS if it is not there yet.
-pub(super) fn ensure_coredns(tools: &Tools) -> Result<()> {
-    install(tools, &COREDNS)
 }
 
 /// Builds Ignition's engine if it is not there yet; it links libblkid.
@@ -128,4 +115,30 @@ fn install(tools: &Tools, program: &Program) -> Result<()> {
         .with_context(|| format!("cannot move {} to {}", built.display(), place.display()))?;
     stamp(tools, name, &wanted)?;
     remove_dir(&dir)
+}
+
+/// Writes a module into `dir` and builds packages there, into `output`: with the versions of its `go.sum`, or with
+/// those that its `go.mod` selects, which Go verifies against its checksum database.
+pub(super) fn build(
+    dir: &Path,
+    files: &[(&str, &str)],
+    linker: &str,
+    output: &str,
+    packages: &[&str],
+) -> Result<()> {
+    for (name, text) in files {
+        let file = dir.join(name);
+        fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    let is_pinned = files.iter().any(|(name, _)| *name == "go.sum");
+    let mode = if is_pinned { "-mod=readonly" } else { "-mod=mod" };
+    let mut build = process::command("go");
+    build
+        .current_dir(dir)
+        .args(["build", mode, "-trimpath", "-ldflags", linker, "-o", output])
+        .args(packages)
+        .env("CGO_ENABLED", "0");
+    process::capture(&mut build)
+        .with_context(|| format!("cannot build {output}; it needs a recent Go"))
+        .map(drop)
 }

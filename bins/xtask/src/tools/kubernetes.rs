@@ -6,8 +6,8 @@ use std::fs;
 
 use anyhow::{Context as _, Result};
 
-use super::{Tools, is_stamped, remove_dir, scratch, stamp};
-use crate::{process, term};
+use super::{Tools, go, is_stamped, remove_dir, scratch, stamp};
+use crate::term;
 
 const NAME: &str = "kubernetes";
 /// Minor and patch version; the main module has major version 1, its parts have 0.
@@ -67,17 +67,9 @@ pub(super) fn ensure(tools: &Tools) -> Result<()> {
     }
     term::note(&format!("go build of Kubernetes v1.{VERSION} (about eight minutes on two cores)"));
     let dir = scratch(tools, NAME)?;
-    let file = dir.join("go.mod");
-    fs::write(&file, module()).with_context(|| format!("cannot write {}", file.display()))?;
-    let mut build = process::command("go");
-    // Go verifies downloads against its checksum database, so no checksums are kept here.
-    build
-        .current_dir(&dir)
-        .args(["build", "-mod=mod", "-trimpath", "-ldflags", &version_flags()])
-        .args(["-o", "."])
-        .args(PROGRAMS.map(|program| format!("k8s.io/kubernetes/cmd/{program}")))
-        .env("CGO_ENABLED", "0");
-    process::capture(&mut build).context("cannot build Kubernetes; it needs a recent Go")?;
+    let packages = PROGRAMS.map(|program| format!("k8s.io/kubernetes/cmd/{program}"));
+    let packages = packages.each_ref().map(String::as_str);
+    go::build(&dir, &[("go.mod", &module())], &version_flags(), ".", &packages)?;
     for program in PROGRAMS {
         let place = bin.join(program);
         fs::rename(dir.join(program), &place)

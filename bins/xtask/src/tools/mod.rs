@@ -33,6 +33,7 @@ mod apt;
 mod archive;
 mod boot_files;
 mod collector;
+mod coredns;
 mod crates;
 pub(crate) mod etcd;
 mod go;
@@ -237,7 +238,7 @@ pub(crate) fn ensure_pods(tools: &Tools) -> Result<()> {
     term::step("tools for pods");
     let _one_at_a_time = lock(&tools.cache)?;
     apt::ensure_packages(&mut apt::Apt::default(), &apt::PODS)?;
-    go::ensure_coredns(tools)?;
+    coredns::ensure(tools)?;
     etcd::ensure(tools)?;
     term::success("all of them are in place");
     Ok(())
