@@ -44,6 +44,7 @@ pub mod jwe;
 mod jwt;
 #[cfg(feature = "kbs")]
 pub mod kbs;
+pub mod next_boot;
 pub mod policy;
 #[cfg(feature = "publish")]
 pub mod publish;

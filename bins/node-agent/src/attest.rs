@@ -192,13 +192,13 @@ fn refusal(outcome: &Outcome) -> Option<Report> {
 
 /// The key brokers in the pins of all disks, and the machines that the keys belong to.
 #[derive(Debug, Default)]
-struct Pinned {
-    servers: Vec<Endpoint>,
+pub(crate) struct Pinned {
+    pub(crate) servers: Vec<Endpoint>,
     machines: BTreeSet<MachineId>,
 }
 
 impl Pinned {
-    fn read(devices: &[PathBuf]) -> Result<Self, DiskError> {
+    pub(crate) fn read(devices: &[PathBuf]) -> Result<Self, DiskError> {
         let mut pinned = Self::default();
         for disk in disk::bound(devices)? {
             pinned.add(parsed(&bound_token(&disk as &dyn Header)?)?.config());

@@ -115,7 +115,7 @@ async fn run(cli: Cli) -> Result<u8, Report> {
             rotate::run(&cli.flags, &arguments, &entropy).await.map_err(unnamed)
         }
         Command::NextBoot(arguments) => {
-            let next = next_boot::next_boot(&cli.flags, &arguments).map_err(unnamed)?;
+            let next = next_boot::run(&cli.flags, &arguments, &entropy).await.map_err(unnamed)?;
             let (text, code) = next_boot::answer(&next, arguments.output);
             return stream::write_line(&text).map_err(unnamed).map(|()| code);
         }

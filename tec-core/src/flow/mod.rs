@@ -4,6 +4,7 @@
 mod admit;
 mod approve;
 mod escrow;
+mod next_boot;
 mod platform;
 mod provision;
 mod publish;
@@ -16,6 +17,7 @@ pub use self::approve::{
     AkOutcome, AkPorts, AkSubmission, ApproveError, ClaimLimits, approve, revoke_ak,
 };
 pub use self::escrow::{MAX_ESCROW, MAX_ESCROWS, escrow, escrowed};
+pub use self::next_boot::{NextBoot, next_boot};
 pub use self::platform::approve_platform;
 pub use self::provision::{ProvisionPorts, provision};
 pub use self::publish::{PublishError, publish_image, revoke_image};

@@ -86,7 +86,10 @@ pub async fn confirm_rotation(
     keys.confirm(&machine, confirmation, key, &line).await.map_err(ReleaseError::Port)
 }
 
-async fn still_trusted(aks: &dyn AkRegistry, attested: &Attested) -> Result<(), ReleaseError> {
+pub(super) async fn still_trusted(
+    aks: &dyn AkRegistry,
+    attested: &Attested,
+) -> Result<(), ReleaseError> {
     let closed = taken_back(aks, attested.machine(), &attested.ak()).await;
     match closed.map_err(ReleaseError::Port)? {
         Some(closed) => Err(ReleaseError::Refused { code: closed.code }),

@@ -1,11 +1,13 @@
 //! The next boot of a machine, compared with the current boot and the accepted values.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fmt::Write as _;
 
 use serde::Serialize;
 use tec_core::attest::PinnedPcrs;
 use tec_core::boot::{BootState, BootStates, LiveImages};
+use tec_core::code::Code;
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::{PcrIndex, PcrSet, PcrValues};
 
@@ -104,6 +106,13 @@ pub enum Verdict {
         /// The registers.
         pcrs: Vec<PcrIndex>,
     },
+    /// A key broker would accept the boot.
+    ServerAccepts,
+    /// A key broker would refuse the boot.
+    ServerRefuses {
+        /// The code of the refusal.
+        code: Code,
+    },
     /// The machine would not start a file.
     Blocked {
         /// The file.
@@ -116,7 +125,7 @@ pub enum Verdict {
 impl Verdict {
     /// Whether the next boot has accepted values.
     pub fn is_accepted(&self) -> bool {
-        matches!(self, Self::Accepted { .. } | Self::AsNow)
+        matches!(self, Self::Accepted { .. } | Self::AsNow | Self::ServerAccepts)
     }
 }
 
@@ -250,42 +259,49 @@ impl NextBoot {
         }
         text += &unpredictable_text(&self.unpredictable);
         if let Some(verdict) = &self.verdict {
-            text += &verdict_text(verdict);
+            let _ = writeln!(text, "{verdict}");
         }
         text
     }
 }
 
-fn verdict_text(verdict: &Verdict) -> String {
-    let list = |pcrs: &[PcrIndex]| {
-        let pcrs: Vec<_> = pcrs.iter().map(ToString::to_string).collect();
-        pcrs.join(", ")
-    };
-    match verdict {
-        Verdict::Accepted { states, lists } => {
-            let states = states.iter().map(BootState::sentence);
-            let lists = lists.iter().map(|name| format!("list {name}"));
-            let by: Vec<_> = states.chain(lists).collect();
-            format!("accepted: {}\n", by.join("; "))
-        }
-        Verdict::Refused { pcrs, trouble } => {
-            let why = if pcrs.is_empty() {
-                "each value is accepted, but not all of them together".to_owned()
-            } else {
-                format!("nobody accepts PCR {}", list(pcrs))
-            };
-            let trouble = trouble.as_ref().map(|trouble| format!(" ({trouble})"));
-            format!("refused: {why}{}\n", trouble.unwrap_or_default())
-        }
-        Verdict::Undetermined { pcrs } => {
-            format!("undecided: PCR {} is not predicted\n", list(pcrs))
-        }
-        Verdict::AsNow => "as the running boot: no pinned register changes\n".to_owned(),
-        Verdict::Changed { pcrs } => {
-            format!("changes PCR {}: approve this image before\n", list(pcrs))
-        }
-        Verdict::Blocked { file, reason } => {
-            format!("does not boot: {}: {reason}\n", file.escape_debug())
+/// One line, without its end.
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |pcrs: &[PcrIndex]| {
+            let pcrs: Vec<_> = pcrs.iter().map(ToString::to_string).collect();
+            pcrs.join(", ")
+        };
+        match self {
+            Self::Accepted { states, lists } => {
+                let states = states.iter().map(BootState::sentence);
+                let lists = lists.iter().map(|name| format!("list {name}"));
+                let by: Vec<_> = states.chain(lists).collect();
+                write!(f, "accepted: {}", by.join("; "))
+            }
+            Self::Refused { pcrs, trouble } => {
+                let why = if pcrs.is_empty() {
+                    "each value is accepted, but not all of them together".to_owned()
+                } else {
+                    format!("nobody accepts PCR {}", list(pcrs))
+                };
+                let trouble = trouble.as_ref().map(|trouble| format!(" ({trouble})"));
+                write!(f, "refused: {why}{}", trouble.unwrap_or_default())
+            }
+            Self::Undetermined { pcrs } => {
+                write!(f, "undecided: PCR {} is not predicted", list(pcrs))
+            }
+            Self::AsNow => f.write_str("as the running boot: no pinned register changes"),
+            Self::Changed { pcrs } => {
+                write!(f, "changes PCR {}: approve this image before", list(pcrs))
+            }
+            Self::ServerAccepts => f.write_str("accepted by the key broker"),
+            Self::ServerRefuses { code } => {
+                write!(f, "refused by the key broker: {code} {}", code.title())
+            }
+            Self::Blocked { file, reason } => {
+                write!(f, "does not boot: {}: {reason}", file.escape_debug())
+            }
         }
     }
 }

@@ -41,6 +41,8 @@ pub use self::sample::SampleAttester;
 use crate::authority;
 use crate::authority::{Bundle, Recorded, Trusts};
 use crate::jwe::{Curve, EcPrivateKey, Jwe};
+use crate::next_boot;
+use crate::next_boot::{Answer, Question};
 use crate::report_data;
 use crate::report_data::HashAlgorithm;
 use crate::rotation;
@@ -215,6 +217,24 @@ impl RcarClient {
             let call = Call::put(rotation::PLACE, report, &session.cookie);
             let (kept, _): (Kept, _) = server.call(call).await?;
             Ok(kept)
+        })
+        .await
+    }
+
+    /// Attests, and asks whether a predicted boot would be accepted. Nothing changes at the server.
+    ///
+    /// # Errors
+    /// As [`fetch`](Self::fetch). A server that judges no boots in advance denies it, as Trustee does.
+    pub async fn next_boot(
+        &self,
+        question: &Question,
+        attester: &dyn Attester,
+    ) -> Result<Answer, RcarError> {
+        self.round(|server| async {
+            let (session, _) = self.handshake(server, attester).await?;
+            let call = Call::put(next_boot::PLACE, question, &session.cookie);
+            let (answer, _): (Answer, _) = server.call(call).await?;
+            Ok(answer)
         })
         .await
     }

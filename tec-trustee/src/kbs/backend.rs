@@ -8,8 +8,10 @@ use async_trait::async_trait;
 use serde_json::Value;
 use tec_core::attest::{Attempt, Attested, VerifiedEvidence, VerifyError};
 use tec_core::code::Code;
-use tec_core::flow::ReleaseError;
+use tec_core::digest::Sha256Digest;
+use tec_core::flow::{NextBoot, ReleaseError};
 use tec_core::id::{AttemptId, ResourcePath};
+use tec_core::pcr::PcrIndex;
 use tec_core::port::{KeyBroker, PortError};
 use tec_core::rotation::{Confirmation, Confirmed, KeyMark, Keys};
 use tec_core::secret::SecretBytes;
@@ -113,6 +115,16 @@ pub trait Backend: fmt::Debug + Send + Sync {
         _confirmation: Confirmation,
         _key: &KeyMark,
     ) -> Result<Option<Confirmed<KeyMark>>, ReleaseError> {
+        Ok(None)
+    }
+
+    /// Whether a boot with these values would be accepted from an attested machine. `None` if the backend judges
+    /// no boots in advance.
+    async fn next_boot(
+        &self,
+        _admission: &Admission,
+        _predicted: &BTreeMap<PcrIndex, Sha256Digest>,
+    ) -> Result<Option<NextBoot>, ReleaseError> {
         Ok(None)
     }
 

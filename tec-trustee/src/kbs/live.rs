@@ -15,9 +15,10 @@ use tec_core::ak::{AkRecord, AkState};
 use tec_core::attest::{Attested, PinnedPcrs, VerifiedEvidence, VerifyError};
 use tec_core::boot::{BootStates, LiveImages, Pins, WholeImages};
 use tec_core::code::Code;
+use tec_core::digest::Sha256Digest;
 use tec_core::explain::Gate;
 use tec_core::flow;
-use tec_core::flow::{AdmitPorts, Boots, ReleaseError, ReleasePorts};
+use tec_core::flow::{AdmitPorts, Boots, NextBoot, ReleaseError, ReleasePorts};
 use tec_core::id::{AttemptId, ResourcePath};
 use tec_core::machine::{Machine, MachineState};
 use tec_core::pcr::PcrIndex;
@@ -205,11 +206,14 @@ impl LiveBackend {
         values.iter().map(ToString::to_string).collect()
     }
 
+    fn boots(&self) -> Boots<'_> {
+        Boots { images: &*self.ports.images, pins: self.pins, states: &*self.states }
+    }
+
     fn admit_ports(&self) -> AdmitPorts<'_> {
-        let boots = Boots { images: &*self.ports.images, pins: self.pins, states: &*self.states };
         AdmitPorts::new(
             &*self.ports.aks,
-            Some(boots),
+            Some(self.boots()),
             &*self.ports.clocks,
             &*self.ports.attempts,
             &*self.ports.audit,
@@ -332,6 +336,16 @@ impl Backend for LiveBackend {
         };
         let ports = (&*self.ports.aks, &**keys, &*self.ports.clock);
         flow::confirm_rotation(ports, attested, confirmation, key).await.map(Some)
+    }
+
+    async fn next_boot(
+        &self,
+        admission: &Admission,
+        predicted: &BTreeMap<PcrIndex, Sha256Digest>,
+    ) -> Result<Option<NextBoot>, ReleaseError> {
+        let attested = proven(admission)?;
+        let ports = (&*self.ports.aks, &*self.ports.clock);
+        flow::next_boot(ports, self.boots(), attested, predicted).await.map(Some)
     }
 
     fn broker(&self) -> Option<&dyn KeyBroker> {

@@ -12,6 +12,7 @@
 //! PUT  /kbs/v0/escrow              token ─► Backend::escrow: a sealed recovery key; ours alone
 //! GET  /kbs/v0/authorities         CAs of this server; PUT: those that a machine trusts; ours alone
 //! GET  /kbs/v0/rotation            keys of a rotation; PUT: confirms a step; ours alone
+//! PUT  /kbs/v0/next-boot           would this boot be accepted? ours alone
 //! POST, DELETE …                   admin API, with a bearer token
 //! GET  /healthz
 //! GET  /metrics                    counters for Prometheus, none of them by machine
@@ -60,6 +61,7 @@ pub(crate) mod intake;
 mod live;
 mod memory;
 pub(crate) mod metrics;
+mod next_boot;
 pub(crate) mod reply;
 pub(crate) mod resource;
 mod rotation;
@@ -223,6 +225,7 @@ impl Kbs {
             (&Method::PUT, PLACE, "") => self.trusts(&parts, body).await,
             (&Method::GET, crate::rotation::PLACE, "") => self.rotation(headers).await,
             (&Method::PUT, crate::rotation::PLACE, "") => self.confirm_rotation(&parts, body).await,
+            (&Method::PUT, crate::next_boot::PLACE, "") => self.next_boot(&parts, body).await,
             // Trustee asks for an attestation here too, and has nothing to serve for it.
             (&Method::PUT, "resource", _) => {
                 Err(Refusal::new(&ErrorKind::TokenNotFound, "attestation token not found"))

@@ -8,6 +8,7 @@ mod evidence;
 mod held;
 mod malformed;
 mod mixed;
+mod next_boot;
 mod races;
 mod rotation;
 mod shared;

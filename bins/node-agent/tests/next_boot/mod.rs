@@ -3,19 +3,21 @@
 use std::fs;
 use std::path::Path;
 use std::process::Output;
+use std::thread;
 
 use serde_json::Value;
+use tec_core::image::ExpectedPcrs;
 use tec_core::pcr::PcrIndex;
 use tec_core::reference::BootImage as _;
 use tec_tpm::compute::testing::{application, debian_chain};
 use tec_tpm::compute::{BootPredictor, MemoryImage, PlatformState};
 use tec_tpm::direct::Tpm;
-use tec_tpm::output::PredictionReport;
+use tec_tpm::output::{PredictionReport, read_label};
 use tec_tpm::testing::Swtpm;
 use tec_tpm::tpm::AnyTpm as _;
 use tempfile::TempDir;
 
-use crate::world::{Node, Wire, refused};
+use crate::world::{Node, Wire, boot, good, refused};
 
 const KERNEL: &str = "boot/vmlinuz-6.12.0-amd64";
 
@@ -57,6 +59,19 @@ fn next_boot(node: &Node, image: &Path, more: &[&str]) -> Output {
     node.world.agent(&node.tpm, &[&own[..], more].concat())
 }
 
+/// What an admin approves for an image.
+fn expected(image: &MemoryImage) -> ExpectedPcrs {
+    let prediction = BootPredictor::new().predict(image, &PlatformState::new());
+    let report = PredictionReport::new(&prediction.unwrap(), |_| None);
+    read_label(&serde_json::to_string(&report).unwrap()).unwrap()
+}
+
+/// The arguments of a check that asks the server.
+fn asking(node: &Node) -> [String; 5] {
+    let url = node.world.endpoint.url.to_string();
+    ["--ask", "--url", &url, "--output", "json"].map(str::to_owned)
+}
+
 fn answer(output: &Output) -> (Option<i32>, Value) {
     let next: Value = serde_json::from_slice(&output.stdout).unwrap();
     (output.status.code(), next["verdict"]["answer"].clone())
@@ -92,4 +107,52 @@ fn what_is_no_image_is_refused_with_a_code() {
     let nothing = TempDir::new().unwrap();
     let lines = refused(&next_boot(&node, nothing.path(), &[]));
     assert!(lines[0].starts_with("TEC-I400 "), "{lines:?}");
+}
+
+#[test]
+fn a_server_says_whether_it_would_accept_the_next_boot() {
+    let (now, next) = (image("now"), image("next"));
+    let node = booted(&now);
+    node.world.approve_values("now", expected(&now));
+    good(node.encrypt());
+    let (same, staged) = (unpacked(&now), unpacked(&next));
+    let more = asking(&node);
+    let more = more.each_ref().map(String::as_str);
+    assert_eq!(answer(&next_boot(&node, same.path(), &more)), (Some(0), "server-accepts".into()));
+    let told = next_boot(&node, staged.path(), &more);
+    assert_eq!(answer(&told), (Some(3), "server-refuses".into()));
+    let told: Value = serde_json::from_slice(&told.stdout).unwrap();
+    assert_eq!(told["verdict"]["code"], "TEC-A412");
+
+    // Waits until the image is approved.
+    let waits = [&more[..], &["--wait-every", "1"]].concat();
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| next_boot(&node, staged.path(), &waits));
+        node.world.approve_values("next", expected(&next));
+        assert_eq!(answer(&waits.join().unwrap()), (Some(0), "server-accepts".into()));
+    });
+}
+
+#[test]
+fn a_node_that_is_refused_now_would_be_refused_after_a_reboot() {
+    let now = image("now");
+    let node = booted(&now);
+    node.world.approve_values("now", expected(&now));
+    good(node.encrypt());
+    boot(&node.tpm, "a module");
+    let same = unpacked(&now);
+    let more = asking(&node);
+    let told = next_boot(&node, same.path(), &more.each_ref().map(String::as_str));
+    assert_eq!(answer(&told), (Some(3), "server-refuses".into()));
+}
+
+#[test]
+fn a_machine_that_does_not_attest_asks_in_vain() {
+    let now = image("now");
+    let node = booted(&now);
+    node.world.approve_values("now", expected(&now));
+    let same = unpacked(&now);
+    let more = asking(&node);
+    let lines = refused(&next_boot(&node, same.path(), &more.each_ref().map(String::as_str)));
+    assert!(lines[1].contains("there is no attestation key"), "{lines:?}");
 }

@@ -118,7 +118,12 @@ impl World {
         let pcr4 = PcrIndex::BOOT_MANAGER;
         let event = ImageEvent::new("EV", pcr4, Sha256Digest::of(kernel), "Pcr4Vmlinuz");
         let expected = ExpectedPcrs::new(vec![ExpectedPcr::from_events(pcr4, [event])]);
-        let name = "os".parse().unwrap();
+        self.approve_values("os", expected);
+    }
+
+    /// Approves a boot with these values.
+    pub(crate) fn approve_values(&self, name: &str, expected: ExpectedPcrs) {
+        let name = name.parse().unwrap();
         let image = ApprovedImage::new(name, "registry.example/os", expected, SystemClock.now());
         let published = publish_image(&*self.registry, &*self.registry, &image);
         self.runtime.block_on(published).unwrap();
