@@ -122,7 +122,8 @@ impl Machine {
         self.directory.join("event-log")
     }
 
-    fn disk(&self) -> PathBuf {
+    /// The file with its volume.
+    pub fn disk(&self) -> PathBuf {
         self.directory.join("disk.img")
     }
 

@@ -271,10 +271,6 @@ fn a_fleet_attests_every_ten_minutes_but_not_at_the_same_time() {
     }
     // Nobody asked for it yet: a boot that extends pinned registers later would be refused.
     assert!(!deploy().join("systemd/timers.target.wants/tec-attest.timer").exists());
-    let package = fs::read_to_string(deploy().join("package.yaml")).unwrap();
-    for unit in ["tec-attest.service", "tec-attest.timer"] {
-        assert!(package.contains(&format!("dst: /usr/lib/systemd/system/{unit}")), "{unit}");
-    }
 }
 
 #[test]
@@ -283,4 +279,28 @@ fn the_unit_that_attests_has_nothing_to_do_without_a_bound_disk() {
         said_without_a_bound_disk("tec-attest.service"),
         "no disk is bound to key brokers\n"
     );
+}
+
+#[test]
+fn systemd_finds_nothing_wrong_with_the_units_that_hold_reboots() {
+    assert_eq!(findings(&["tec-next-boot.service", "tec-next-boot.path"]), "");
+}
+
+#[test]
+fn systemd_finds_nothing_wrong_with_the_units_that_rotate_keys_and_they_rest_without_a_bound_disk()
+{
+    assert_eq!(findings(&["tec-key-rotate.service", "tec-key-rotate.timer"]), "");
+    let said = said_without_a_bound_disk("tec-key-rotate.service");
+    assert_eq!(said, "no new disk key is pending\n");
+}
+
+#[test]
+fn the_package_has_every_unit() {
+    let package = fs::read_to_string(deploy().join("package.yaml")).unwrap();
+    for unit in fs::read_dir(deploy().join("systemd")).unwrap() {
+        let unit = unit.unwrap().file_name().into_string().unwrap();
+        let is_unit = unit.contains('.');
+        let named = package.contains(&format!("dst: /usr/lib/systemd/system/{unit}"));
+        assert!(named || !is_unit, "{unit}");
+    }
 }

@@ -89,14 +89,16 @@ pub(super) const KUBERNETES: [Requirement; 3] = [
 ];
 
 /// What a node with real pods needs in addition.
-pub(super) const PODS: [Requirement; 7] = [
+pub(super) const PODS: [Requirement; 9] = [
     program("busybox-static", "/bin/busybox"), // what keeps the namespaces of a pod
     program("conntrack", "conntrack"),
     program("containerd", "containerd"),
     program("containernetworking-plugins", "/usr/lib/cni/bridge"),
+    program("dbus", "dbus-daemon"), // between systemd and its shutdown locks
     program("iptables", "iptables"), // masquerading and ports, by the plugins
-    program("nftables", "nft"),      // Services, by kube-proxy
+    program("nftables", "nft"),     // Services, by kube-proxy
     program("runc", "runc"),
+    program("systemd-container", "systemd-nspawn"), // units under systemd as PID 1
 ];
 
 /// What tests of pages in a browser need in addition.
