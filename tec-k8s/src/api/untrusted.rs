@@ -80,6 +80,25 @@ pub struct OnUntrustedSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "stale_schema")]
     pub stale_after_seconds: Option<u32>,
+
+    /// Receiver of a signed message when a machine becomes untrusted, and when it attests well again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub webhook: Option<WebhookSpec>,
+}
+
+/// A receiver of signed messages, as Standard Webhooks 1.0 specifies them.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct WebhookSpec {
+    /// URL that takes the messages by POST, https only.
+    #[schemars(length(max = 2048), regex(pattern = "^https://[^/]+"))]
+    pub url: String,
+
+    /// Name of a Secret in the operator's namespace: `key` is the shared key, `whsec_` and 24 to 64 bytes in
+    /// Base64, and `ca.crt` the certificates (PEM) that the receiver's must lead to.
+    #[schemars(length(min = 1, max = 253))]
+    pub secret_name: String,
 }
 
 impl OnUntrustedSpec {

@@ -25,6 +25,8 @@ use tec_support::SystemClock;
 use crate::events::reported;
 use crate::standing::{plugin, tell};
 
+mod webhook;
+
 /// A namespace with a policy, and the Nodes of its machines.
 struct World {
     bench: Bench,

@@ -3,7 +3,7 @@
 //! ```text
 //!   AttestationRecords ─► verdict ─┐
 //!   Machine ◄─ names ─► Node ──────┼─► decide ─► Machine.status.actedOn ─► Node, quarantine ─► condition
-//!   machines acted on ─► room ─────┘             (the intent, first)
+//!   machines acted on ─► room ─────┘             (the intent, first)              └─► webhook, last
 //! ```
 //! *What it is*: one round at a time over all machines, so that the limit holds; level-triggered, and safe to
 //! stop at every await, since what is about to be done is recorded before. *What it is not*: it never releases
@@ -16,6 +16,7 @@
 mod decide;
 mod node;
 mod tell;
+mod webhook;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -33,6 +34,7 @@ use tokio::time::Instant;
 
 use self::decide::{Case, Decision, Deeds, Link, Seen, Verdict, decide, seen, verdict};
 use self::tell::Tally;
+use self::webhook::Webhook;
 use super::cache::Cache;
 use super::context::Context;
 use super::machine::older;
@@ -153,6 +155,7 @@ struct Round<'a> {
     /// Before it, an attempt is too old.
     stale: Option<Timestamp>,
     tally: Tally,
+    webhook: Webhook,
 }
 
 impl<'a> Round<'a> {
@@ -184,6 +187,7 @@ impl<'a> Round<'a> {
             stale: stale.map(|stale| ctx.now().plus_seconds(-i64::from(stale))),
             limit,
             room: limit.saturating_sub(acted_on),
+            webhook: Webhook::default(),
             tally: Tally::new(acted_on, needs_nodes),
             ctx,
             records,
@@ -226,13 +230,20 @@ impl<'a> Round<'a> {
             self.room = self.room.saturating_sub(1);
         }
         self.tally.count(&decision, acted.is_some());
-        match &decision {
+        let done = match &decision {
             Decision::Act(deeds) => self.act(machine, acted, &case.verdict, deeds).await,
             Decision::Undo => self.undo(machine, acted, &case.verdict).await,
             other => {
                 tell::machine(self.ctx, machine, &case.verdict, other, self.limit).await.map(drop)
             }
+        };
+        // A receiver that is away must not keep the rest from being done, nor the other way around.
+        if let Some(policy) = policy
+            && !self.webhook.report(self.ctx, policy, machine, &case.verdict, &decision).await
+        {
+            self.tally.not_reported += 1;
         }
+        done
     }
 
     fn verdict(&self, machine: &Machine) -> Verdict {

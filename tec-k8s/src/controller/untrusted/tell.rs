@@ -19,13 +19,23 @@ pub(super) struct Tally {
     over_limit: usize,
     no_node: usize,
     no_rights: usize,
+    /// Machines of which the webhook was not told yet.
+    pub(super) not_reported: usize,
     /// Whether the policy, or what has to be undone, is about Nodes.
     pub(super) needs_nodes: bool,
 }
 
 impl Tally {
     pub(super) fn new(acted_on: usize, needs_nodes: bool) -> Self {
-        Self { acted_on, dry_run: 0, over_limit: 0, no_node: 0, no_rights: 0, needs_nodes }
+        Self {
+            acted_on,
+            dry_run: 0,
+            over_limit: 0,
+            no_node: 0,
+            no_rights: 0,
+            not_reported: 0,
+            needs_nodes,
+        }
     }
 
     pub(super) fn count(&mut self, decision: &Decision, was_acted_on: bool) {
@@ -144,6 +154,7 @@ pub(super) async fn cluster(
         ("over_limit", tally.over_limit),
         ("no_node", tally.no_node),
         ("no_rights", tally.no_rights),
+        ("not_reported", tally.not_reported),
     ];
     for (outcome, count) in outcomes {
         ctx.metrics.set(Metric::Untrusted, &[outcome], count);
