@@ -85,14 +85,22 @@ impl Tally {
     /// 99th percentile in nanoseconds.
     ///
     /// # Errors
+    /// As for [`percentile`](Self::percentile).
+    pub fn p99(&self) -> Result<f64> {
+        self.percentile(99)
+    }
+
+    /// The time in nanoseconds within which so many of 100 operations finished.
+    ///
+    /// # Errors
     /// There was no operation, or one failed: a failed operation was not measured, so the number would be
     /// misleading.
-    pub fn p99(&self) -> Result<f64> {
+    pub fn percentile(&self, percent: usize) -> Result<f64> {
         let failed = self.0.1.load(Ordering::Relaxed);
         anyhow::ensure!(failed == 0, "{failed} operations failed");
         let mut times = self.times();
         times.sort_unstable();
-        let index = times.len().saturating_sub(1) * 99 / 100;
+        let index = times.len().saturating_sub(1) * percent / 100;
         let slow = times.get(index).context("nothing was measured")?;
         Ok(slow.as_secs_f64() * 1e9)
     }
@@ -110,6 +118,7 @@ mod tests {
             tally.add(Duration::from_millis(millis));
         }
         assert!((tally.p99().unwrap() - 198e6).abs() < 1.0);
+        assert!((tally.percentile(50).unwrap() - 100e6).abs() < 1.0);
         tally.clone().time(async { anyhow::bail!("no") }).await;
         assert!(tally.p99().is_err());
     }

@@ -69,10 +69,11 @@ pub struct Figure {
 
 /// Highest desired values, by the name of a ratio or figure or its prefix up to a slash; times in
 /// nanoseconds, sizes in bytes. Nothing fails for missing its goal; the table shows it.
-const GOALS: [(&str, f64); 18] = [
+const GOALS: [(&str, f64); 19] = [
     // 0.7 of the handshakes of mutual TLS.
     ("atls", 1.429),
     ("atls_quotes", 1.429),
+    ("continuous/growth", 1.05),
     ("guard/unlock", 1.1),
     ("kbs/policy", 0.05),
     ("kbs/unlocks", 2.0),

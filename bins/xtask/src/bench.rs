@@ -18,6 +18,8 @@ const PROCESS: &str = "pcr/process/";
 const UNLOCK: &str = "guard/unlock";
 /// Measurements that run the release builds of `tec` and `kbs-guard`.
 const SILENT: &str = "silent/";
+/// Measurements that run the release build of `tec`.
+const CONTINUOUS: &str = "continuous/";
 /// Measurements that run the servers on a Kubernetes API server.
 const KUBERNETES: &str = "kube_registration/";
 /// Measurements that run the key broker there.
@@ -89,6 +91,9 @@ impl Bench<'_> {
         }
         if self.wants(SILENT) {
             self.build(tree, &["tec", "kbs-guard"])?;
+        }
+        if self.wants(CONTINUOUS) {
+            self.build(tree, &["tec"])?;
         }
         let mut bench = cargo(tree);
         if self.wants(KUBERNETES) {

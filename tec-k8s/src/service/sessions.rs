@@ -14,7 +14,8 @@ const SECONDS: i64 = 5;
 /// Maximum number of logins that are kept; beyond it, callers log in each time.
 const MOST: usize = 1024;
 
-/// The logins, by the digest of the token that the vault accepted.
+/// The logins, by the digest of the token that the vault accepted. A login holds a token of the vault, so each
+/// call removes all that are too old.
 #[derive(Debug)]
 pub(super) struct Sessions<T>(Mutex<HashMap<Sha256Digest, (Arc<T>, Timestamp)>>);
 
@@ -27,16 +28,12 @@ impl<T> Default for Sessions<T> {
 impl<T> Sessions<T> {
     /// The login with exactly this token, if it is recent.
     pub(super) fn seen(&self, token: &SecretBytes, now: Timestamp) -> Option<Arc<T>> {
-        let sessions = self.sessions();
-        let (login, at) = sessions.get(&key(token))?;
-        is_recent(*at, now).then(|| Arc::clone(login))
+        let sessions = self.recent(now);
+        sessions.get(&key(token)).map(|(login, _)| Arc::clone(login))
     }
 
     pub(super) fn see(&self, token: &SecretBytes, login: Arc<T>, now: Timestamp) {
-        let mut sessions = self.sessions();
-        if sessions.len() >= MOST {
-            sessions.retain(|_, (_, at)| is_recent(*at, now));
-        }
+        let mut sessions = self.recent(now);
         if sessions.len() < MOST {
             sessions.insert(key(token), (login, now));
         }
@@ -45,6 +42,13 @@ impl<T> Sessions<T> {
     /// The next call with this token logs in again.
     pub(super) fn forget(&self, token: &SecretBytes) {
         self.sessions().remove(&key(token));
+    }
+
+    /// The logins that still count.
+    fn recent(&self, now: Timestamp) -> MutexGuard<'_, HashMap<Sha256Digest, (Arc<T>, Timestamp)>> {
+        let mut sessions = self.sessions();
+        sessions.retain(|_, (_, at)| is_recent(*at, now));
+        sessions
     }
 
     fn sessions(&self) -> MutexGuard<'_, HashMap<Sha256Digest, (Arc<T>, Timestamp)>> {
@@ -82,12 +86,28 @@ mod tests {
         sessions.see(&one, Arc::new("one"), at(0));
         assert_eq!(sessions.seen(&one, at(4)).as_deref(), Some(&"one"));
         assert_eq!(sessions.seen(&one, at(5)), None);
+        sessions.see(&one, Arc::new("one"), at(0));
         assert_eq!(sessions.seen(&one, at(-1)), None, "the clock went backwards");
+        sessions.see(&one, Arc::new("one"), at(0));
         assert_eq!(sessions.seen(&other, at(0)), None);
         sessions.forget(&other);
         assert!(sessions.seen(&one, at(0)).is_some());
         sessions.forget(&one);
         assert_eq!(sessions.seen(&one, at(0)), None);
+    }
+
+    #[test]
+    fn an_old_login_is_gone_from_memory_after_the_next_call_of_anyone() {
+        let sessions = Sessions::default();
+        let kept = [0, 1].map(|_| Arc::new("a token of the vault"));
+        let is_kept = |number: usize| Arc::strong_count(&kept[number]) > 1;
+        sessions.see(&token("one"), Arc::clone(&kept[0]), at(0));
+        sessions.see(&token("other"), Arc::clone(&kept[1]), at(4));
+        assert!(is_kept(0) && is_kept(1));
+        sessions.see(&token("third"), Arc::new("third"), at(5));
+        assert!(!is_kept(0) && is_kept(1));
+        sessions.seen(&token("unknown"), at(9));
+        assert!(!is_kept(1));
     }
 
     #[test]
