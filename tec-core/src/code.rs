@@ -188,7 +188,8 @@ codes! {
 
     KeySealed = "TEC-K500", 503, "a stored key cannot be unsealed",
         "The seal key file is not the one that the keys were sealed with, or a record was altered.",
-        "Restore the seal key file that belongs to this store.";
+        "Restore the seal key file that belongs to this store: a copy from before `tec key reseal` belongs to \
+         a database from before it. If the key was replaced while a program ran, start that program again.";
     PolicyInvalid = "TEC-P400", 400, "the policy does not compile",
         "The Rego text has an error, or its package is not `policy`.",
         "Correct the policy: the error names line and column. `tec trustee lint` checks a policy offline.";
@@ -303,7 +304,7 @@ codes! {
         "tec.toml is not TOML, or a key in it is not the long name of a flag of `tec serve`.",
         "Correct the line that the message names; `tec serve --help` lists the flags.";
     ServerRunning = "TEC-S410", 409, "a server already runs on this state directory",
-        "Another `tec serve` holds the lock of the state directory.",
+        "Another `tec serve`, or `tec key reseal`, holds the lock of the state directory.",
         "Stop the other server first, or pass another directory with --state-dir.";
 
     ClusterForbidden = "TEC-C403", 403, "the cluster does not allow this",

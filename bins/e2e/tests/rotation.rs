@@ -1,28 +1,38 @@
-//! The server, the node or the admin's command is killed at each step of the rotation of a disk key.
+//! The server, the node or the admin's command is killed at each step of the rotation of a disk key, and of
+//! the replacement of the seal key.
 #![expect(clippy::unwrap_used, reason = "a test's own tools may fail the test")]
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures::future::join_all;
 use rustix::process::{Pid, Signal, kill_process_group};
-use tec_core::id::MachineId;
-use tec_core::port::DiskKeys as _;
+use tec_core::id::{MachineId, ResourcePath};
+use tec_core::port::{DiskKeys as _, Entropy as _, SecretStore};
 use tec_core::rotation::{KeyMark, Keys};
 use tec_core::secret::SecretBytes;
+use tec_core::testing::sample;
 use tec_e2e::anchor::Anchor;
 use tec_e2e::firmware::BootChain;
 use tec_e2e::load;
 use tec_e2e::machine::{Kill, Machine};
 use tec_e2e::process::Transcript;
 use tec_e2e::settings::Settings;
+use tec_support::SystemEntropy;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 /// Default number of kills of each program; `TEC_KILLS` overrides it.
 const ROUNDS: u32 = 4;
+/// Default number of kills of the replacement of the seal key; `TEC_KILLS` overrides it.
+const RESEALS: u32 = 12;
+/// Machines in the store whose seal key is replaced.
+const MACHINES: u64 = 500;
 
 #[derive(Clone, Copy, Debug)]
 enum Victim {
@@ -116,8 +126,8 @@ fn kill(child: &mut Child) -> bool {
     is_running
 }
 
-fn rounds() -> u32 {
-    std::env::var_os("TEC_KILLS").map_or(ROUNDS, |text| text.to_str().unwrap().parse().unwrap())
+fn rounds(default: u32) -> u32 {
+    std::env::var_os("TEC_KILLS").map_or(default, |text| text.to_str().unwrap().parse().unwrap())
 }
 
 fn pause(time: Duration) {
@@ -131,7 +141,7 @@ fn a_rotation_that_is_killed_anywhere_leaves_a_disk_that_opens_and_ends_with_the
     let begin = Instant::now();
     world.finish();
     let whole = begin.elapsed();
-    let (rounds, mut seen, mut killed) = (rounds(), BTreeMap::new(), 0);
+    let (rounds, mut seen, mut killed) = (rounds(ROUNDS), BTreeMap::new(), 0);
     for round in 0..rounds {
         for victim in [Victim::Server, Victim::Node, Victim::Both] {
             let when = format!("{victim:?} killed in round {round} of {rounds}");
@@ -333,4 +343,85 @@ fn an_admins_command_that_is_killed_anywhere_keeps_the_old_key_and_at_most_one_n
     world.assert_boots("with a pending key");
     world.finish();
     assert_eq!(Some(*world.kept().current()), pending);
+}
+
+impl World {
+    fn state(&self) -> PathBuf {
+        self.directory.path().join("state")
+    }
+
+    /// Adds disk keys of other machines.
+    fn add_secrets(&self) {
+        let (store, line) = (self.anchor.store().unwrap(), sample::line());
+        let secrets: Vec<_> =
+            (0..MACHINES).map(|n| (sample::secret_path(n), sample::secret(n))).collect();
+        let put = secrets.iter().map(|(path, secret)| store.put_new(path, secret, &line));
+        for stored in self.runtime.block_on(join_all(put)) {
+            stored.unwrap();
+        }
+    }
+
+    /// Every disk key opens, and is the one that was stored.
+    fn assert_secrets(&self, own: &KeyMark, when: &str) {
+        let store = self.anchor.store().unwrap();
+        let find = |path: &ResourcePath| {
+            let found = self.runtime.block_on(SecretStore::find(&store, path));
+            found.unwrap_or_else(|error| panic!("{when}: {error:?}")).unwrap()
+        };
+        assert_eq!(KeyMark::of(&find(&ResourcePath::luks_root(&self.id))), *own, "{when}");
+        for number in 0..MACHINES {
+            let found = find(&sample::secret_path(number));
+            assert!(found.ct_eq(&sample::secret(number)), "{when}: {number}");
+        }
+    }
+
+    fn seal_key(&self) -> Vec<u8> {
+        fs::read(self.state().join("seal.key")).unwrap()
+    }
+}
+
+#[test]
+fn a_replacement_of_the_seal_key_that_is_killed_anywhere_loses_no_key_and_the_machine_boots() {
+    const RESEAL: [&str; 3] = ["key", "reseal", "--yes"];
+    let mut world = World::new();
+    world.add_secrets();
+    let (own, first) = (*world.kept().current(), world.seal_key());
+    let refused = world.anchor.tec(&RESEAL).unwrap_err();
+    assert!(format!("{refused:#}").contains("TEC-S410"), "{refused:#}");
+    assert_eq!(world.seal_key(), first, "a server runs");
+    assert!(world.anchor.terminate(Duration::from_mins(1)).unwrap().success());
+    let begin = Instant::now();
+    world.anchor.tec(&RESEAL).unwrap();
+    let whole = begin.elapsed();
+    let (rounds, mut seen, mut changes) = (rounds(RESEALS), BTreeMap::new(), 1);
+    for round in 0..rounds {
+        let before = world.seal_key();
+        let mut tec = Command::new(world.settings.tec());
+        let mut child = group(tec.arg("--state-dir").arg(world.state()).args(RESEAL));
+        let mut random = [0; 1];
+        SystemEntropy.fill(&mut random);
+        pause(whole * u32::from(random[0]) / 256);
+        let was = if kill(&mut child) { "killed" } else { "finished" };
+        let renamed = world.seal_key() != before;
+        let next = world.state().join("seal.key.new").exists();
+        world.assert_secrets(&own, &format!("{was} in round {round} of {rounds}"));
+        let replaced = world.seal_key() != before;
+        changes += usize::from(replaced);
+        let left = match (renamed, next, replaced) {
+            (false, false, false) => "before the new key was written",
+            (false, true, false) => "before the commit",
+            (false, true, true) => "before the new key was in place",
+            _ => "afterwards",
+        };
+        *seen.entry((was, left)).or_insert(0) += 1;
+    }
+    let lines = ["audit", "list", "--action", "seal-key-replaced", "--limit", "1000000"];
+    let lines = world.anchor.tec(&lines).unwrap();
+    assert_eq!(lines.as_array().unwrap().len(), changes, "one line for each change");
+    assert_eq!(world.anchor.tec(&["audit", "verify"]).unwrap()["intact"], true);
+    println!("a replacement takes {whole:?}; of {rounds}: {seen:?}");
+    assert!(seen.keys().any(|(was, _)| *was == "killed"), "{seen:?}");
+    world.anchor.restart().unwrap();
+    world.assert_boots("with another seal key");
+    assert_eq!(*world.kept().current(), own, "the machine has the key that it had");
 }

@@ -55,7 +55,7 @@ pub(crate) enum Command {
     /// List, approve and revoke attestation keys.
     #[command(subcommand)]
     Ak(AkCommand),
-    /// List, begin and cancel rotations of disk keys.
+    /// Rotate disk keys, and replace the seal key of the store.
     #[command(subcommand)]
     Key(KeyCommand),
     /// Show and approve firmware and Secure Boot policies of machines.

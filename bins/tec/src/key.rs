@@ -1,4 +1,4 @@
-//! Disk keys, for `tec key`.
+//! Disk keys and the seal key, for `tec key`.
 
 use std::time::Duration;
 
@@ -15,6 +15,8 @@ pub(crate) enum KeyCommand {
     Rotate(RotateArgs),
     /// Cancel a rotation, such as that of a machine that does not come back; the disk opens as before.
     Cancel(CancelArgs),
+    /// Replace the seal key, the key that encrypts the disk keys in the store. Stop the server first.
+    Reseal(Consent),
 }
 
 #[derive(Debug, Args)]

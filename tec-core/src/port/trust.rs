@@ -135,6 +135,8 @@ pub enum AuditAction {
     KeysShredded,
     /// The audit log of a replaced anchor was archived.
     LogKept,
+    /// The seal key of the store was replaced.
+    SealKeyReplaced,
     /// The recorded clock of a machine's TPM was forgotten.
     TpmReadmitted,
     /// A change of firmware or Secure Boot policy was approved.

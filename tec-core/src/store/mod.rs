@@ -15,7 +15,7 @@
 //! ```
 //! The state directory holds `tec.db` (with `-wal` and `-shm` next to it) and `seal.key`, all
 //! closed to other users. Losing `seal.key` means losing every disk key in the store: back up both the
-//! database and the key.
+//! database and the key, again after [`Store::reseal`].
 //!
 //! Every write checks the record of authority in its own transaction ([`crate::migrate`]): a store
 //! that gave up the authority approves nothing, and one that was replaced releases nothing.
@@ -38,6 +38,7 @@ mod machine;
 mod name;
 mod platform;
 mod reader;
+mod reseal;
 mod rotation;
 mod schema;
 mod seal;
@@ -101,14 +102,15 @@ impl Store {
         Ok(Self { readers: Readers::open(&db_path)?, writer: Writer::start(db)?, seal })
     }
 
-    /// Checks that the store can be read and its writer runs.
+    /// Checks that the store can be read, its writer runs, and its seal key was not replaced since.
     pub fn health(&self) -> Result<(), StoreError> {
         if !self.writer.is_running() {
             return Err(StoreError::Stopped);
         }
         self.readers.with(|db| {
             db.query_row("SELECT seq FROM audit_head", (), |_| Ok(()))
-                .map_err(|source| StoreError::sqlite("read the store", source))
+                .map_err(|source| StoreError::sqlite("read the store", source))?;
+            self.seal.is_current(db)
         })
     }
 

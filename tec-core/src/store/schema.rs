@@ -10,9 +10,9 @@ use super::error::StoreError;
 /// `application_id` of the file header: "TECs" (sqlite.org/fileformat2.html, section 1.3.17).
 const APPLICATION_ID: i64 = 0x5445_4373;
 /// `user_version` of the file header: the last of [`ADDED`].
-pub(super) const VERSION: i64 = 8;
+pub(super) const VERSION: i64 = 9;
 /// The additions of each version, from version 1 on.
-const ADDED: [(i64, &str); 8] = [
+const ADDED: [(i64, &str); 9] = [
     (1, TABLES),
     (2, TRUST_TABLES),
     (3, CLOCK_TABLES),
@@ -20,7 +20,8 @@ const ADDED: [(i64, &str); 8] = [
     (5, SERVICE_COLUMN),
     (6, NAME_TABLE),
     (7, PLATFORM_TABLES),
-    (VERSION, ROTATION_INDEX),
+    (8, ROTATION_INDEX),
+    (VERSION, SEAL_NUMBERS),
 ];
 /// Page size in bytes. Files consist of whole pages, see [`super::access::database_file`].
 pub(super) const PAGE: u64 = 4096;
@@ -202,6 +203,17 @@ CREATE INDEX platform_approval_after ON platform_approval (after);
 /// paths. A program that knows no rotations would leave these keys out of its exports: it refuses the file.
 const ROTATION_INDEX: &str = "
 CREATE INDEX secret_rotating ON secret (path) WHERE substr(path, 45) IN ('/pending', '/previous');
+";
+
+/// Added by version 9: which seal key each secret is sealed with. A program that opened the store before the
+/// seal key was replaced would add secrets that nothing opens: the trigger refuses them, and the additional
+/// column refuses those of an earlier version that is still running.
+const SEAL_NUMBERS: &str = "
+ALTER TABLE seal_check ADD COLUMN number INTEGER NOT NULL DEFAULT 1;
+ALTER TABLE secret ADD COLUMN seal INTEGER NOT NULL DEFAULT 1;
+CREATE TRIGGER secret_sealed BEFORE INSERT ON secret
+WHEN new.seal IS NOT (SELECT number FROM seal_check)
+BEGIN SELECT RAISE(ABORT, 'sealed with another seal key'); END;
 ";
 
 /// What exists at the path.

@@ -2,7 +2,7 @@
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::{fs, io};
@@ -30,6 +30,15 @@ const NONCE_LABEL: &[u8] = b"tec store nonce v1\0";
 /// Size of a GCM nonce in bytes (NIST SP 800-38D, section 5.2.1.1).
 const NONCE: usize = 12;
 const KEY: usize = 32;
+/// Number of the seal key of a new store.
+const FIRST: i64 = 1;
+
+/// A sealed secret: `nonce ‖ ciphertext ‖ tag`, and the number of the seal key.
+#[derive(Debug)]
+pub(super) struct Sealed {
+    pub(super) bytes: Vec<u8>,
+    pub(super) number: i64,
+}
 
 /// Seals and unseals.
 ///
@@ -40,6 +49,8 @@ const KEY: usize = 32;
 #[derive(Debug)]
 pub(super) struct Seal {
     key: SecretArray<KEY>,
+    /// Counts the seal keys of a store, from [`FIRST`].
+    number: i64,
     nonce_seed: SecretArray<32>,
     nonces: AtomicU64,
 }
@@ -49,7 +60,8 @@ impl Seal {
     /// start.
     ///
     /// The transaction keeps other processes out. A crash between writing the key file and the check value
-    /// leaves a key without a check value, which the next start uses.
+    /// leaves a key without a check value, which the next start uses. A crash between the commit of a new key
+    /// and renaming its file leaves both files: the next start renames it.
     pub(super) fn load(
         dir: &Path,
         db: &mut Connection,
@@ -58,34 +70,74 @@ impl Seal {
         let failed = |source| StoreError::sqlite("check the seal key", source);
         let transaction =
             db.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
-        let check: Option<Vec<u8>> = transaction
-            .query_row("SELECT sealed FROM seal_check", (), |row| row.get(0))
+        let check = transaction
+            .query_row("SELECT sealed, number FROM seal_check", (), |row| {
+                Ok(Sealed { bytes: row.get(0)?, number: row.get(1)? })
+            })
             .optional()
             .map_err(failed)?;
-        let key = match (read_key(dir)?, &check) {
-            (Some(key), _) => key,
-            (None, None) => create_key(dir, entropy)?,
-            (None, Some(_)) => {
-                let what = format!("{} is gone", dir.join(access::SEAL_KEY).display());
-                return Err(StoreError::Seal { what });
-            }
+        let Some(check) = check else {
+            let key = match read_key(&dir.join(access::SEAL_KEY))? {
+                Some(key) => key,
+                None => create_key(dir, entropy)?,
+            };
+            let seal = Self::new(key, FIRST, entropy);
+            seal.write_check(&transaction)?;
+            transaction.commit().map_err(failed)?;
+            return Ok(seal);
         };
-        let seal = Self::new(key, entropy);
-        if let Some(sealed) = check {
-            seal.check(&sealed)?;
-        } else {
-            let sealed = seal.seal(CHECK_LABEL, CHECK_TEXT)?;
-            transaction
-                .execute("INSERT INTO seal_check VALUES (1, ?1)", (sealed,))
-                .map_err(failed)?;
-        }
+        let wrong = match Self::of_file(&dir.join(access::SEAL_KEY), &check, entropy) {
+            Ok(seal) => return Ok(seal),
+            Err(wrong) => wrong,
+        };
+        let Ok(seal) = Self::of_file(&dir.join(access::SEAL_KEY_NEW), &check, entropy) else {
+            return Err(wrong);
+        };
+        // The process that crashed may not have synced its commit. This one syncs the log with both, before
+        // the old key is gone.
+        seal.write_check(&transaction)?;
         transaction.commit().map_err(failed)?;
+        put_in_place(dir)?;
         Ok(seal)
     }
 
-    fn new(key: SecretArray<KEY>, entropy: &dyn Entropy) -> Self {
+    /// The key of a file, if it belongs to the database.
+    fn of_file(path: &Path, check: &Sealed, entropy: &dyn Entropy) -> Result<Self, StoreError> {
+        let key = read_key(path)?.ok_or_else(|| misfit(format!("{} is gone", path.display())))?;
+        let seal = Self::new(key, check.number, entropy);
+        seal.check(&check.bytes).map_err(|_| {
+            misfit(format!(
+                "{} did not seal this database (restore the file that did; a copy from before `tec key reseal` \
+                 belongs to a database from before it)",
+                path.display()
+            ))
+        })?;
+        Ok(seal)
+    }
+
+    /// A new key, which is durable in a file of its own. Nothing is sealed with it yet.
+    pub(super) fn successor(&self, dir: &Path, entropy: &dyn Entropy) -> Result<Self, StoreError> {
+        Ok(Self::new(stage_key(dir, entropy)?, self.number.saturating_add(1), entropy))
+    }
+
+    /// Stores the value that verifies this key at startup.
+    pub(super) fn write_check(&self, db: &Connection) -> Result<(), StoreError> {
+        let sealed = self.seal(CHECK_LABEL, CHECK_TEXT)?;
+        db.execute("REPLACE INTO seal_check VALUES (1, ?1, ?2)", (sealed, self.number))
+            .map_err(|source| StoreError::sqlite("store the check value", source))?;
+        Ok(())
+    }
+
+    /// Fails if the key was replaced since it was loaded.
+    pub(super) fn is_current(&self, db: &Connection) -> Result<(), StoreError> {
+        let number: i64 = db.query_row("SELECT number FROM seal_check", (), |row| row.get(0))?;
+        if number == self.number { Ok(()) } else { Err(replaced()) }
+    }
+
+    fn new(key: SecretArray<KEY>, number: i64, entropy: &dyn Entropy) -> Self {
         Self {
             key,
+            number,
             nonce_seed: SecretArray::random(&mut EntropyRng::new(entropy)),
             nonces: AtomicU64::new(0),
         }
@@ -100,22 +152,47 @@ impl Seal {
         }
     }
 
-    /// Seals a secret for its path: `nonce ‖ ciphertext ‖ tag`.
+    /// Seals a secret for its path.
     pub(super) fn seal_secret(
         &self,
         path: &ResourcePath,
         secret: &SecretBytes,
-    ) -> Result<Vec<u8>, StoreError> {
-        self.seal(&secret_data(path), secret.expose("seal it for the store"))
+    ) -> Result<Sealed, StoreError> {
+        self.seal_text(path.as_str(), secret)
     }
 
     /// Unseals the secret of a path.
     pub(super) fn unseal_secret(
         &self,
         path: &ResourcePath,
-        sealed: &[u8],
+        sealed: &Sealed,
     ) -> Result<SecretBytes, StoreError> {
-        self.unseal(&secret_data(path), sealed)
+        self.unseal_text(path.as_str(), sealed)
+    }
+
+    /// Seals the secret of a path with another key.
+    pub(super) fn reseal(
+        &self,
+        path: &str,
+        sealed: &Sealed,
+        new: &Self,
+    ) -> Result<Sealed, StoreError> {
+        let secret = self.unseal_text(path, sealed).map_err(|_| {
+            misfit(format!("the record at {path} does not open, and nothing was changed"))
+        })?;
+        new.seal_text(path, &secret)
+    }
+
+    fn seal_text(&self, path: &str, secret: &SecretBytes) -> Result<Sealed, StoreError> {
+        let bytes = self.seal(&secret_data(path), secret.expose("seal it for the store"))?;
+        Ok(Sealed { bytes, number: self.number })
+    }
+
+    fn unseal_text(&self, path: &str, sealed: &Sealed) -> Result<SecretBytes, StoreError> {
+        if sealed.number != self.number {
+            return Err(replaced());
+        }
+        self.unseal(&secret_data(path), &sealed.bytes)
     }
 
     fn cipher(&self) -> Aes256Gcm {
@@ -157,46 +234,70 @@ impl Seal {
 }
 
 /// One path, one domain: a record moved to another path does not open.
-fn secret_data(path: &ResourcePath) -> Vec<u8> {
-    [SECRET_LABEL, path.as_str().as_bytes()].concat()
+fn secret_data(path: &str) -> Vec<u8> {
+    [SECRET_LABEL, path.as_bytes()].concat()
 }
 
-fn misfit(what: &str) -> StoreError {
-    StoreError::Seal { what: what.to_owned() }
+/// The store has another seal key than this program.
+pub(super) fn replaced() -> StoreError {
+    misfit("it was replaced after this program opened the store (start the program again)")
 }
 
-fn read_key(dir: &Path) -> Result<Option<SecretArray<KEY>>, StoreError> {
-    let path = dir.join(access::SEAL_KEY);
-    let bytes = match fs::read(&path) {
+fn misfit(what: impl Into<String>) -> StoreError {
+    StoreError::Seal { what: what.into() }
+}
+
+fn read_key(path: &Path) -> Result<Option<SecretArray<KEY>>, StoreError> {
+    let bytes = match fs::read(path) {
         Ok(bytes) => Zeroizing::new(bytes),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(StoreError::file("read", &path, error)),
+        Err(error) => return Err(StoreError::file("read", path, error)),
     };
     let mut key = Zeroizing::new([0; KEY]);
     if bytes.len() != KEY {
-        let what = format!("{} has {} bytes, not {KEY}", path.display(), bytes.len());
-        return Err(StoreError::Seal { what });
+        return Err(misfit(format!("{} has {} bytes, not {KEY}", path.display(), bytes.len())));
     }
     key.copy_from_slice(&bytes);
     Ok(Some(SecretArray::new(*key)))
 }
 
-/// Generates the key and makes it durable: writes a temporary file, syncs it, renames it, and syncs the
-/// directory.
 fn create_key(dir: &Path, entropy: &dyn Entropy) -> Result<SecretArray<KEY>, StoreError> {
+    let key = stage_key(dir, entropy)?;
+    put_in_place(dir)?;
+    Ok(key)
+}
+
+/// Generates a key and makes it durable in a temporary file.
+fn stage_key(dir: &Path, entropy: &dyn Entropy) -> Result<SecretArray<KEY>, StoreError> {
     let mut key = Zeroizing::new([0; KEY]);
     entropy.fill(key.as_mut_slice());
-    let (path, aside) = (dir.join(access::SEAL_KEY), dir.join(access::SEAL_KEY_NEW));
+    let path = dir.join(access::SEAL_KEY_NEW);
     let write = || {
         let mut options = OpenOptions::new();
-        // A temporary file left by a crash was never used.
+        // Nothing was sealed with a temporary file that a crash left: the key in use was found elsewhere.
         options.write(true).create(true).truncate(true).mode(access::FILE_MODE);
-        let mut file = options.open(&aside)?;
+        let mut file = options.open(&path)?;
         file.write_all(key.as_slice())?;
-        file.sync_all()?;
-        fs::rename(&aside, &path)
+        file.sync_all()
     };
     write().map_err(|error| StoreError::file("write", &path, error))?;
     access::sync_directory(dir)?;
     Ok(SecretArray::new(*key))
+}
+
+/// Makes the key in the temporary file the key of the store.
+pub(super) fn put_in_place(dir: &Path) -> Result<(), StoreError> {
+    let path = dir.join(access::SEAL_KEY);
+    let old = OpenOptions::new().write(true).open(&path).ok();
+    fs::rename(dir.join(access::SEAL_KEY_NEW), &path)
+        .map_err(|error| StoreError::file("replace", &path, error))?;
+    access::sync_directory(dir)?;
+    if let Some(mut old) = old
+        && old.metadata().is_ok_and(|metadata| metadata.nlink() == 0)
+    {
+        // The new key is in place whether this succeeds or not, and some file systems keep the old blocks
+        // anyway.
+        let _ = old.write_all(&[0; KEY]).and_then(|()| old.sync_all());
+    }
+    Ok(())
 }

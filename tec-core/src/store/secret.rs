@@ -1,9 +1,11 @@
 //! Sealed disk keys in the store.
 
 use async_trait::async_trait;
+use rusqlite::ffi::SQLITE_CONSTRAINT_TRIGGER;
 use rusqlite::{Connection, OptionalExtension as _};
 
 use super::error::{Failure, StoreError};
+use super::seal::{self, Sealed};
 use super::{Store, audit, authority};
 use crate::id::{MachineId, ResourcePath};
 use crate::migrate::Deed;
@@ -65,7 +67,7 @@ impl SecretStore for Store {
 fn put_new(
     db: &Connection,
     path: &str,
-    sealed: &[u8],
+    sealed: &Sealed,
     line: &AuditEvent,
 ) -> Result<PutOutcome, Failure> {
     if !insert(db, path, sealed)? {
@@ -78,10 +80,16 @@ fn put_new(
 }
 
 /// Stores a secret unless there is one, and returns whether it did; also used for secrets of another anchor.
-pub(super) fn insert(db: &Connection, path: &str, sealed: &[u8]) -> Result<bool, StoreError> {
+/// Refuses what another seal key sealed.
+pub(super) fn insert(db: &Connection, path: &str, sealed: &Sealed) -> Result<bool, StoreError> {
     let inserted = db
-        .prepare_cached("INSERT INTO secret VALUES (?1, ?2) ON CONFLICT DO NOTHING")?
-        .execute((path, sealed))?;
+        .prepare_cached("INSERT INTO secret VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING")?
+        .execute((path, &sealed.bytes, sealed.number))
+        .map_err(|error| match error.sqlite_error() {
+            // The only trigger that refuses a secret.
+            Some(cause) if cause.extended_code == SQLITE_CONSTRAINT_TRIGGER => seal::replaced(),
+            _ => error.into(),
+        })?;
     Ok(inserted > 0)
 }
 
@@ -98,10 +106,10 @@ pub(super) fn delete_disk_keys(db: &Connection, id: &MachineId) -> Result<(), St
 }
 
 /// Reads a sealed secret; also used for other anchors.
-pub(super) fn find(db: &Connection, path: &ResourcePath) -> Result<Option<Vec<u8>>, StoreError> {
+pub(super) fn find(db: &Connection, path: &ResourcePath) -> Result<Option<Sealed>, StoreError> {
     let sealed = db
-        .prepare_cached("SELECT sealed FROM secret WHERE path = ?1")?
-        .query_row((path.as_str(),), |row| row.get(0))
+        .prepare_cached("SELECT sealed, seal FROM secret WHERE path = ?1")?
+        .query_row((path.as_str(),), |row| Ok(Sealed { bytes: row.get(0)?, number: row.get(1)? }))
         .optional()?;
     Ok(sealed)
 }

@@ -6,6 +6,7 @@ mod conformance;
 mod damage;
 mod full;
 mod model;
+mod reseal;
 mod rotation;
 mod seal;
 

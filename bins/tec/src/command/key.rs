@@ -22,6 +22,7 @@ use tec_support::{SystemClock, SystemEntropy};
 
 use super::coded;
 use super::machine::{all, id_of};
+use super::reseal::reseal;
 use crate::args::MachineRef;
 use crate::consent::consented;
 use crate::key::{CancelArgs, KeyCommand, RotateArgs};
@@ -78,11 +79,15 @@ pub(crate) async fn key(
     command: KeyCommand,
     output: &Output,
 ) -> anyhow::Result<u8> {
-    let store = open_existing(state_dir)?;
+    let open = || open_existing(state_dir);
     let machines = match command {
-        KeyCommand::List => under_way(&store, &all(&store).await?).await?,
-        KeyCommand::Rotate(args) => rotate(&store, args).await?,
-        KeyCommand::Cancel(args) => vec![cancel(&store, &args).await?],
+        KeyCommand::List => {
+            let store = open()?;
+            under_way(&store, &all(&store).await?).await?
+        }
+        KeyCommand::Rotate(args) => rotate(&*open()?, args).await?,
+        KeyCommand::Cancel(args) => vec![cancel(&*open()?, &args).await?],
+        KeyCommand::Reseal(consent) => return reseal(state_dir, consent, output).await,
     };
     let row = |one: &Rotating| vec![one.machine.to_string(), one.rotation.sentence().to_owned()];
     output.table(&machines, &Table::new(&["MACHINE", "ROTATION"], machines.iter().map(row)))?;

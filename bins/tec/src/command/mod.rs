@@ -17,6 +17,7 @@ pub(crate) mod migrate;
 pub(crate) mod node;
 pub(crate) mod pcr;
 pub(crate) mod platform;
+mod reseal;
 mod status;
 pub(crate) mod ticket;
 pub(crate) mod trustee;

@@ -21,7 +21,7 @@ use tec_core::endpoint::{BaseUrl, Endpoint};
 use tec_core::migrate::belonging::{Binding, Demands, Entry};
 use tec_core::port::{Clock, MachineRegistry as _};
 use tec_core::store::Store;
-use tec_support::exit::OK;
+use tec_support::exit::{CodedError, OK};
 use tec_support::listen::{Counts, Server};
 use tec_support::serve::{Shutdown, Transport, bind};
 use tec_support::tls::LiveCertificate;
@@ -40,6 +40,10 @@ pub(crate) async fn run(state_dir: &Path, args: ServeArgs) -> anyhow::Result<u8>
     let _ = rustls::crypto::ring::default_provider().install_default();
     let store = open(state_dir)?;
     let _running = Running::mark(state_dir).await?;
+    // `tec key reseal` may have run since the store was opened, and waits for this server from here on.
+    store.health().map_err(|error| {
+        CodedError::caused(error.code(), format!("cannot serve {}", state_dir.display()), error)
+    })?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let (shutdown, signals) = Shutdown::on_signals()?;
     let mut tasks: JoinSet<anyhow::Result<()>> = JoinSet::new();

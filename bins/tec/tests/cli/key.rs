@@ -1,5 +1,6 @@
 //! `tec key` as a process, on a store of its own.
 
+use std::fs;
 use std::path::Path;
 
 use tec_core::port::{
@@ -181,4 +182,54 @@ fn a_machine_without_a_key_and_a_cluster_are_refused() {
     refused(&["--state-dir", str(&state), "key", "cancel", &unknown, "--yes"], 1, &unknown);
     refused(&["--state-dir", str(&state), "key", "rotate"], 2, "--all");
     refused(&["--namespace", "tec", "key", "rotate", &unknown], 2, "a state directory only");
+    refused(&["--namespace", "tec", "key", "reseal", "--yes"], 2, "a state directory only");
+}
+
+#[test]
+fn the_seal_key_is_replaced_after_confirmation_and_the_old_file_is_refused() {
+    let directory = directory();
+    let state = directory.path().join("state");
+    let file = state.join("seal.key");
+    let old = fs::read(&file).unwrap();
+    let base = ["--state-dir", str(&state)];
+    let reseal = [&base[..], &["key", "reseal"]].concat();
+    let run = |more: &[&str]| json(&[&reseal[..], more].concat());
+    assert_eq!(run(&["--dry-run"]), serde_json::json!({"secrets": 3, "replaced": false}));
+    refused(&reseal, 1, "pass --yes");
+    assert_eq!(fs::read(&file).unwrap(), old, "nothing changed so far");
+    assert_eq!(run(&["--yes"]), serde_json::json!({"secrets": 3, "replaced": true}));
+    let key = with(&state, async |store| {
+        SecretStore::find(store, &sample::secret_path(2)).await.unwrap().unwrap()
+    });
+    assert!(key.ct_eq(&sample::secret(2)));
+    let lines = json(&[&base[..], &["audit", "list", "--action", "seal-key-replaced"]].concat());
+    assert_eq!(lines.as_array().unwrap().len(), 1, "{lines}");
+    let new = fs::read(&file).unwrap();
+    fs::write(&file, &old).unwrap();
+    for command in [&["key", "list"][..], &["key", "reseal", "--yes"], &["status"]] {
+        refused(&[&base[..], command].concat(), 1, "TEC-K500");
+        refused(&[&base[..], command].concat(), 1, "from before `tec key reseal`");
+    }
+    assert_eq!(fs::read(&file).unwrap(), old);
+    fs::write(&file, new).unwrap();
+    assert_eq!(run(&["--dry-run"])["secrets"], 3);
+}
+
+#[test]
+fn the_seal_key_is_not_replaced_while_a_server_runs() {
+    let directory = directory();
+    let state = directory.path().join("state");
+    let file = state.join("seal.key");
+    let old = fs::read(&file).unwrap();
+    let server = fs::File::create(state.join("serve.lock")).unwrap();
+    server.lock().unwrap();
+    for consent in ["--yes", "--dry-run"] {
+        let arguments = ["--state-dir", str(&state), "key", "reseal", consent];
+        refused(&arguments, 1, "TEC-S410");
+        refused(&arguments, 1, "systemctl stop tec");
+    }
+    assert_eq!(fs::read(&file).unwrap(), old);
+    drop(server);
+    json(&["--state-dir", str(&state), "key", "reseal", "--yes"]);
+    assert_ne!(fs::read(&file).unwrap(), old);
 }

@@ -7,7 +7,7 @@ use crate::code::Code;
 use crate::machine::LastBinding;
 use crate::port::{
     AkRegistry, ClockLog, MachineRegistry, PlatformLog as _, PlatformOutcome, PortErrorKind,
-    UnclaimedLimit,
+    SecretStore, UnclaimedLimit,
 };
 use crate::store::StoreError;
 use crate::testing::{PlatformBoot, sample};
@@ -116,7 +116,9 @@ async fn another_file_is_no_store() {
     assert_eq!(mode, "delete", "a file of somebody else is not touched");
 }
 
-/// Reverts the additions of versions 8, 7, 6, 5 and 4.
+/// Reverts the additions of versions 9, 8, 7, 6, 5 and 4.
+const AFTER_8: &str = "DROP TRIGGER secret_sealed; ALTER TABLE secret DROP COLUMN seal; \
+    ALTER TABLE seal_check DROP COLUMN number;";
 const AFTER_7: &str = "DROP INDEX secret_rotating;";
 const AFTER_6: &str = "DROP INDEX secret_rotating; DROP TABLE platform; DROP TABLE platform_part; \
     DROP TABLE platform_approval;";
@@ -128,9 +130,9 @@ const AFTER_3: &str = "DROP INDEX ak_claim; ALTER TABLE ak DROP COLUMN source; \
 #[tokio::test]
 async fn a_newer_version_is_left_alone() {
     let place = closed_store().await;
-    place.raw().pragma_update(None, "user_version", 9).unwrap();
+    place.raw().pragma_update(None, "user_version", 10).unwrap();
     let error = place.try_open().unwrap_err();
-    assert!(matches!(error, StoreError::Newer { found: 9, known: 8 }), "{error:?}");
+    assert!(matches!(error, StoreError::Newer { found: 10, known: 9 }), "{error:?}");
     assert_eq!(error.code(), Code::StoreVersion);
     place.raw().pragma_update(None, "user_version", 0).unwrap();
     assert_corrupt(&place);
@@ -148,14 +150,17 @@ async fn a_store_of_an_older_version_is_opened_with_all_that_it_holds() {
         (5, [AFTER_6, AFTER_5].concat()),
         (6, AFTER_6.to_owned()),
         (7, AFTER_7.to_owned()),
+        (8, String::new()),
     ] {
         let place = closed_store().await;
         let raw = place.raw();
-        raw.execute_batch(&added).unwrap();
+        raw.execute_batch(&[AFTER_8, &added].concat()).unwrap();
         raw.pragma_update(None, "user_version", version).unwrap();
         drop(raw);
         let store = place.open();
         super::assert_machines(&store, 203).await;
+        let secret = SecretStore::find(&store, &sample::secret_path(1)).await.unwrap();
+        assert!(secret.unwrap().ct_eq(&sample::secret(1)));
         let authority = crate::migrate::TrustAnchor::authority(&store).await;
         assert!(authority.unwrap().is_alone(), "it is its own authority");
         let unknown = ClockLog::forget(&store, &sample::machine_id(1), &sample::line()).await;
@@ -189,7 +194,7 @@ async fn machines_of_an_older_version_remember_that_they_were_bound() {
     revoked.unwrap();
     drop(store);
     let raw = place.raw();
-    raw.execute_batch(&[AFTER_6, AFTER_4, AFTER_3].concat()).unwrap();
+    raw.execute_batch(&[AFTER_8, AFTER_6, AFTER_4, AFTER_3].concat()).unwrap();
     raw.pragma_update(None, "user_version", 3).unwrap();
     drop(raw);
     let store = place.open();

@@ -67,7 +67,7 @@ async fn a_secret_that_was_moved_or_altered_does_not_open() {
     fill(&store).await;
     let raw = place.raw();
     let (own, other) = (sample::secret_path(1), sample::secret_path(2));
-    let copy = "INSERT INTO secret SELECT ?1, sealed FROM secret WHERE path = ?2";
+    let copy = "INSERT INTO secret SELECT ?1, sealed, seal FROM secret WHERE path = ?2";
     raw.execute(copy, (other.as_str(), own.as_str())).unwrap();
     raw.execute(
         "UPDATE secret SET sealed = substr(sealed, 1, 20) WHERE path = ?1",
@@ -142,7 +142,7 @@ async fn the_sealed_form_is_the_documented_one() {
     raw.execute("UPDATE seal_check SET sealed = ?1", (check,)).unwrap();
     let path = sample::secret_path(1);
     let record = (path.as_str(), hex::decode(SECRET).unwrap());
-    raw.execute("INSERT INTO secret VALUES (?1, ?2)", record).unwrap();
+    raw.execute("INSERT INTO secret VALUES (?1, ?2, 1)", record).unwrap();
     drop(raw);
     let found = SecretStore::find(&place.open(), &path).await.unwrap().unwrap();
     assert_eq!(found.expose("test"), b"the disk key");
