@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::fs::{File, Permissions};
-use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -305,18 +304,7 @@ impl Machine {
     /// # Errors
     /// cryptsetup cannot be run.
     pub fn opens_with(&self, passphrase: &SecretBytes) -> anyhow::Result<bool> {
-        let mut cryptsetup = self.command("cryptsetup");
-        cryptsetup.args(["open", "--test-passphrase", "--batch-mode", "--key-file", "-"]);
-        let mut child = cryptsetup
-            .arg(self.disk())
-            .stdin(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .context("cannot run cryptsetup")?;
-        let mut pipe = child.stdin.take().context("no pipe to cryptsetup")?;
-        pipe.write_all(passphrase.expose("try it"))?;
-        drop(pipe);
-        Ok(child.wait()?.success())
+        volume::opens(&self.disk(), passphrase)
     }
 
     /// The numbers of the volume's key slots, and its tokens.
@@ -324,13 +312,7 @@ impl Machine {
     /// # Errors
     /// The header cannot be read.
     pub fn volume_parts(&self) -> anyhow::Result<(Vec<String>, Vec<Value>)> {
-        let mut dump = self.command("cryptsetup");
-        let printed =
-            self.logs.must(dump.args(["luksDump", "--dump-json-metadata"]).arg(self.disk()))?;
-        let metadata: Value = serde_json::from_str(&printed)?;
-        let slots = metadata["keyslots"].as_object().context("no key slots in the header")?;
-        let tokens = metadata["tokens"].as_object().context("no tokens in the header")?;
-        Ok((slots.keys().cloned().collect(), tokens.values().cloned().collect()))
+        volume::parts(&self.disk())
     }
 
     /// Flips one byte in the middle of the kernel.

@@ -20,7 +20,8 @@ const AGENT: &str = "node-agent";
 /// Profile of programs in an initramfs.
 const AGENT_PROFILE: &str = "node";
 /// All scenes; those that take longest start first.
-const SCENES: [&str; 11] = [
+const SCENES: [&str; 12] = [
+    "rotation",
     JOIN,
     "adversary",
     "update",
@@ -57,7 +58,7 @@ pub(crate) struct Args {
 /// Power failures, in scenes that have them.
 #[derive(Clone, Copy, Debug, clap::Args)]
 struct Power {
-    /// Number of machines that lose power, in scenes with power failures
+    /// Number of power failures, in scenes that have them
     #[arg(long, default_value_t = 3)]
     cuts: u32,
     /// Seed of the random times of power failures

@@ -4,11 +4,13 @@
 //!            resets   restarts   clock
 //! last         12        0      81 000 ms   as the last quote that was accepted said
 //! now          13        .      ≥ 81 000    the machine was switched off and on       ► follows
+//! now          13        .      ≥ 20 000    its power failed, and the first quote of
+//!                                           run 12 said 20 000 (see `SAVED_EVERY_MS`) ► follows
 //! now          12        1      ≥ 81 000    it slept, or was shut down in good order  ► follows
 //! now          12        0      as much later as the quote came later                 ► follows
 //! now          11        .         .        an older state of the TPM is used         ► fault
 //! ```
-//! The clock of a TPM only ever moves forward. If a quote shows an earlier reading, the state of an
+//! The clock of a TPM only ever moves forward, except for what a power failure loses. If a quote shows an earlier reading, the state of an
 //! emulated TPM was copied and both copies run, or an older state was restored.
 
 use serde::{Deserialize, Serialize};
@@ -67,6 +69,9 @@ pub struct ClockReading {
     /// Type of the evidence that contained the quote.
     #[serde(default = "quote_alone")]
     pub tee: Tee,
+    /// What the first quote of the same boot reported; `None` if this is the first one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot_began_ms: Option<u64>,
 }
 
 /// Evidence type of readings that predate this field.
@@ -128,8 +133,10 @@ pub enum ClockFault {
     },
 }
 
-/// After a non-orderly shutdown, a TPM's clock restarts from its last saved value, which is no
-/// older than this (Part 2, "TPMS_CLOCK_INFO", clock: at least once per 2^22 ms).
+/// After a power failure, a TPM's clock restarts from its last saved value, which is no older than
+/// this (Part 2, "TPMS_CLOCK_INFO", clock: at least once per 2^22 ms), or than the last start of an
+/// emulated one: swtpm writes its file at a start, and then only with other state. It reports such a
+/// clock as `safe` after seconds, although it reported a higher one before.
 const SAVED_EVERY_MS: u64 = 1 << 22;
 /// The TPM's clock may be off by a duration divided by this. Its oscillator is not exact, and its
 /// owner may change the rate (Part 3, "TPM2_ClockRateAdjust"); a third exceeds both.
@@ -141,7 +148,7 @@ const MS: i128 = 1_000;
 impl ClockReading {
     /// Creates a reading.
     pub fn new(clock: TpmClock, asked_at: Timestamp, at: Timestamp) -> Self {
-        Self { clock, asked_at, at, tee: Tee::Tpm }
+        Self { clock, asked_at, at, tee: Tee::Tpm, boot_began_ms: None }
     }
 
     /// Sets the type of the evidence that contained the quote.
@@ -177,12 +184,15 @@ impl ClockReading {
     }
 
     fn of_a_later_run(self, last: &Self) -> Result<Self, ClockFault> {
-        let lost = if self.clock.safe { 0 } else { SAVED_EVERY_MS };
-        let less_ms = last.clock.clock_ms.saturating_sub(self.clock.clock_ms);
-        if less_ms <= lost {
+        if self.clock.clock_ms >= last.boot_began_ms().saturating_sub(SAVED_EVERY_MS) {
             return Ok(self);
         }
+        let less_ms = last.clock.clock_ms.saturating_sub(self.clock.clock_ms);
         Err(ClockFault::Powered { less_ms, last: last.at })
+    }
+
+    fn boot_began_ms(&self) -> u64 {
+        self.boot_began_ms.unwrap_or(self.clock.clock_ms)
     }
 
     /// Both clocks ran continuously between the quotes: at least from the last quote's arrival to
@@ -194,8 +204,9 @@ impl ClockReading {
         let most = ms_between(last.asked_at, self.at) + MS;
         let (slow, fast) = (least - least.abs() / DRIFT, most + most.abs() / DRIFT);
         if (slow - SET_MS..=fast + SET_MS).contains(&ticked_ms) {
-            let kept = if ticked_ms < 0 { *last } else { self };
-            return Ok(kept.with_tee(self.tee));
+            let mut kept = if ticked_ms < 0 { *last } else { self }.with_tee(self.tee);
+            kept.boot_began_ms = Some(last.boot_began_ms().min(self.clock.clock_ms));
+            return Ok(kept);
         }
         Err(ClockFault::Apart {
             ticked_ms,
@@ -223,6 +234,7 @@ mod tests {
         asked_at: Timestamp::EPOCH,
         at: Timestamp::EPOCH,
         tee: Tee::Tpm,
+        boot_began_ms: None,
     };
 
     const fn clock(reset_count: u32, restart_count: u32, clock_ms: u64) -> TpmClock {
@@ -250,7 +262,10 @@ mod tests {
             (clock(12, 1, 900_000 + 86_400_000), 86_400 + 3_000),
         ] {
             let reading = read(next, seconds, seconds);
-            assert_eq!(reading.succeeding(&LAST), Ok(reading), "{next:?}");
+            let is_same = next.boot() == LAST.clock.boot();
+            let boot_began_ms = is_same.then_some(LAST.clock.clock_ms);
+            let kept = ClockReading { boot_began_ms, ..reading };
+            assert_eq!(reading.succeeding(&LAST), Ok(kept), "{next:?}");
         }
     }
 
@@ -274,9 +289,9 @@ mod tests {
         assert_eq!(fault(clock(10, 9, 999_999), 60, 60), resets);
         let restarts = ClockFault::Restarts { fewer: 1, last };
         assert_eq!(fault(clock(12, 0, 999_999), 60, 60), restarts);
-        let less_ms = 899_000;
-        let powered = ClockFault::Powered { less_ms, last };
-        assert_eq!(fault(clock(99, 0, 1_000), 60, 60), powered);
+        let long = ClockReading { clock: clock(12, 1, 2 * SAVED_EVERY_MS), ..LAST };
+        let powered = ClockFault::Powered { less_ms: 2 * SAVED_EVERY_MS - 1_000, last };
+        assert_eq!(read(clock(99, 0, 1_000), 60, 60).succeeding(&long), Err(powered));
     }
 
     #[test]
@@ -290,12 +305,22 @@ mod tests {
         assert!(matches!(behind, ClockFault::Apart { .. }));
     }
 
+    /// Emulated TPMs save their clock with other state only, and call it safe all the same.
     #[test]
-    fn a_power_cut_loses_what_was_not_saved_and_no_more() {
-        let lost = |clock_ms| TpmClock { safe: false, ..clock(13, 0, clock_ms) };
-        let last = read(clock(12, 0, SAVED_EVERY_MS + 1), 0, 0);
-        assert!(read(lost(1), 60, 60).succeeding(&last).is_ok());
-        assert!(read(lost(0), 60, 60).succeeding(&last).is_err());
+    fn a_power_cut_may_lose_the_clock_of_a_whole_run_but_not_of_earlier_ones() {
+        const DAY: i64 = 86_400;
+        let began = 10 * SAVED_EVERY_MS;
+        let first = read(clock(12, 0, began), 0, 0);
+        let day = read(clock(12, 0, began + 86_400_000), DAY, DAY).succeeding(&first).unwrap();
+        for safe in [true, false] {
+            let after = |clock_ms| TpmClock { safe, ..clock(13, 0, clock_ms) };
+            let cut = read(after(began - SAVED_EVERY_MS), DAY + 60, DAY + 60);
+            assert_eq!(cut.succeeding(&day), Ok(cut), "it was saved before the first quote");
+            let less_ms = 86_400_000 + SAVED_EVERY_MS + 1;
+            let older = read(after(began - SAVED_EVERY_MS - 1), DAY + 60, DAY + 60);
+            let fault = ClockFault::Powered { less_ms, last: day.at };
+            assert_eq!(older.succeeding(&day), Err(fault));
+        }
     }
 
     #[test]
@@ -304,7 +329,8 @@ mod tests {
         // last, and late.
         let (second, first) = (clock(12, 1, 900_040), clock(12, 1, 900_000));
         let last = read(second, 0, 1);
-        assert_eq!(read(first, 0, 120).succeeding(&last), Ok(last));
+        let kept = ClockReading { boot_began_ms: Some(900_000), ..last };
+        assert_eq!(read(first, 0, 120).succeeding(&last), Ok(kept));
     }
 
     #[test]
@@ -321,7 +347,9 @@ mod tests {
     #[test]
     fn a_reading_of_an_earlier_version_is_of_a_quote_alone() {
         let mut earlier = serde_json::to_value(LAST.with_tee(Tee::AzSnpVtpm)).unwrap();
-        earlier.as_object_mut().unwrap().remove("tee");
+        let members = earlier.as_object_mut().unwrap();
+        members.remove("tee");
+        assert!(!members.contains_key("boot_began_ms"));
         let read: ClockReading = serde_json::from_value(earlier).unwrap();
         assert_eq!(read, LAST);
     }

@@ -46,6 +46,7 @@ pub struct Machine {
     tpm: VirtualTpm,
     ignition: Option<PathBuf>,
     forwards: Vec<(u16, u16)>,
+    writes: Option<PathBuf>,
 }
 
 /// A machine that is switched on. Dropping it cuts the power.
@@ -78,6 +79,7 @@ impl Machine {
             tpm,
             ignition: None,
             forwards: Vec::new(),
+            writes: None,
         }
     }
 
@@ -93,6 +95,13 @@ impl Machine {
     #[must_use]
     pub fn as_node(mut self, ignition: &Path) -> Self {
         self.ignition = Some(ignition.to_owned());
+        self
+    }
+
+    /// Logs what is written to the disk, and what is flushed, for [`WriteLog`](super::WriteLog).
+    #[must_use]
+    pub fn with_write_log(mut self, log: &Path) -> Self {
+        self.writes = Some(log.to_owned());
         self
     }
 
@@ -152,14 +161,13 @@ impl Machine {
         let flash = "if=pflash,format=raw,unit";
         drive(&mut qemu, &format!("{flash}=0,readonly=on"), &self.firmware);
         drive(&mut qemu, &format!("{flash}=1"), &self.variables);
-        drive(&mut qemu, "if=none,id=disk,format=raw", &self.disk);
-        qemu.args(["-device", "virtio-blk-pci,drive=disk,bootindex=0"])
-            .arg("-chardev")
+        self.attach_disk(&mut qemu);
+        qemu.arg("-chardev")
             .arg(socket("tpm", &sockets.join(TPM)))
             .args(["-tpmdev", "emulator,id=tpm0,chardev=tpm"])
             .args(["-device", "tpm-crb,tpmdev=tpm0"]);
         let console = socket("console", &sockets.join(CONSOLE));
-        let log = self.console().to_string_lossy().replace(',', ",,");
+        let log = escaped(&self.console());
         qemu.arg("-chardev")
             .arg(format!("{console},server=on,wait=off,logfile={log}"))
             .args(["-serial", "chardev:console"]);
@@ -179,6 +187,22 @@ impl Machine {
         qemu
     }
 
+    fn attach_disk(&self, qemu: &mut Command) {
+        match &self.writes {
+            None => drive(qemu, "if=none,id=disk,format=raw", &self.disk),
+            Some(log) => {
+                for (name, file) in [("image", &self.disk), ("log", log)] {
+                    let file = escaped(file);
+                    qemu.arg("-blockdev")
+                        .arg(format!("driver=file,node-name={name},filename={file}"));
+                }
+                qemu.args(["-blockdev", "driver=blklogwrites,node-name=disk,file=image,log=log"]);
+            }
+        }
+        // As most disks, it has a write cache, which the guest must flush.
+        qemu.args(["-device", "virtio-blk-pci,drive=disk,bootindex=0,write-cache=on"]);
+    }
+
     fn network(&self) -> String {
         let forwards = self.forwards.iter();
         let forwards =
@@ -192,9 +216,12 @@ fn socket(id: &str, path: &Path) -> String {
 }
 
 fn drive(qemu: &mut Command, kind: &str, file: &Path) {
-    // QEMU ends an option at a comma, unless it is doubled.
-    let file = file.to_string_lossy().replace(',', ",,");
-    qemu.arg("-drive").arg(format!("{kind},file={file}"));
+    qemu.arg("-drive").arg(format!("{kind},file={}", escaped(file)));
+}
+
+/// QEMU ends an option at a comma, unless it is doubled.
+fn escaped(file: &Path) -> String {
+    file.to_string_lossy().replace(',', ",,")
 }
 
 impl Running {

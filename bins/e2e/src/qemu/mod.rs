@@ -25,6 +25,7 @@ mod machine;
 mod tpm;
 mod uki;
 pub mod variables;
+mod writes;
 
 use std::process::{Command, Stdio};
 
@@ -37,6 +38,7 @@ pub use self::machine::{Machine, Running};
 pub use self::tpm::VirtualTpm;
 pub use self::uki::Uki;
 pub use self::variables::VariableStore;
+pub use self::writes::{Entry, Pieces, PowerCut, Write, WriteLog};
 
 /// Runs a program that must succeed; the error contains its output.
 pub(crate) fn must(command: &mut Command) -> anyhow::Result<()> {

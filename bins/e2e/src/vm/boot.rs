@@ -149,20 +149,48 @@ pub(super) fn answer(running: &Running, answer: Answer) -> anyhow::Result<()> {
 
 fn listen(running: &mut Running, hands: Hands<'_>) -> anyhow::Result<Vec<Step>> {
     let mut steps = Vec::new();
-    let next = |running: &Running| frame::read(&mut running.line(RUN_LIMIT));
-    while let Some(frame) = next(running).context("cannot listen to the node")? {
-        let mark = Mark::of_name(&frame.name);
-        let mark = mark.with_context(|| format!("the node reports {:?}", frame.name))?;
-        let text = String::from_utf8_lossy(&frame.content).into_owned();
-        let (seconds, text) = text.split_once('\n').context("a step has no time")?;
-        steps.push(Step {
-            mark,
-            at: Duration::from_secs_f64(seconds.parse()?),
-            text: text.to_owned(),
-        });
+    while let Some(step) = next(running)? {
+        let mark = step.mark;
+        steps.push(step);
         hands(mark, running)?;
     }
     Ok(steps)
+}
+
+/// The next step; `None` when the machine switches off.
+fn next(running: &Running) -> anyhow::Result<Option<Step>> {
+    let frame = frame::read(&mut running.line(RUN_LIMIT)).context("cannot listen to the node")?;
+    let Some(frame) = frame else {
+        return Ok(None);
+    };
+    let mark = Mark::of_name(&frame.name);
+    let mark = mark.with_context(|| format!("the node reports {:?}", frame.name))?;
+    let text = String::from_utf8_lossy(&frame.content).into_owned();
+    let (seconds, text) = text.split_once('\n').context("a step has no time")?;
+    let at = Duration::from_secs_f64(seconds.parse()?);
+    Ok(Some(Step { mark, at, text: text.to_owned() }))
+}
+
+/// Waits for a step, and returns all steps up to it.
+///
+/// # Errors
+/// The disk stays closed, something else failed, or the machine switched off before.
+pub(super) fn steps_until(running: &Running, mark: Mark) -> anyhow::Result<Vec<Step>> {
+    let mut steps = Vec::new();
+    let waited = loop {
+        match next(running) {
+            Ok(None) => break Err(anyhow::anyhow!("the machine switched off before {mark}")),
+            Ok(Some(step)) if matches!(step.mark, Mark::Refused | Mark::Failed) => {
+                break Err(anyhow::anyhow!("{}: {}", step.mark, step.text.trim()));
+            }
+            Ok(Some(step)) => steps.push(step),
+            Err(error) => break Err(error),
+        }
+        if steps.last().is_some_and(|step| step.mark == mark) {
+            break Ok(steps);
+        }
+    };
+    waited.map_err(|error| running.explain(&error))
 }
 
 /// Waits for the first of our programs.

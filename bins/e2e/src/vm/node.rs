@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use anyhow::Context as _;
+use tec_core::port::Entropy;
 
 use super::boot;
 use super::boot::{Boot, Hands};
 use super::image::Image;
 use super::settings::Settings;
-use crate::qemu::{Machine, Running, VirtualTpm, disk};
+use crate::qemu::{Machine, PowerCut, Running, VirtualTpm, WriteLog, disk};
 
 /// Firmware with Microsoft's keys, as on machines that are sold.
 const VARIABLES: &str = "OVMF_VARS.ms.fd";
@@ -112,13 +113,53 @@ impl Node {
     /// # Errors
     /// A part of it cannot be used.
     pub(super) fn power_on(&mut self) -> anyhow::Result<(Running, PathBuf)> {
+        let machine = self.machine()?;
+        Ok((machine.power_on()?, machine.console()))
+    }
+
+    /// Like [`power_on`](Self::power_on), with a log of what it writes to the disk, for
+    /// [`cut`](Self::cut).
+    ///
+    /// # Errors
+    /// As in [`power_on`](Self::power_on), or the disk cannot be copied.
+    pub(super) fn power_on_logged(&mut self) -> anyhow::Result<(Running, PathBuf)> {
+        fs::copy(self.disk(), self.disk_before()).context("cannot copy the disk")?;
+        File::create(self.write_log()).context("cannot create the log of writes")?;
+        let machine = self.machine()?.with_write_log(&self.write_log());
+        Ok((machine.power_on()?, machine.console()))
+    }
+
+    /// Cuts the power of a machine that was switched on with a log: of what the machine had not flushed, a
+    /// random part is on the disk.
+    ///
+    /// # Errors
+    /// The log cannot be read, or the disk cannot be written.
+    pub(super) fn cut(&self, running: Running, entropy: &dyn Entropy) -> anyhow::Result<PowerCut> {
+        running.cut();
+        let log = WriteLog::read(&self.write_log())?;
+        let mut disk = File::options().write(true).open(self.disk_before())?;
+        let cut = log.cut(&mut disk, entropy)?;
+        fs::rename(self.disk_before(), self.disk()).context("cannot replace the disk")?;
+        Ok(cut)
+    }
+
+    /// Log of what was written to the disk since [`power_on_logged`](Self::power_on_logged).
+    pub(super) fn write_log(&self) -> PathBuf {
+        self.directory.join("writes.log")
+    }
+
+    /// The disk as it was before that.
+    pub(super) fn disk_before(&self) -> PathBuf {
+        self.directory.join("before.img")
+    }
+
+    fn machine(&mut self) -> anyhow::Result<Machine> {
         self.boots += 1;
         let logs = self.directory.join(format!("boot-{}", self.boots));
         fs::create_dir_all(&logs).with_context(|| format!("cannot create {}", logs.display()))?;
         let tpm = VirtualTpm::found(&self.tpm());
         let machine = Machine::new(&logs, &self.firmware, &self.variables(), &self.disk(), tpm);
-        let machine = machine.as_node(&self.ignition).with_forwards(&self.forwards);
-        Ok((machine.power_on()?, machine.console()))
+        Ok(machine.as_node(&self.ignition).with_forwards(&self.forwards))
     }
 
     /// The root partition as a file, for programs that read volumes.
@@ -152,7 +193,11 @@ impl Node {
     }
 }
 
-fn copy_root(disk: &Path, path: &Path) -> io::Result<()> {
+/// Copies the root partition of a disk to a file.
+///
+/// # Errors
+/// The disk cannot be read.
+pub(super) fn copy_root(disk: &Path, path: &Path) -> io::Result<()> {
     let mut disk = File::open(disk)?;
     disk.seek(SeekFrom::Start(disk::offset_of_root()))?;
     io::copy(&mut disk.take(disk::ROOT), &mut File::create(path)?)?;

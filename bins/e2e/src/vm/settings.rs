@@ -12,7 +12,7 @@ pub struct Settings {
     /// Scenes to play, in order
     #[arg(long = "scene", value_enum, required = true)]
     pub scenes: Vec<Scene>,
-    /// Number of machines that lose power in the scenes `cuts`, `bootstrap` and `join`
+    /// Number of power failures in the scenes `cuts`, `rotation`, `bootstrap` and `join`
     #[arg(long, default_value_t = 3)]
     pub cuts: u32,
     /// Seed of the random times of power failures
@@ -47,6 +47,8 @@ pub enum Scene {
     Fleet,
     /// Power failures during the first boot
     Cuts,
+    /// Power failures while a disk key is rotated
+    Rotation,
     /// What an attacker may boot, and the code of each refusal
     Adversary,
     /// Same as short, with the operator and its servers on a Kubernetes API server

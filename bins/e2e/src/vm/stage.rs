@@ -94,6 +94,7 @@ impl Stage {
                 Scene::Update => self.update()?,
                 Scene::Fleet => self.fleet()?,
                 Scene::Cuts => self.cuts()?,
+                Scene::Rotation => self.rotation()?,
                 Scene::Operator => self.operator()?,
                 Scene::Cluster => self.cluster()?,
                 Scene::Recovery => self.recovery()?,

@@ -2,7 +2,7 @@
 //!
 //! Most nodes have a root with one program, which is process 1. If Ignition has left an admin's key, the root
 //! is a full system: systemd and the content of the initial file system, so that the recovery key unit runs
-//! as it does on any machine.
+//! as it does on any machine. An attended root has the same programs, and does what the host asks for.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -12,6 +12,8 @@ use anyhow::Context as _;
 
 /// Path of the admin's key (docs/how-to/recover-a-disk.md), below the root.
 const ADMIN_KEY: &str = "etc/node-agent/admin.jwk";
+/// Exists in a root that does what the host asks for, below the root.
+const ATTENDED: &str = "etc/tec-node/attended";
 /// Written last, when the root is complete.
 const COMPLETE: &str = "etc/os-release";
 /// The program of this package, in both kinds of root.
@@ -45,6 +47,11 @@ pub fn has_recovery(place: &Path) -> bool {
     place.join(ADMIN_KEY).exists()
 }
 
+/// Whether the root at `place` does what the host asks for.
+pub fn is_attended(place: &Path) -> bool {
+    place.join(ATTENDED).exists()
+}
+
 /// Fills the root at `place`, after Ignition has written its files.
 ///
 /// # Errors
@@ -71,8 +78,9 @@ pub fn fill(place: &Path) -> anyhow::Result<()> {
             copy(&Path::new("/").join(file), &place.join(file))?;
         }
     } else {
+        let needed = if is_attended(place) { "usr" } else { PROGRAM };
         make(&place.join("usr/bin"))?;
-        copy(&Path::new("/").join(PROGRAM), &place.join(PROGRAM))?;
+        copy(&Path::new("/").join(needed), &place.join(needed))?;
         relink("../bin/tec-node", &init)?;
     }
     rustix::fs::sync();

@@ -144,7 +144,7 @@ fn unlock(marks: &mut Marks) -> anyhow::Result<Way> {
         return Ok(Way::Open);
     }
     match marks.refused(&said)? {
-        Answer::GoOff => Ok(Way::Closed),
+        Answer::GoOff | Answer::Rotate => Ok(Way::Closed),
         Answer::Ask => {
             ask()?;
             marks.tell(Mark::Typed, "")?;

@@ -43,10 +43,14 @@ pub enum Mark {
     Root,
     /// The root's recovery key is up to date; the text is the result of its unit.
     Recovery,
+    /// The node starts to rotate its disk key.
+    Rotating,
+    /// The node has rotated its disk key; the text is the output of the command.
+    Rotated,
 }
 
 /// All steps with their names.
-const NAMES: [(Mark, &str); 13] = [
+const NAMES: [(Mark, &str); 15] = [
     (Mark::Started, "started"),
     (Mark::Devices, "devices"),
     (Mark::Network, "network"),
@@ -60,9 +64,11 @@ const NAMES: [(Mark, &str); 13] = [
     (Mark::Failed, "failed"),
     (Mark::Root, "root"),
     (Mark::Recovery, "recovery"),
+    (Mark::Rotating, "rotating"),
+    (Mark::Rotated, "rotated"),
 ];
 
-/// The host's answer when a disk stays closed, as one byte.
+/// The host's answer when a disk stays closed, or when an attended root runs, as one byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "both ends are built together")]
 pub enum Answer {
@@ -70,6 +76,8 @@ pub enum Answer {
     GoOff,
     /// Someone is at the console.
     Ask,
+    /// The node rotates its disk key.
+    Rotate,
 }
 
 impl Answer {
@@ -78,7 +86,14 @@ impl Answer {
         match self {
             Self::GoOff => b'0',
             Self::Ask => b'1',
+            Self::Rotate => b'2',
         }
+    }
+
+    /// The answer of a byte.
+    fn of_byte(byte: u8) -> Self {
+        let all = [Self::Ask, Self::Rotate];
+        all.into_iter().find(|answer| answer.byte() == byte).unwrap_or(Self::GoOff)
     }
 }
 
@@ -139,9 +154,18 @@ impl Marks {
     /// The connection is broken.
     pub fn refused(&mut self, text: &str) -> anyhow::Result<Answer> {
         self.tell(Mark::Refused, text)?;
+        self.answer()
+    }
+
+    /// Waits for the host's decision.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub fn answer(&mut self) -> anyhow::Result<Answer> {
         let mut byte = [0];
         self.line.read_exact(&mut byte).context("cannot receive the answer")?;
-        Ok(if byte == [Answer::Ask.byte()] { Answer::Ask } else { Answer::GoOff })
+        let [byte] = byte;
+        Ok(Answer::of_byte(byte))
     }
 
     /// Ends the report and switches the machine off.
@@ -166,5 +190,13 @@ mod tests {
             assert_eq!(Mark::of_name(name), Some(mark));
         }
         assert_eq!(Mark::of_name("nothing"), None);
+    }
+
+    #[test]
+    fn every_answer_is_found_by_its_byte() {
+        for answer in [Answer::GoOff, Answer::Ask, Answer::Rotate] {
+            assert_eq!(Answer::of_byte(answer.byte()), answer);
+        }
+        assert_eq!(Answer::of_byte(0), Answer::GoOff);
     }
 }

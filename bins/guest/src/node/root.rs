@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 
 use super::content;
-use super::marks::{Mark, Marks};
+use super::marks::{Answer, Mark, Marks};
 
 /// Number of times this root has run.
 const COUNTER: &str = "/var/boots";
@@ -20,6 +20,8 @@ const UNIT: &str = "tec-recovery.service";
 /// The unit waits for servers; the host decides when they come back.
 const RECOVERY_LIMIT: Duration = Duration::from_mins(10);
 const STEP: Duration = Duration::from_millis(500);
+/// Where programs are.
+const PATH: &str = "/usr/sbin:/usr/bin";
 
 /// Counts the boot, reports it, and switches off.
 pub fn run() {
@@ -45,7 +47,25 @@ fn tell() -> anyhow::Result<()> {
             Err(error) => marks.tell(Mark::Failed, &format!("{error:#}"))?,
         }
     }
+    if content::is_attended(Path::new("/")) {
+        while marks.answer()? == Answer::Rotate {
+            rotate(&mut marks)?;
+        }
+    }
     marks.switch_off()
+}
+
+/// Replaces the disk key, and reports the result.
+fn rotate(marks: &mut Marks) -> anyhow::Result<()> {
+    marks.tell(Mark::Rotating, "")?;
+    let mut agent = Command::new("node-agent");
+    agent.args(["key", "rotate", "--output", "json"]).env("PATH", PATH);
+    let output = agent.output().context("cannot run node-agent")?;
+    let (mark, text) = match output.status.code() {
+        Some(0) => (Mark::Rotated, &output.stdout),
+        _ => (Mark::Failed, &output.stderr),
+    };
+    marks.tell(mark, &String::from_utf8_lossy(text))
 }
 
 /// Waits until the unit is done.

@@ -158,7 +158,7 @@ impl Stage {
         three.boot()?.opened()?;
         three.discard()?;
         let what = "the TPM's state in another machine, when the first one boots again";
-        let row = self.refused_with(one, id, what, ["TEC-A408", "reset 1 times fewer"])?;
+        let row = self.refused_with(one, id, what, ["TEC-A408", "1 fewer resets"])?;
         self.anchor.tec(&["machine", "readmit", &id.to_string()])?;
         one.boot()?.opened()?;
         Ok(row)

@@ -12,5 +12,6 @@ mod migration;
 mod operator;
 mod power;
 mod recovery;
+mod rotation;
 mod short;
 mod update;

@@ -91,7 +91,7 @@ const CLAIMED: &str = "the cluster's";
 
 /// A random time within a phase, the same for the same seed. Each cut has its own part of the phase, so that
 /// no part is left out.
-fn moment(seed: u64, number: u32, count: u32, whole: Duration) -> Duration {
+pub(super) fn moment(seed: u64, number: u32, count: u32, whole: Duration) -> Duration {
     let mut random = [0; 2];
     SeededEntropy::new(seed + u64::from(number)).fill(&mut random);
     let within = f64::from(u16::from_le_bytes(random)) / f64::from(u16::MAX);
