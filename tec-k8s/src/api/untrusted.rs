@@ -83,6 +83,7 @@ pub struct OnUntrustedSpec {
 
     /// Receiver of a signed message when a machine becomes untrusted, and when it attests well again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "WebhookSpec")]
     pub webhook: Option<WebhookSpec>,
 }
 
