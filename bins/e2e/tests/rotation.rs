@@ -1,6 +1,6 @@
 //! The server, the node or the admin's command is killed at each step of the rotation of a disk key, and of
 //! the replacement of the seal key.
-#![expect(clippy::unwrap_used, reason = "a test's own tools may fail the test")]
+#![expect(clippy::panic, clippy::unwrap_used, reason = "a test's own tools may fail the test")]
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,6 +1,6 @@
 //! The units of `node-agent` under systemd as PID 1, in a container with this machine's programs: real sandboxes,
 //! timers, paths and shutdown locks. Needs root.
-#![expect(clippy::unwrap_used, reason = "a test's own tools may fail the test")]
+#![expect(clippy::panic, clippy::unwrap_used, reason = "a test's own tools may fail the test")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -123,7 +123,8 @@ impl System {
             .stdout(fs::File::create(own.join("console")).unwrap())
             .stderr(Stdio::null())
             .spawn();
-        let nspawn = nspawn.expect("systemd-nspawn is missing; run `cargo xtask tools`");
+        assert!(nspawn.is_ok(), "systemd-nspawn is missing; run `cargo xtask tools`");
+        let nspawn = nspawn.unwrap();
         let system = Self { nspawn, root, _disk: disk };
         until("systemd is up", || {
             let state = system.systemctl(&["is-active", "sysinit.target"])?;
@@ -198,11 +199,12 @@ fn install_units(root: &Path, environment: &str) {
     for unit in fs::read_dir(UNITS).unwrap() {
         let unit = unit.unwrap();
         let name = unit.file_name().into_string().unwrap();
-        if !name.contains('.') || name.ends_with(".wants") {
+        let kind = Path::new(&name).extension().and_then(|kind| kind.to_str());
+        if !matches!(kind, Some("path" | "service" | "timer")) {
             continue;
         }
         fs::copy(unit.path(), units.join(&name)).unwrap();
-        if name.ends_with(".service") {
+        if kind == Some("service") {
             let drop_ins = root.join("etc/systemd/system").join(format!("{name}.d"));
             fs::create_dir_all(&drop_ins).unwrap();
             fs::write(drop_ins.join("test.conf"), format!("[Service]\n{environment}")).unwrap();
