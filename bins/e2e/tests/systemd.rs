@@ -1,5 +1,5 @@
 //! The units of `node-agent` under systemd as PID 1, in a container with this machine's programs: real sandboxes,
-//! timers, paths and shutdown locks. Needs root.
+//! paths and shutdown locks; no timer elapses. Needs root.
 #![expect(clippy::panic, clippy::unwrap_used, reason = "a test's own tools may fail the test")]
 
 use std::fs;
@@ -70,9 +70,7 @@ impl Loop {
         let mut attach = Command::new("losetup");
         Self(said(attach.args(["--find", "--show"]).arg(file)).trim().to_owned())
     }
-}
 
-impl Loop {
     /// What udev, which does not run in a container, would record for `lsblk`.
     fn described(&self, directory: &Path) -> PathBuf {
         let number = said(Command::new("stat").args(["--format=%Hr:%Lr", &self.0]));

@@ -10,8 +10,8 @@
 //! now          12        0      as much later as the quote came later                 ► follows
 //! now          11        .         .        an older state of the TPM is used         ► fault
 //! ```
-//! The clock of a TPM only ever moves forward, except for what a power failure loses. If a quote shows an earlier reading, the state of an
-//! emulated TPM was copied and both copies run, or an older state was restored.
+//! The clock of a TPM only ever moves forward, except for what a power failure loses. If a quote shows an
+//! earlier reading, the state of an emulated TPM was copied and both copies run, or an older state was restored.
 
 use serde::{Deserialize, Serialize};
 

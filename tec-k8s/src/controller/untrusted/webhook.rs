@@ -29,7 +29,7 @@ use tec_core::time::Timestamp;
 
 use super::super::context::Context;
 use super::decide::{Decision, Link, Verdict};
-use crate::api::{Machine, OnUntrustedSpec, UntrustedAction, WebhookSpec};
+use crate::api::{Machine, OnUntrustedSpec, WebhookSpec};
 use crate::client::port_error;
 
 /// Annotation of a Machine with the state of its messages.
@@ -136,23 +136,14 @@ impl Webhook {
 }
 
 fn data(machine: &Machine, verdict: &Verdict, decision: &Decision, dry_run: bool) -> Value {
-    let (Decision::Act(deeds) | Decision::WouldAct(deeds)) = decision else {
-        return described(machine, verdict, &[], None, dry_run);
-    };
-    let node = match &deeds.link {
-        Link::Proven { name, .. } => Some(name.as_str()),
+    let deeds = match decision {
+        Decision::Act(deeds) | Decision::WouldAct(deeds) => Some(deeds),
         _ => None,
     };
-    described(machine, verdict, &deeds.actions, node, dry_run)
-}
-
-fn described(
-    machine: &Machine,
-    verdict: &Verdict,
-    actions: &[UntrustedAction],
-    node: Option<&str>,
-    dry_run: bool,
-) -> Value {
+    let node = deeds.and_then(|deeds| match &deeds.link {
+        Link::Proven { name, .. } => Some(name),
+        _ => None,
+    });
     let reason = match verdict {
         Verdict::Untrusted(why) => Some(why),
         _ => None,
@@ -162,7 +153,7 @@ fn described(
         "object": machine.name_any(),
         "node": node,
         "reason": reason,
-        "actions": actions,
+        "actions": deeds.map_or(&[][..], |deeds| &deeds.actions),
         "dryRun": dry_run,
     })
 }
