@@ -14,6 +14,7 @@ pub mod kube;
 pub mod load;
 pub mod machine;
 pub mod packages;
+pub mod pair;
 pub mod pcr_live;
 pub mod pods;
 pub mod process;

@@ -4,28 +4,23 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::ops::{Deref, DerefMut};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use rustix::process::{Pid, Signal, kill_process_group};
-use tec_core::id::{MachineId, ResourcePath};
-use tec_core::port::{DiskKeys as _, Entropy as _, SecretStore};
+use tec_core::id::ResourcePath;
+use tec_core::port::{Entropy as _, SecretStore};
 use tec_core::rotation::{KeyMark, Keys};
 use tec_core::secret::SecretBytes;
 use tec_core::testing::sample;
-use tec_e2e::anchor::Anchor;
-use tec_e2e::firmware::BootChain;
 use tec_e2e::load;
-use tec_e2e::machine::{Kill, Machine};
-use tec_e2e::process::Transcript;
-use tec_e2e::settings::Settings;
+use tec_e2e::machine::Kill;
+use tec_e2e::pair::Pair;
 use tec_support::SystemEntropy;
-use tempfile::TempDir;
-use tokio::runtime::Runtime;
 
 /// Default number of kills of each program; `TEC_KILLS` overrides it.
 const ROUNDS: u32 = 4;
@@ -43,35 +38,29 @@ enum Victim {
     Both,
 }
 
-struct World {
-    directory: TempDir,
-    settings: Settings,
-    anchor: Anchor,
-    machine: Machine,
-    id: MachineId,
-    runtime: Runtime,
+struct World(Pair);
+
+impl Deref for World {
+    type Target = Pair;
+
+    fn deref(&self) -> &Pair {
+        &self.0
+    }
+}
+
+impl DerefMut for World {
+    fn deref_mut(&mut self) -> &mut Pair {
+        &mut self.0
+    }
 }
 
 impl World {
     fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let settings = Settings::for_tests(&directory.path().join("unused.html")).unwrap();
-        let logs = Arc::new(Transcript::new(directory.path().join("logs")).unwrap());
-        let state = directory.path().join("state");
-        let anchor = Anchor::start(&settings, &state, &logs, &[]).unwrap();
-        let image = settings.image("current");
-        let approved = anchor.tec(&["image", "approve", "debian", image.to_str().unwrap()]);
-        let chain = BootChain::of_approval(&image, &approved.unwrap()).unwrap();
-        let machine = Machine::new(&settings, &logs, directory.path(), "node", chain).unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let id = machine.first_boot(&ignition(&anchor, &runtime)).unwrap();
-        Self { directory, settings, anchor, machine, id, runtime }
+        Self(Pair::start().unwrap())
     }
 
-    /// The keys that the store holds, whether a server runs or not.
     fn kept(&self) -> Keys<KeyMark> {
-        let store = self.anchor.store().unwrap();
-        self.runtime.block_on(store.rotation(&self.id)).unwrap().unwrap()
+        self.0.kept().unwrap()
     }
 
     fn begin(&self) {
@@ -99,14 +88,6 @@ impl World {
         self.machine.reboot().unwrap();
         assert!(!self.machine.passphrases().unwrap().is_empty(), "{when}: {:?}", self.kept());
     }
-}
-
-fn ignition(anchor: &Anchor, runtime: &Runtime) -> serde_json::Value {
-    let [register, ..] = anchor.urls().unwrap();
-    let url = format!("{register}/ignition-clevis-pin-trustee");
-    let reply = runtime.block_on(tec_e2e::wire::get(&anchor.ca().unwrap(), &url)).unwrap();
-    assert_eq!(reply.status, 200);
-    reply.body
 }
 
 /// Starts a program as the leader of its own process group.

@@ -5,62 +5,20 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::Arc;
 
 use anyhow::{Context as _, ensure};
 use tec_core::digest::Sha256Digest;
-use tec_core::id::MachineId;
 use tec_core::pcr::PcrIndex;
-use tec_core::port::DiskKeys as _;
-use tec_core::rotation::{KeyMark, Keys};
-use tec_e2e::anchor::Anchor;
-use tec_e2e::firmware::BootChain;
+use tec_core::rotation::Keys;
 use tec_e2e::load;
 use tec_e2e::machine::Machine;
-use tec_e2e::process::Transcript;
-use tec_e2e::settings::Settings;
+use tec_e2e::pair::Pair;
 use tec_tpm::direct::Tpm;
 use tec_tpm::tpm::AnyTpm as _;
-use tempfile::TempDir;
-use tokio::runtime::Runtime;
 
 const UNITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../node-agent/deploy/systemd");
 /// How often a state is looked at until it is there, ten times a second.
 const LOOKS: u32 = 600;
-
-struct World {
-    directory: TempDir,
-    settings: Settings,
-    anchor: Anchor,
-    machine: Machine,
-    id: MachineId,
-    runtime: Runtime,
-}
-
-impl World {
-    fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let settings = Settings::for_tests(&directory.path().join("unused.html")).unwrap();
-        let logs = Arc::new(Transcript::new(directory.path().join("logs")).unwrap());
-        let state = directory.path().join("state");
-        let anchor = Anchor::start(&settings, &state, &logs, &[]).unwrap();
-        let image = settings.image("current");
-        let approved = anchor.tec(&["image", "approve", "debian", image.to_str().unwrap()]);
-        let chain = BootChain::of_approval(&image, &approved.unwrap()).unwrap();
-        let machine = Machine::new(&settings, &logs, directory.path(), "node", chain).unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let [register, ..] = anchor.urls().unwrap();
-        let url = format!("{register}/ignition-clevis-pin-trustee");
-        let ignition = runtime.block_on(tec_e2e::wire::get(&anchor.ca().unwrap(), &url)).unwrap();
-        let id = machine.first_boot(&ignition.body).unwrap();
-        Self { directory, settings, anchor, machine, id, runtime }
-    }
-
-    fn kept(&self) -> Keys<KeyMark> {
-        let store = self.anchor.store().unwrap();
-        self.runtime.block_on(store.rotation(&self.id)).unwrap().unwrap()
-    }
-}
 
 /// A file as a block device, so that `lsblk` finds it as on a node.
 struct Loop(String);
@@ -95,8 +53,8 @@ struct System {
 }
 
 impl System {
-    fn boot(world: &World, boot: &Path, environment: &str) -> Self {
-        let own = world.directory.path().join("system");
+    fn boot(pair: &Pair, boot: &Path, environment: &str) -> Self {
+        let own = pair.directory.path().join("system");
         let [root, upper, work] = ["root", "upper", "work"].map(|name| own.join(name));
         for directory in [&root, &upper, &work] {
             fs::create_dir_all(directory).unwrap();
@@ -104,15 +62,15 @@ impl System {
         let layers = format!("lowerdir=/,upperdir={},workdir={}", upper.display(), work.display());
         said(Command::new("mount").args(["-t", "overlay", "overlay", "-o", &layers]).arg(&root));
         install_units(&root, environment);
-        let disk = Loop::of(&world.machine.disk());
+        let disk = Loop::of(&pair.machine.disk());
         let devices = disk.described(&own.join("udev"));
         let bind = |from: &Path, to: &str| format!("--bind={}:{to}", from.display());
-        let place = world.directory.path();
+        let place = pair.directory.path();
         let nspawn = Command::new("systemd-nspawn")
             .args(["--quiet", "--register=no", "--keep-unit", "--capability=all", "--console=pipe"])
             .arg(format!("--directory={}", root.display()))
             .arg(format!("--bind={}", disk.0))
-            .arg(bind(&world.settings.node_agent(), "/usr/bin/node-agent"))
+            .arg(bind(&pair.settings.node_agent(), "/usr/bin/node-agent"))
             .arg(bind(place, place.to_str().unwrap()))
             .arg(bind(boot, "/boot"))
             .arg(bind(&devices, "/run/udev"))
@@ -238,25 +196,25 @@ fn until(what: &str, is_there: impl Fn() -> anyhow::Result<bool>) {
 
 #[test]
 fn the_timers_units_attest_replace_the_key_and_refresh_the_ca_in_their_sandboxes() {
-    let mut world = World::new();
-    let empty = world.directory.path().join("boot");
+    let mut pair = Pair::start().unwrap();
+    let empty = pair.directory.path().join("boot");
     fs::create_dir(&empty).unwrap();
-    let system = System::boot(&world, &empty, &environment(&world.machine));
+    let system = System::boot(&pair, &empty, &environment(&pair.machine));
     let (code, words) = system.result("tec-attest.service");
     assert_eq!(code, "0", "{words}");
-    assert!(words.contains(&format!("machine {} attested", world.id)), "{words}");
+    assert!(words.contains(&format!("machine {} attested", pair.id)), "{words}");
 
-    let before = *world.kept().current();
-    world.anchor.tec(&["key", "rotate", &world.id.to_string()]).unwrap();
+    let before = *pair.kept().unwrap().current();
+    pair.anchor.tec(&["key", "rotate", &pair.id.to_string()]).unwrap();
     let (code, words) = system.result("tec-key-rotate.service");
     assert_eq!(code, "0", "{words}");
-    let kept = world.kept();
+    let kept = pair.kept().unwrap();
     assert!(matches!(kept, Keys::Settled { current } if current != before), "{kept:?}");
 
     let (code, words) = system.result("tec-refresh-ca.service");
     assert_eq!(code, "0", "{words}");
 
-    let tpm = Tpm::open(&world.machine.tcti()).unwrap();
+    let tpm = Tpm::open(&pair.machine.tcti()).unwrap();
     tpm.pcr_extend(PcrIndex::BOOT_MANAGER, &Sha256Digest::of("a module")).unwrap();
     drop(tpm);
     let (code, words) = system.result("tec-attest.service");
@@ -265,29 +223,29 @@ fn the_timers_units_attest_replace_the_key_and_refresh_the_ca_in_their_sandboxes
     assert!(words.contains("TEC-A407"), "{words}");
 
     drop(system);
-    world.machine.reboot().unwrap();
-    assert_eq!(world.machine.passphrases().unwrap().len(), 1);
+    pair.machine.reboot().unwrap();
+    assert_eq!(pair.machine.passphrases().unwrap().len(), 1);
 }
 
 #[test]
 fn a_shutdown_is_held_until_the_next_boot_is_approved() {
-    let world = World::new();
+    let pair = Pair::start().unwrap();
     let (boot, variables) =
-        (world.directory.path().join("boot"), world.directory.path().join("efivars"));
+        (pair.directory.path().join("boot"), pair.directory.path().join("efivars"));
     fs::create_dir(&variables).unwrap();
     let copy = |name: &str| {
-        let from = world.settings.image(name).join(".");
+        let from = pair.settings.image(name).join(".");
         said(
             Command::new("cp").args(["--recursive", "--no-target-directory"]).arg(from).arg(&boot),
         );
     };
     copy("current");
-    let environment = environment(&world.machine)
+    let environment = environment(&pair.machine)
         + &format!(
             "Environment=\"BOOT=/boot --secure-boot off --efivars {}\" EVERY=1\n",
             variables.display()
         );
-    let system = System::boot(&world, &boot, &environment);
+    let system = System::boot(&pair, &boot, &environment);
     for unit in ["dbus.socket", "systemd-logind.service", "tec-next-boot.path"] {
         let started = system.systemctl(&["start", unit]).unwrap();
         assert!(started.status.success(), "{unit}: {started:?}");
@@ -304,9 +262,9 @@ fn a_shutdown_is_held_until_the_next_boot_is_approved() {
     let words = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(words.contains("the next boot would not unlock the disks"), "{words}");
 
-    let update = world.settings.image("update");
+    let update = pair.settings.image("update");
     let approve = ["image", "approve", "update", update.to_str().unwrap(), "--secure-boot", "off"];
-    world.anchor.tec(&approve).unwrap();
+    pair.anchor.tec(&approve).unwrap();
     until("the shutdown is not held", || {
         ensure!(!is_held()?, "{}", system.journal("tec-next-boot.service")?);
         Ok(true)

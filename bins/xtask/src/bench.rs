@@ -115,7 +115,7 @@ impl Bench<'_> {
         bench.args(["bench", "--package", "tec-benches", "--target-dir"]);
         bench.arg(&self.target);
         if let Some(filter) = self.filter {
-            bench.args(["--", filter]);
+            bench.args(suite(tree, filter).into_iter().flatten()).args(["--", filter]);
         }
         process::run(&mut bench)
     }
@@ -175,6 +175,15 @@ impl Bench<'_> {
         self.show(&self.target.join(REPORT), &["--commit", &commit])?;
         self.keep(&commit)
     }
+}
+
+/// Selects the only suite whose measurements a filter can name, so that the others are not built.
+fn suite<'a>(tree: &Path, filter: &'a str) -> Option<[&'a str; 2]> {
+    let name = filter.split('/').next()?;
+    let sources = tree.join("benches/benches");
+    let is_suite =
+        sources.join(name).join("main.rs").exists() || sources.join(format!("{name}.rs")).exists();
+    is_suite.then_some(["--bench", name])
 }
 
 fn git(root: &Path) -> std::process::Command {

@@ -209,7 +209,7 @@ pub(crate) fn build_static(
     // A released program contains the list of what is linked into it.
     command.args(is_release.then_some("auditable")).args(["build", "--locked"]);
     command.args(["--profile", profile, "--target", arch.target()]).args(chosen);
-    command.env("CARGO_ENCODED_RUSTFLAGS", flags(root, &target_dir)?);
+    command.env("CARGO_ENCODED_RUSTFLAGS", flags(&target_dir)?);
     compilers(arch, tools, &mut command);
     if is_release {
         let mut head = process::command("git");
@@ -220,8 +220,9 @@ pub(crate) fn build_static(
     Ok(target_dir.join(arch.target()).join(if is_release { profile } else { "debug" }))
 }
 
-/// Keeps paths of this machine out of programs. If several match, the last one counts.
-fn flags(root: &Path, target_dir: &Path) -> Result<String> {
+/// Keeps paths of this machine out of programs. If several match, the last one counts. Sources of the workspace
+/// have relative paths; with the root as a flag, each checkout would compile all dependencies again.
+fn flags(target_dir: &Path) -> Result<String> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
     let home = home.context("neither CARGO_HOME nor HOME is set")?;
@@ -229,7 +230,6 @@ fn flags(root: &Path, target_dir: &Path) -> Result<String> {
     Ok([
         "-Ctarget-feature=+crt-static".to_owned(),
         remap(&home, "/cargo"),
-        remap(root, "/tec"),
         remap(target_dir, "/tec/target"),
     ]
     .join("\u{1f}"))

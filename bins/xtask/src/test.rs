@@ -26,6 +26,9 @@ pub(crate) struct Args {
     /// Include the tests of each component on OpenSearch, which take five minutes
     #[arg(long)]
     opensearch: bool,
+    /// Run this step only; repeatable; the summary names them
+    #[arg(long, value_name = "STEP")]
+    only: Vec<String>,
 }
 
 struct Step {
@@ -45,30 +48,51 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     tools::ensure_docs(&tools)?;
     tools::ensure_browser(&tools)?;
     tools::ensure_services(&tools, OpenSearch::With)?;
-    let mut steps = vec![Step { name: "tools", took: begin.elapsed(), count: Count::PASSED }];
-    let one = |result: Result<()>| result.map(|()| Count::PASSED);
-    let mut take = |name, work: &dyn Fn() -> Result<Count>| steps.push(timed(name, work));
-    take("check", &|| one(check::run(root)));
-    take("documentation site", &|| one(docs::run(root)));
-    take("build", &|| one(programs::build_all(root).map(drop)));
-    let in_pods = [&programs::OF_CLUSTERS[..], &[bootstrap_demo::IN_A_POD]].concat();
-    take("static programs", &|| one(images::compile_for_tests(root, &in_pods).map(drop)));
-    take("tests", &|| tests(root, &tools));
-    if args.opensearch {
-        take("opensearch", &|| opensearch_test(root, &tools));
+    let mut done = vec![Step { name: "tools", took: begin.elapsed(), count: Count::PASSED }];
+    let is_wanted = |name| args.only.is_empty() || args.only.iter().any(|only| only == name);
+    let steps = steps(root, args, &tools);
+    if let Some(unknown) = args.only.iter().find(|only| steps.iter().all(|step| step.0 != *only)) {
+        let known: Vec<_> = steps.iter().map(|step| step.0).collect();
+        bail!("there is no step {unknown:?}; these are known: {}", known.join(", "));
     }
-    take("crosscheck", &|| crosscheck(root));
-    take("outside", &|| outside::run(root));
-    take("installation", &|| one(dist::check_install(root, &tools)));
-    take("examples", &|| examples(root, &tools));
-    take("demo", &|| one(demo::play(root, &tools, &[])));
-    take("services demo", &|| one(services::check(root, &tools)));
-    take("real boots", &|| boots(root, &tools));
-    // Starts three kubelets, so nothing else runs at the same time.
-    take("bootstrap demo", &|| one(bootstrap_demo::play(root, &tools)));
-    take("virtual nodes", &|| one(vm::check(root, &tools)));
-    take("fuzz smoke", &|| one(fuzz::run_all(root, args.fuzz_seconds)));
-    summary(&steps)
+    for (name, work) in steps {
+        if is_wanted(name) {
+            done.push(timed(name, &*work));
+        }
+    }
+    summary(&done)
+}
+
+type Work<'a> = Box<dyn Fn() -> Result<Count> + 'a>;
+
+/// All steps in their order.
+fn steps<'a>(root: &'a Path, args: &'a Args, tools: &'a Tools) -> Vec<(&'static str, Work<'a>)> {
+    fn one<'a>(work: impl Fn() -> Result<()> + 'a) -> Work<'a> {
+        Box::new(move || work().map(|()| Count::PASSED))
+    }
+    let in_pods = [&programs::OF_CLUSTERS[..], &[bootstrap_demo::IN_A_POD]].concat();
+    let mut steps: Vec<(&'static str, Work<'a>)> = vec![
+        ("check", one(move || check::run(root))),
+        ("site", one(move || docs::run(root))),
+        ("build", one(move || programs::build_all(root).map(drop))),
+        ("static", one(move || images::compile_for_tests(root, &in_pods).map(drop))),
+        ("tests", Box::new(move || tests(root, tools))),
+        ("crosscheck", Box::new(move || crosscheck(root))),
+        ("outside", Box::new(move || outside::run(root))),
+        ("installation", one(move || dist::check_install(root, tools))),
+        ("examples", Box::new(move || examples(root, tools))),
+        ("demo", one(move || demo::play(root, tools, &[]))),
+        ("services-demo", one(move || services::check(root, tools))),
+        ("boots", Box::new(move || boots(root, tools))),
+        // Starts three kubelets, so nothing else runs at the same time.
+        ("bootstrap-demo", one(move || bootstrap_demo::play(root, tools))),
+        ("vm", one(move || vm::check(root, tools))),
+        ("fuzz", one(move || fuzz::run_all(root, args.fuzz_seconds))),
+    ];
+    if args.opensearch {
+        steps.push(("opensearch", Box::new(move || opensearch_test(root, tools))));
+    }
+    steps
 }
 
 fn timed(name: &'static str, work: &dyn Fn() -> Result<Count>) -> Step {

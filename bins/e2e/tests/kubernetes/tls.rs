@@ -197,8 +197,9 @@ async fn a_fresh_install_without_any_flag_has_tls_everywhere_and_says_so() {
     assert_eq!(registration["cert"], json!(authority));
 
     until(&bench, "TLS", "True", "TlsEverywhere").await;
-    let status = cluster(&bench).await.status.unwrap();
-    let said = status.targets[0].message.clone().unwrap_or_default();
+    let targets = async || cluster(&bench).await.status.unwrap().targets;
+    eventually("the target is reported", async || Ok(!targets().await.is_empty())).await.unwrap();
+    let said = targets().await[0].message.clone().unwrap_or_default();
     assert!(!said.contains("http://"), "{said}");
     let check = kubectl_tec(&bench, &["check"]);
     assert!(check.contains(" ok TLS: TlsEverywhere"), "{check}");

@@ -119,7 +119,10 @@ impl Webhook {
         data: &Value,
     ) -> Result<(), PortError> {
         if news == News::Untrusted && !machine.annotations().contains_key(NOTE) {
-            note(ctx, machine, Some(format!("sending {since}"))).await?;
+            // Of two rounds, one of which has not seen the other's note, one chooses the time of the message.
+            let note = json!({NOTE: format!("sending {since}")});
+            let seen = json!({"annotations": note, "resourceVersion": machine.resource_version()});
+            patch(ctx, machine, seen).await?;
         }
         let receiver = match self.receiver.take() {
             Some(receiver) => receiver,
@@ -131,7 +134,7 @@ impl Webhook {
         let body = json!({"type": news.kind(), "timestamp": since.to_string(), "data": data});
         receiver.post(&id, ctx.now(), body.to_string()).await?;
         let sent = (news == News::Untrusted).then(|| format!("sent {since}"));
-        note(ctx, machine, sent).await
+        patch(ctx, machine, json!({"annotations": {NOTE: sent}})).await
     }
 }
 
@@ -158,9 +161,9 @@ fn data(machine: &Machine, verdict: &Verdict, decision: &Decision, dry_run: bool
     })
 }
 
-async fn note(ctx: &Context, machine: &Machine, note: Option<String>) -> Result<(), PortError> {
+async fn patch(ctx: &Context, machine: &Machine, metadata: Value) -> Result<(), PortError> {
     let name = machine.name_any();
-    let patch = Patch::Merge(json!({"metadata": {"annotations": {NOTE: note}}}));
+    let patch = Patch::Merge(json!({"metadata": metadata}));
     let written = ctx.objects::<Machine>().patch(&name, &PatchParams::default(), &patch).await;
     written
         .map(drop)

@@ -89,13 +89,18 @@ impl Stage {
 
 const CLAIMED: &str = "the cluster's";
 
-/// A random time within a phase, the same for the same seed. Each cut has its own part of the phase, so that
-/// no part is left out.
-pub(super) fn moment(seed: u64, number: u32, count: u32, whole: Duration) -> Duration {
+/// A random time within a phase.
+fn moment(seed: u64, number: u32, count: u32, whole: Duration) -> Duration {
+    whole.mul_f64(share(seed, number, count))
+}
+
+/// How much of a phase passes before the cut, the same for the same seed. Each cut has its own part of the
+/// phase, so that no part is left out.
+pub(super) fn share(seed: u64, number: u32, count: u32) -> f64 {
     let mut random = [0; 2];
     SeededEntropy::new(seed + u64::from(number)).fill(&mut random);
     let within = f64::from(u16::from_le_bytes(random)) / f64::from(u16::MAX);
-    whole.mul_f64((f64::from(number - 1) + within) / f64::from(count))
+    (f64::from(number - 1) + within) / f64::from(count)
 }
 
 /// The last line of the console, without colors, time and crate, since a table column is narrow.

@@ -1,8 +1,8 @@
 //! Power failures while the key of a disk is rotated.
 //!
-//! One machine, and one power failure for each rotation, at a moment between the start of `node-agent key
-//! rotate` and its end. The next boot must open the disk by attestation, and the repeated command must complete
-//! the rotation. It continues with the next rotation in the same boot.
+//! One machine, and one power failure for each rotation: when `node-agent key rotate` has written a random share
+//! of what a whole rotation writes. The next boot must open the disk by attestation, and the repeated command
+//! must complete the rotation. It continues with the next rotation in the same boot.
 
 mod replay;
 mod world;
@@ -10,21 +10,21 @@ mod world;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use tec_guest::node::marks::Answer;
 
 use self::world::{Finished, World};
-use super::power::moment;
+use super::power::share;
 use crate::qemu::PowerCut;
 use crate::vm::stage::Stage;
 use crate::vm::{boot, table};
 
 const HEADING: [&str; 7] =
-    ["cut", "after", "state found", "unflushed writes", "opened in", "finished", "in"];
+    ["cut", "written", "state found", "unflushed writes", "opened in", "finished", "in"];
 
 /// Outcome of a power failure.
 struct Row {
-    after: Duration,
+    written: u64,
     state: &'static str,
     cut: PowerCut,
     /// From power-on to the root.
@@ -40,14 +40,15 @@ impl Stage {
         let image = self.current()?;
         let mut world = story.works("first boot", || World::new(self, &image))?;
         let (mut running, _) = story.works("reboot: Clevis opens the disk", || world.on())?;
-        let mut whole = Duration::ZERO;
+        let mut whole = None;
         story.works("a rotation without a power failure", || {
             let begun = world.begin()?;
             let finished = world.finish(&running, &begun)?;
             ensure!(finished.outcome == "replaced", "the key was not replaced");
-            whole = finished.took;
+            whole = Some(finished);
             Ok(())
         })?;
+        let whole = whole.context("no rotation was finished")?;
         let shown = story.works(
             "a power failure at each of its writes: the old key or the new one opens the disk",
             || world.replay(),
@@ -56,24 +57,25 @@ impl Stage {
         let count = self.settings.cuts;
         let mut rows = Vec::new();
         for number in 1..=count {
-            let after = moment(self.settings.seed, number, count, whole);
+            let written = part(whole.written, share(self.settings.seed, number, count));
             let begun = world.begin()?;
-            let what = format!("power cut {number} of {count}, after {}", seconds(after));
-            let (cut, state) = story.works(&what, || world.cut(running, &begun, after))?;
+            let what = format!("power cut {number} of {count}, after {}", kibibytes(written));
+            let (cut, state) = story.works(&what, || world.cut(running, &begun, written))?;
             let what = format!("{state}, {}: the disk opens, the rotation ends", writes(cut));
             let row;
             (running, row) = story.works(&what, || {
                 let (running, opened) = world.on()?;
                 let finished = world.finish(&running, &begun)?;
-                Ok((running, Row { after, state, cut, opened, finished }))
+                Ok((running, Row { written, state, cut, opened, finished }))
             })?;
             rows.push(row);
         }
         boot::answer(&running, Answer::GoOff)?;
         running.wait_for_power_off(boot::TYPING_LIMIT)?;
         let what = format!(
-            "power cuts of a rotation of {}, seed {}: no disk lost",
-            seconds(whole),
+            "power cuts of a rotation of {} that writes {}, seed {}: no disk lost",
+            seconds(whole.took),
+            kibibytes(whole.written),
             self.settings.seed
         );
         story.shows(&what, &render(&rows));
@@ -86,7 +88,7 @@ fn render(rows: &[Row]) -> String {
     let cells = rows.iter().zip(1_u32..).map(|(row, number)| {
         vec![
             number.to_string(),
-            seconds(row.after),
+            kibibytes(row.written),
             row.state.to_owned(),
             writes(row.cut),
             seconds(row.opened),
@@ -109,6 +111,20 @@ fn render(rows: &[Row]) -> String {
 
 fn seconds(time: Duration) -> String {
     format!("{:.1} s", time.as_secs_f64())
+}
+
+fn kibibytes(bytes: u64) -> String {
+    format!("{} KiB", bytes / 1024)
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "a random moment needs no precision"
+)]
+fn part(of: u64, share: f64) -> u64 {
+    (of as f64 * share) as u64
 }
 
 /// What became of the unflushed writes.

@@ -12,7 +12,7 @@ use tec_core::node::derive::DiskId;
 use tec_core::port::{Entropy, PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
 
-use super::{CRYPTSETUP, LuksDisk, words};
+use super::{CRYPTSETUP, KDF, LuksDisk, words};
 use crate::host::directory::{blocking, write_whole};
 use crate::host::luks::Integrity;
 use crate::host::program::Call;
@@ -198,7 +198,8 @@ impl LuksDisk {
         // The parameters that `check` requires of a header.
         let mut arguments = words(&["luksFormat", "--batch-mode", "--type", "luks2"]);
         arguments.extend(words(&["--cipher", "aes-xts-plain64", "--key-size", "512"]));
-        arguments.extend(words(&["--sector-size", "4096", "--pbkdf", "argon2id"]));
+        arguments.extend(words(&["--sector-size", "4096"]));
+        arguments.extend(words(&KDF));
         arguments.extend(words(&["--hash", "sha256", "--label", UNCLAIMED]));
         if let Some(id) = id {
             arguments.extend(words(&["--uuid", &id.to_string()]));

@@ -34,7 +34,19 @@ const MAPPER: &str = "/dev/mapper";
 const DEVICES: &str = "/sys/class/block";
 /// Exit status for a passphrase that opens nothing (cryptsetup(8), "RETURN CODES").
 const NO_PERMISSION: i32 = 2;
-/// Time limit: Argon2id is meant to take seconds, and takes longer on slow machines.
+/// The least that Argon2id may cost, in iterations, KiB and threads (cryptsetup(8), "--pbkdf-memory"). Keys are
+/// random bytes, so there are no guesses to slow down; the default takes seconds and a gigabyte at each boot.
+const KDF: [&str; 8] = [
+    "--pbkdf",
+    "argon2id",
+    "--pbkdf-force-iterations",
+    "4",
+    "--pbkdf-memory",
+    "32",
+    "--pbkdf-parallel",
+    "1",
+];
+/// Time limit. Slots that other programs made may cost seconds each.
 const LIMIT: Duration = Duration::from_mins(2);
 /// Readable only by root.
 const PRIVATE: u32 = 0o600;
@@ -182,7 +194,8 @@ impl LuksDisk {
         let mut both = old.expose("authorize the new key").to_vec();
         both.extend(new.expose("add it"));
         let both = SecretBytes::new(both);
-        let mut arguments = words(&["luksAddKey", "--batch-mode", "--pbkdf", "argon2id"]);
+        let mut arguments = words(&["luksAddKey", "--batch-mode"]);
+        arguments.extend(words(&KDF));
         let (old, new) = (old.len().to_string(), new.len().to_string());
         arguments.extend(words(&["--key-file", "-", "--keyfile-size", &old]));
         arguments.extend(words(&["--new-keyfile-size", &new]));

@@ -17,6 +17,7 @@ use tec_guest::node::marks::{Answer, Mark};
 use tec_trustee::clevis::SealedPassphrase;
 use tokio::runtime::{Builder, Runtime};
 
+use crate::load;
 use crate::qemu::{PowerCut, Running};
 use crate::vm::boot;
 use crate::vm::image::Image;
@@ -29,6 +30,8 @@ const ATTENDED: &str = "/etc/tec-node/attended";
 /// The kernel panicked. On an emulated processor, some do before any program runs.
 const PANIC: &str = "Kernel panic - not syncing";
 const BOOTS: u32 = 3;
+/// The power fails by then, however little was written: another rotation may write less.
+const LONGEST: Duration = Duration::from_secs(60);
 
 /// The machine and the server.
 pub(super) struct World<'s> {
@@ -55,6 +58,8 @@ pub(super) struct Finished {
     pub(super) outcome: String,
     /// Duration of the command.
     pub(super) took: Duration,
+    /// Growth of the log of writes, in bytes.
+    pub(super) written: u64,
 }
 
 impl<'s> World<'s> {
@@ -97,18 +102,21 @@ impl<'s> World<'s> {
         Ok(Begun { mark, passphrase })
     }
 
-    /// Starts the rotation on the node, and cuts the power after this time. Returns the state that is left,
-    /// in which the released key opens the disk.
+    /// Starts the rotation on the node, and cuts the power when the log of writes has grown by so many bytes.
+    /// Returns the state that is left, in which the released key opens the disk.
     pub(super) fn cut(
         &self,
         running: Running,
         begun: &Begun,
-        after: Duration,
+        written: u64,
     ) -> anyhow::Result<(PowerCut, &'static str)> {
+        let before = self.written()?;
         boot::answer(&running, Answer::Rotate)?;
         boot::steps_until(&running, Mark::Rotating)?;
-        #[expect(clippy::disallowed_methods, reason = "the moment is what is tested")]
-        std::thread::sleep(after);
+        let limit = Instant::now() + LONGEST;
+        while self.written()? < before + written && Instant::now() < limit {
+            load::pause(1);
+        }
         let cut = self.node.cut(running, &self.entropy)?;
         let root = self.node.root()?;
         let kept = self.kept()?;
@@ -120,11 +128,13 @@ impl<'s> World<'s> {
 
     /// Runs the rotation on the node to its end. The new key alone opens the disk then.
     pub(super) fn finish(&mut self, running: &Running, begun: &Begun) -> anyhow::Result<Finished> {
+        let before = self.written()?;
         boot::answer(running, Answer::Rotate)?;
         boot::steps_until(running, Mark::Rotating)?;
         let begin = Instant::now();
         let steps = boot::steps_until(running, Mark::Rotated)?;
         let took = begin.elapsed();
+        let written = self.written()?.saturating_sub(before);
         let printed: Value = serde_json::from_str(steps.last().map_or("", |step| &step.text))?;
         let outcome = printed["rotation"].as_str().context("the command printed no outcome")?;
         let kept = self.kept()?;
@@ -141,7 +151,12 @@ impl<'s> World<'s> {
         let key = self.released()?;
         ensure!(opening(&root, &key)?.is_some(), "the new key does not open the disk");
         self.keys.push(key);
-        Ok(Finished { outcome: outcome.to_owned(), took })
+        Ok(Finished { outcome: outcome.to_owned(), took, written })
+    }
+
+    /// Size of the log of writes.
+    fn written(&self) -> anyhow::Result<u64> {
+        Ok(fs::metadata(self.node.write_log())?.len())
     }
 
     fn kept(&self) -> anyhow::Result<Keys<KeyMark>> {
