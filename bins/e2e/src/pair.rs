@@ -18,6 +18,7 @@ use crate::wire;
 
 /// Both, on files that end with them. `tec serve` has approved what the machine boots.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Pair {
     /// Where all files are.
     pub directory: TempDir,

@@ -146,8 +146,7 @@ async fn asked(
         }
         Err(RcarError::Denied { code: None, .. }) => {
             tracing::warn!("the key broker judges no boots in advance");
-            let pinned = args.boot.pin_pcrs.iter().copied().collect();
-            return Ok(next.beside_the_running_boot(pinned));
+            return Ok(next.beside_the_running_boot(args.boot.pins()));
         }
         Err(error) => return Err(Failure::Fetch(fetch_error(&servers, error))),
     });

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::Args;
-use tec_core::boot::LiveImages;
+use tec_core::attest::PinnedPcrs;
+use tec_core::boot::{LiveImages, Pins};
 use tec_core::digest::Sha256Digest;
 use tec_core::id::ImageName;
 use tec_core::image::ApprovedImage;
@@ -63,15 +64,23 @@ pub struct NextbootArgs {
     /// are accepted, too
     #[arg(long, value_name = "[NAME=]FILE", help_heading = "What is accepted")]
     pub accepted: Vec<String>,
-    /// Register that must have an accepted value; repeatable
+    /// Register that must have an accepted value; repeatable (default: as a server by default, whichever of
+    /// PCR 4, 8, 9, 11, 12, 13 and 14 an image's prediction states)
     #[arg(
         long = "pin-pcr",
         value_name = "INDEX",
         value_parser = parse_pcr,
-        default_value = "4",
         help_heading = "What is accepted"
     )]
     pub pin_pcrs: Vec<PcrIndex>,
+}
+
+impl NextbootArgs {
+    /// Which registers must have an accepted value.
+    pub fn pins(&self) -> Pins {
+        let listed = PinnedPcrs::new(self.pin_pcrs.iter().copied().collect());
+        listed.map_or(Pins::Predicted, Pins::Exactly)
+    }
 }
 
 /// The current boot, as far as it is known.
@@ -108,12 +117,13 @@ pub fn foretell(args: &NextbootArgs, running: &Running, judge: Judge) -> anyhow:
         Err(error) => return blocked(error),
     };
     let next = compared(running, prediction)?;
-    let pinned: PcrSet = args.pin_pcrs.iter().copied().collect();
     match judge {
         Judge::Nobody if args.accepted.is_empty() => Ok(next),
-        Judge::RunningBoot if args.accepted.is_empty() => Ok(next.beside_the_running_boot(pinned)),
-        Judge::Approved(images) => judged(args, next, images, pinned),
-        Judge::Nobody | Judge::RunningBoot => judged(args, next, Vec::new(), pinned),
+        Judge::RunningBoot if args.accepted.is_empty() => {
+            Ok(next.beside_the_running_boot(args.pins()))
+        }
+        Judge::Approved(images) => judged(args, next, images),
+        Judge::Nobody | Judge::RunningBoot => judged(args, next, Vec::new()),
     }
 }
 
@@ -235,7 +245,6 @@ fn judged(
     args: &NextbootArgs,
     next: NextBoot,
     mut images: Vec<ApprovedImage>,
-    pinned: PcrSet,
 ) -> anyhow::Result<NextBoot> {
     let now = SystemClock.now();
     let mut lists = Vec::new();
@@ -261,5 +270,5 @@ fn judged(
         live: &LiveImages::at(&images, now),
         lists: &lists,
     };
-    Ok(next.judged(accepted, pinned))
+    Ok(next.judged(accepted, args.pins()))
 }

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 use tec_core::attest::PinnedPcrs;
-use tec_core::boot::{BootState, BootStates, LiveImages};
+use tec_core::boot::{BootState, BootStates, LiveImages, Pins};
 use tec_core::code::Code;
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::{PcrIndex, PcrSet, PcrValues};
@@ -14,6 +14,9 @@ use tec_core::pcr::{PcrIndex, PcrSet, PcrValues};
 use super::prediction::{PredictedEvent, PredictedRegister, unpredictable_text};
 use super::{PredictionReport, ReferenceValues, UnpredictableRegisters};
 use crate::event_log::{Event, EventLog, EventLogError, EventView};
+
+/// Stands for a register that is not predicted: no boot ends with this value.
+const NOT_PREDICTED: &[u8] = b"TEC: this register is not predicted";
 
 /// The current boot, as far as it is known.
 #[derive(Clone, Copy, Debug, Default)]
@@ -160,11 +163,11 @@ impl NextBoot {
         Ok(Self { registers: registers.collect(), unpredictable, verdict: None })
     }
 
-    /// Determines whether the registers in `pinned` have accepted values. A register that nothing is measured
-    /// into, or that cannot be predicted, is never accepted.
+    /// Determines whether the pinned registers have accepted values, as a server with these pins does. A
+    /// register that nothing is measured into, or that cannot be predicted, is never accepted.
     #[must_use]
-    pub fn judged(mut self, accepted: Accepted<'_>, pinned: PcrSet) -> Self {
-        self.verdict = Some(self.verdict_of(accepted, pinned));
+    pub fn judged(mut self, accepted: Accepted<'_>, pins: Pins) -> Self {
+        self.verdict = Some(self.verdict_of(accepted, pins));
         self
     }
 
@@ -177,10 +180,14 @@ impl NextBoot {
         }
     }
 
-    /// Determines whether the registers in `pinned` stay as they are now: for a node, which does not know
-    /// what its servers accept.
+    /// Determines whether the pinned registers stay as they are now: for a node, which does not know what its
+    /// servers accept.
     #[must_use]
-    pub fn beside_the_running_boot(mut self, pinned: PcrSet) -> Self {
+    pub fn beside_the_running_boot(mut self, pins: Pins) -> Self {
+        let pinned: PcrSet = match pins {
+            Pins::Exactly(pinned) => pinned.iter().collect(),
+            Pins::Predicted => Pins::of_images().filter(|pcr| self.is_known(*pcr)).collect(),
+        };
         let change = |pcr| {
             let mut registers = self.registers.iter();
             let register = registers.find(|register| register.pcr == pcr);
@@ -198,39 +205,49 @@ impl NextBoot {
         self
     }
 
-    fn verdict_of(&self, accepted: Accepted<'_>, pinned: PcrSet) -> Verdict {
+    fn verdict_of(&self, accepted: Accepted<'_>, pins: Pins) -> Verdict {
         let next = self.values();
-        let is_known = |pcr| self.registers.iter().any(|register| register.pcr == pcr);
-        let unknown: Vec<_> = pinned.iter().filter(|pcr| !is_known(*pcr)).collect();
-        let pinned = match PinnedPcrs::new(pinned) {
-            Ok(pinned) if unknown.is_empty() => pinned,
-            _ => return Verdict::Undetermined { pcrs: unknown },
-        };
         let Accepted { states, live, lists } = accepted;
         let in_list = |list: &ReferenceValues, pcr| list.values(pcr).any(|v| v == next.value(pcr));
-        let fits = |(_, list): &&(String, _)| pinned.iter().all(|pcr| in_list(list, pcr));
+        let fits = |(_, list): &&(String, _)| {
+            let pinned = pinned_by(pins, list);
+            pinned.is_some_and(|pinned| pinned.iter().all(|pcr| in_list(list, pcr)))
+        };
         let fitting = lists.iter().filter(fits).map(|(name, _)| name.clone());
         let fitting: Vec<_> = fitting.collect();
-        let admitted = states.admit(live, &next, pinned);
+        let admitted = pins.admit(states, live, &next);
         if !admitted.is_empty() || !fitting.is_empty() {
             return Verdict::Accepted { states: admitted, lists: fitting };
         }
+        let of_images = (live.iter().next().is_some() || lists.is_empty()).then(|| pins.any(live));
+        let of_lists = lists.iter().filter_map(|(_, list)| pinned_by(pins, list));
+        let pinned: PcrSet =
+            of_images.into_iter().chain(of_lists).flat_map(PinnedPcrs::iter).collect();
+        let (known, unknown): (Vec<_>, Vec<_>) = pinned.iter().partition(|pcr| self.is_known(*pcr));
+        if !unknown.is_empty() {
+            return Verdict::Undetermined { pcrs: unknown };
+        }
         let occurs = |pcr: &PcrIndex| {
-            states.values(live, *pcr).contains(next.value(*pcr))
+            pins.values(states, live, *pcr).contains(next.value(*pcr))
                 || lists.iter().any(|(_, list)| in_list(list, *pcr))
         };
         Verdict::Refused {
-            pcrs: pinned.iter().filter(|pcr| !occurs(pcr)).collect(),
-            trouble: states.trouble(live, pinned),
+            pcrs: known.into_iter().filter(|pcr| !occurs(pcr)).collect(),
+            trouble: pins.trouble(states, live),
         }
     }
 
-    /// The values after the next boot; zero if not predicted.
+    fn is_known(&self, pcr: PcrIndex) -> bool {
+        self.registers.iter().any(|register| register.pcr == pcr)
+    }
+
+    /// The values after the next boot; one that no boot ends with if not predicted.
     fn values(&self) -> PcrValues {
+        let missing = Sha256Digest::of(NOT_PREDICTED);
         PcrValues::new(std::array::from_fn(|index| {
             let of_index = |register: &&NextRegister| usize::from(u8::from(register.pcr)) == index;
             let register = self.registers.iter().find(of_index);
-            register.map_or(Sha256Digest::ZERO, |register| register.next)
+            register.map_or(missing, |register| register.next)
         }))
     }
 
@@ -262,6 +279,18 @@ impl NextBoot {
             let _ = writeln!(text, "{verdict}");
         }
         text
+    }
+}
+
+/// The registers of a list that a boot must match.
+fn pinned_by(pins: Pins, list: &ReferenceValues) -> Option<PinnedPcrs> {
+    let stated = |pcr: &PcrIndex| list.values(*pcr).next().is_some();
+    match pins {
+        Pins::Exactly(pinned) => Some(pinned),
+        Pins::Predicted if stated(&PcrIndex::BOOT_MANAGER) => {
+            PinnedPcrs::new(Pins::of_images().filter(stated).collect()).ok()
+        }
+        Pins::Predicted => None,
     }
 }
 

@@ -13,7 +13,7 @@ use tec_k8s::api::{
 use tec_k8s::render::Component;
 use tokio::runtime::Runtime;
 
-use super::stage::{HOST, REGISTERS};
+use super::stage::HOST;
 use crate::kube::{Bench, Broker, Guarded, Server, eventually, open};
 
 /// Path of the config for new nodes on the register server (docs/reference/http.md).
@@ -45,7 +45,7 @@ impl Cluster {
             };
             let keys = server(Component::AttestationKeyRegister).await?;
             bench.create(&cluster(&broker, &keys)).await?;
-            let flags = ["--trustee-url", broker.url(), "--pcrs", REGISTERS];
+            let flags = ["--trustee-url", broker.url()];
             let operator = bench.start_program("one", &flags)?;
             let register = server(Component::RegisterServer).await?;
             anyhow::Ok((bench, broker, operator, keys, register))

@@ -30,6 +30,8 @@ pub struct Parts {
     pub initial: PathBuf,
     /// Added to the usual command line.
     pub command_line: &'static str,
+    /// Added to GRUB's commands.
+    pub command: &'static str,
 }
 
 /// The files on an EFI system partition.
@@ -57,9 +59,9 @@ impl Image {
                 format!("cannot copy {}; `cargo xtask vm` fetches it", from.display())
             })?;
         }
-        let more = parts.command_line;
+        let Parts { command_line: more, command, .. } = parts;
         let commands = format!(
-            "set timeout=0\nlinux /{KERNEL} {COMMAND_LINE}{more}\ninitrd /{INITIAL}\nboot\n"
+            "set timeout=0\n{command}linux /{KERNEL} {COMMAND_LINE}{more}\ninitrd /{INITIAL}\nboot\n"
         );
         fs::write(place(directory, COMMANDS)?, commands).context("cannot write GRUB's commands")?;
         Ok(Self { directory: directory.to_owned() })

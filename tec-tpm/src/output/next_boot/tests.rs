@@ -1,4 +1,4 @@
-use tec_core::image::{ApprovedImage, ExpectedPcrs};
+use tec_core::image::{ApprovedImage, ExpectedPcr, ExpectedPcrs, ImageEvent};
 use tec_core::time::Timestamp;
 
 use super::*;
@@ -29,8 +29,12 @@ fn log_of(prediction: &Prediction) -> Vec<u8> {
     log.build()
 }
 
-fn pinned() -> PcrSet {
-    PcrSet::default().with(PCR4)
+fn pinned() -> Pins {
+    exactly(&[PCR4])
+}
+
+fn exactly(pcrs: &[PcrIndex]) -> Pins {
+    Pins::Exactly(PinnedPcrs::new(pcrs.iter().copied().collect()).unwrap())
 }
 
 fn image(name: &str, expected: ExpectedPcrs) -> ApprovedImage {
@@ -42,14 +46,14 @@ fn judged(
     next: NextBoot,
     images: &[ApprovedImage],
     lists: &[(String, ReferenceValues)],
-    pinned: PcrSet,
+    pins: Pins,
 ) -> NextBoot {
     let accepted = Accepted {
         states: &MixedStates::default(),
         live: &LiveImages::at(images, Timestamp::from_unix_seconds(0)),
         lists,
     };
-    next.judged(accepted, pinned)
+    next.judged(accepted, pins)
 }
 
 fn updated() -> Prediction {
@@ -117,12 +121,29 @@ fn the_next_boot_is_accepted_by_an_image_or_a_list_and_else_refused() {
 fn a_pinned_register_that_cannot_be_told_is_accepted_by_nobody() {
     let images = [image("new", updated().expected())];
     let next = NextBoot::new(report(&updated()), CurrentBoot::default()).unwrap();
-    let both = pinned().with(PcrIndex::SECURE_BOOT);
-    let verdict = judged(next.clone(), &images, &[], both).verdict;
+    let both = exactly(&[PCR4, PcrIndex::SECURE_BOOT]);
+    let verdict = judged(next, &images, &[], both).verdict;
     let pcrs = vec![PcrIndex::SECURE_BOOT];
     assert_eq!(verdict, Some(Verdict::Undetermined { pcrs }));
-    let nothing_pinned = judged(next, &images, &[], PcrSet::default());
-    assert!(!nothing_pinned.verdict.unwrap().is_accepted());
+}
+
+#[test]
+fn by_default_every_register_counts_that_an_image_or_a_list_states() {
+    let mut expected = updated().expected();
+    let keys = ImageEvent::new("EV_IPL", PcrIndex::MOK, Sha256Digest::of("keys"), "MokList");
+    expected.pcrs.push(ExpectedPcr::from_events(PcrIndex::MOK, [keys]));
+    let next = || NextBoot::new(report(&updated()), CurrentBoot::default()).unwrap();
+    let images = [image("new", expected.clone())];
+    let lists = [("list".to_owned(), ReferenceValues::of_image(&expected))];
+    let pcrs = vec![PcrIndex::MOK];
+    for verdict in [
+        judged(next(), &images, &[], Pins::Predicted).verdict,
+        judged(next(), &[], &lists, Pins::Predicted).verdict,
+    ] {
+        assert_eq!(verdict, Some(Verdict::Undetermined { pcrs: pcrs.clone() }));
+    }
+    let four = judged(next(), &images, &lists, pinned()).verdict.unwrap();
+    assert!(four.is_accepted());
 }
 
 #[test]

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail, ensure};
 use tec_core::id::MachineId;
 use tec_tpm::ak::AkHandle;
-use tec_tpm::compute::Guid;
+use tec_tpm::compute::{Guid, PlatformState};
 use tec_tpm::testing::Swtpm;
 use tec_tpm::tss::{Tpm, TpmAttester};
 
 use crate::qemu::VariableStore;
-use crate::qemu::variables::BOOT_ONLY;
+use crate::qemu::key::{SHA256, signature_list};
+use crate::qemu::variables::{BOOT_ONLY, SIGNED};
 use crate::vm::boot::Ended;
 use crate::vm::image::Image;
 use crate::vm::node::Node;
@@ -41,6 +42,7 @@ impl Stage {
         }
         one.install(&good)?;
         rows.push(story.works("Secure Boot is switched off", || self.without_keys(&mut one, id))?);
+        rows.push(story.works("the variables are swapped", || self.other_variables(&mut one, id))?);
         rows.push(
             story.works("the disk is put into another machine", || self.moved_disk(&one, &good))?,
         );
@@ -83,6 +85,11 @@ impl Stage {
                 self.image("command-line", |parts| parts.command_line = " init=/bin/sh")?,
                 "kernel command line in GRUB",
             ),
+            (
+                "grub.cfg is edited",
+                self.image("commands", |parts| parts.command = "set evil=1\n")?,
+                "grub.cfg",
+            ),
         ])
     }
 
@@ -122,7 +129,23 @@ impl Stage {
             &[0],
         )?;
         fs::write(&variables, off.build())?;
-        let row = self.refused_boot(one, id, "Secure Boot is switched off", "SecureBoot");
+        let off = ["TEC-A409", "SecureBoot"];
+        let row = self.refused_with(one, id, "Secure Boot is switched off", off);
+        fs::write(&variables, before)?;
+        row
+    }
+
+    /// Those of a machine whose owner enrolled a key for updates.
+    fn other_variables(&self, one: &mut Node, id: MachineId) -> anyhow::Result<Row> {
+        let variables = one.variables();
+        let before = fs::read(&variables)?;
+        let machine = PlatformState::from_variable_store(&before)?;
+        let keys = machine.variable("KEK", Guid::GLOBAL).unwrap_or_default();
+        let keys = [keys, &signature_list(SHA256, &[0x5a; 32])?].concat();
+        let other = VariableStore::new(before.clone())?;
+        let other = other.with("KEK", Guid::GLOBAL, SIGNED, &keys)?;
+        fs::write(&variables, other.build())?;
+        let row = self.refused_with(one, id, "the variables are swapped", ["TEC-A409", "KEK"]);
         fs::write(&variables, before)?;
         row
     }

@@ -16,26 +16,27 @@ use crate::vm::node::Node;
 use crate::vm::stage::Stage;
 
 impl Stage {
-    /// One update revokes an unrelated program: the machine starts, but its revocation list is measured (PCR
-    /// 7), and was not approved. The other one revokes shim.
+    /// One update revokes an unrelated program, which the machine's baseline follows, and its rollback is
+    /// refused. The other one revokes shim.
     pub(super) fn updates_of_dbx(
         &self,
         story: &mut Story,
         node: &mut Node,
         image: &Image,
     ) -> anyhow::Result<()> {
-        story.works(
-            "an update of dbx that nobody approved: foretold, and the disk stays closed",
-            || {
-                let update = self.update_of_dbx("other", &[0x5a; 32])?;
-                ensure!(!self.foretold_with(node, image, &update)?, "not foretold");
-                take(node, &fs::read(&update)?)?;
-                self.boot_of(node, image, &Ended::Refused("TEC-A412".to_owned()))
-            },
-        )?;
-        story.works("approved with it: foretold, and the disk opens", || {
-            self.approve_for("after-dbx", image, &node.variables())?;
+        let before = fs::read(node.variables())?;
+        story.works("an update of dbx: foretold, and the disk opens", || {
+            let update = self.update_of_dbx("other", &[0x5a; 32])?;
+            ensure!(self.foretold_with(node, image, &update)?, "not foretold");
+            take(node, &fs::read(&update)?)?;
             self.boot_of(node, image, &Ended::Root(0))
+        })?;
+        story.works("the former dbx: the disk stays closed", || {
+            let after = fs::read(node.variables())?;
+            fs::write(node.variables(), &before)?;
+            let ended = node.boot()?.ended()?;
+            ensure!(ended == Ended::Refused("TEC-A409".to_owned()), "{ended:?}");
+            fs::write(node.variables(), after).context("cannot write the variables")
         })?;
         story.works("an update of dbx that revokes shim is foretold", || {
             let shim = fs::read(image.directory().join(SHIM)).context("cannot read shim")?;

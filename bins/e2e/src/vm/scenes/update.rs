@@ -6,7 +6,7 @@ use crate::qemu::disk::GRUB_DEVICE;
 use crate::vm::boot::Ended;
 use crate::vm::image::Image;
 use crate::vm::node::Node;
-use crate::vm::stage::{REGISTERS, Stage};
+use crate::vm::stage::Stage;
 
 /// Debian suite of the boot loader before the update.
 const OLD_LOADER: &str = "bookworm";
@@ -103,9 +103,7 @@ impl Stage {
             [store.as_path(), image.directory()].map(|path| path.to_string_lossy());
         let words = ["node", "nextboot", &image, "--variable-store", &store];
         let judged = ["--grub-device", GRUB_DEVICE, "--approved"];
-        let pinned = REGISTERS.split(',').flat_map(|pcr| ["--pin-pcr", pcr]);
-        let words = words.into_iter().chain(judged).chain(pinned);
-        let words: Vec<&str> = words.chain(more.iter().copied()).collect();
+        let words = [&words[..], &judged[..], more].concat();
         self.anchor.foretells(&words)
     }
 }

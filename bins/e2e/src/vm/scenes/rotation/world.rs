@@ -31,7 +31,7 @@ const ATTENDED: &str = "/etc/tec-node/attended";
 const PANIC: &str = "Kernel panic - not syncing";
 const BOOTS: u32 = 3;
 /// The power fails by then, however little was written: another rotation may write less.
-const LONGEST: Duration = Duration::from_secs(60);
+const LONGEST: Duration = Duration::from_mins(1);
 
 /// The machine and the server.
 pub(super) struct World<'s> {
