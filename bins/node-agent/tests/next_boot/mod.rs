@@ -6,8 +6,8 @@ use std::process::Output;
 use std::thread;
 
 use serde_json::Value;
+use tec_core::boot::Pins;
 use tec_core::image::ExpectedPcrs;
-use tec_core::pcr::PcrIndex;
 use tec_core::reference::BootImage as _;
 use tec_tpm::compute::testing::{application, debian_chain};
 use tec_tpm::compute::{BootPredictor, MemoryImage, PlatformState};
@@ -44,7 +44,7 @@ fn booted(image: &MemoryImage) -> Node {
     let report = PredictionReport::new(&prediction.unwrap(), |_| None);
     let tpm = Tpm::open(&node.tpm.tcti()).unwrap();
     let events = report.pcrs.iter().flat_map(|register| &register.events);
-    for event in events.filter(|event| event.pcr == PcrIndex::BOOT_MANAGER) {
+    for event in events.filter(|event| Pins::of_images().any(|pcr| pcr == event.pcr)) {
         tpm.pcr_extend(event.pcr, &event.hash).unwrap();
     }
     drop(tpm);
