@@ -106,6 +106,7 @@ async fn a_fleet_of_50_follows_a_tag_through_three_releases() {
     fleet.world.bench.create(&followed(&spec)).await.unwrap();
     fleet.all_boot(1..count + 1, &kernel(1)).await;
     fleet.are_on(1, count).await;
+    println!("release 1: approved by its tag, {count} of {count} machines have their keys");
 
     for release in 2..=3 {
         fleet.push(release);
@@ -114,14 +115,17 @@ async fn a_fleet_of_50_follows_a_tag_through_three_releases() {
         // All but one: the old release stays approved for the last one alone.
         fleet.all_boot(1..count, &kernel(release)).await;
         fleet.are_on(release, count - 1).await;
+        println!("release {release}: approved by its tag, {} machines have their keys", count - 1);
         fleet.world.look().await;
         let last = sample::machine_id(u64::try_from(count).unwrap()).to_string();
         fleet.world.says("OldImagesRevoked", "MachinesNeedThem", &last).await;
+        println!("release {}: still approved, since machine {last} runs it", release - 1);
         fleet.all_boot(count..count + 1, &kernel(release - 1)).await;
         fleet.all_boot(count..count + 1, &kernel(release)).await;
         fleet.are_on(release, count).await;
         fleet.world.look().await;
         fleet.is_refused(count, release - 1).await;
+        println!("release {}: revoked, and refused to machine {last}", release - 1);
         fleet.all_boot(count..count + 1, &kernel(release)).await;
     }
     // What an admin approved still boots.
