@@ -7,13 +7,14 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail, ensure};
 use tec_core::id::MachineId;
 use tec_tpm::ak::AkHandle;
-use tec_tpm::compute::{Guid, PlatformState};
+use tec_tpm::compute::Guid;
 use tec_tpm::testing::Swtpm;
 use tec_tpm::tss::{Tpm, TpmAttester};
 
+use super::dbx::append;
 use crate::qemu::VariableStore;
 use crate::qemu::key::{SHA256, signature_list};
-use crate::qemu::variables::{BOOT_ONLY, SIGNED};
+use crate::qemu::variables::BOOT_ONLY;
 use crate::vm::boot::Ended;
 use crate::vm::image::Image;
 use crate::vm::node::Node;
@@ -140,12 +141,7 @@ impl Stage {
     fn other_variables(&self, one: &mut Node, id: MachineId) -> anyhow::Result<Row> {
         let variables = one.variables();
         let before = fs::read(&variables)?;
-        let machine = PlatformState::from_variable_store(&before)?;
-        let keys = machine.variable("KEK", Guid::GLOBAL).unwrap_or_default();
-        let keys = [keys, &signature_list(SHA256, &[0x5a; 32])?].concat();
-        let other = VariableStore::new(before.clone())?;
-        let other = other.with("KEK", Guid::GLOBAL, SIGNED, &keys)?;
-        fs::write(&variables, other.build())?;
+        append(one, "KEK", Guid::GLOBAL, &signature_list(SHA256, &[0x5a; 32])?)?;
         let row = self.refused_with(one, id, "the variables are swapped", ["TEC-A409", "KEK"]);
         fs::write(&variables, before)?;
         row

@@ -28,7 +28,7 @@ impl Stage {
         story.works("an update of dbx: foretold, and the disk opens", || {
             let update = self.update_of_dbx("other", &[0x5a; 32])?;
             ensure!(self.foretold_with(node, image, &update)?, "not foretold");
-            take(node, &fs::read(&update)?)?;
+            append(node, "dbx", Guid::SECURITY_DATABASE, &fs::read(&update)?)?;
             self.boot_of(node, image, &Ended::Root(0))
         })?;
         story.works("the former dbx: the disk stays closed", || {
@@ -61,12 +61,11 @@ impl Stage {
     }
 }
 
-/// Applies an update like firmware, which appends a signed update to dbx.
-fn take(node: &Node, update: &[u8]) -> anyhow::Result<()> {
+/// Applies a signed update of a variable like firmware, which appends it.
+pub(super) fn append(node: &Node, name: &str, vendor: Guid, update: &[u8]) -> anyhow::Result<()> {
     let bytes = fs::read(node.variables())?;
     let machine = PlatformState::from_variable_store(&bytes)?;
-    let dbx = machine.variable("dbx", Guid::SECURITY_DATABASE);
-    let dbx = [dbx.unwrap_or_default(), update].concat();
-    let store = VariableStore::new(bytes)?.with("dbx", Guid::SECURITY_DATABASE, SIGNED, &dbx)?;
+    let value = [machine.variable(name, vendor).unwrap_or_default(), update].concat();
+    let store = VariableStore::new(bytes)?.with(name, vendor, SIGNED, &value)?;
     fs::write(node.variables(), store.build()).context("cannot write the variables")
 }
