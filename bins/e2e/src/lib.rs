@@ -25,6 +25,7 @@ pub mod scenes;
 pub mod services;
 pub mod settings;
 pub mod story;
+pub mod systemd;
 pub mod transcript;
 pub mod vm;
 pub mod volume;

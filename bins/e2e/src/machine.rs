@@ -10,10 +10,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use serde_json::Value;
+use tec_core::digest::Sha256Digest;
 use tec_core::id::MachineId;
 use tec_core::ignition::PinConfig;
+use tec_core::pcr::PcrIndex;
 use tec_core::secret::SecretBytes;
+use tec_tpm::direct;
 use tec_tpm::testing::Swtpm;
+use tec_tpm::tpm::AnyTpm as _;
 use tec_tpm::tss::Tpm;
 
 use crate::firmware::{BootChain, boot};
@@ -111,6 +115,11 @@ impl Machine {
         Ok(machine)
     }
 
+    /// Where its files are.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     /// The TCTI of its TPM.
     pub fn tcti(&self) -> String {
         self.swtpm.tcti()
@@ -124,6 +133,21 @@ impl Machine {
     /// The file with its volume.
     pub fn disk(&self) -> PathBuf {
         self.directory.join("disk.img")
+    }
+
+    /// Its `node-agent`.
+    pub fn node_agent(&self) -> &Path {
+        &self.node_agent
+    }
+
+    /// Extends a pinned register without an entry in the event log, as an intruder does after boot.
+    ///
+    /// # Errors
+    /// The TPM does not answer.
+    pub fn extend_unlisted(&self) -> anyhow::Result<()> {
+        let tpm = direct::Tpm::open(&self.tcti()).context("cannot open the TPM")?;
+        tpm.pcr_extend(PcrIndex::BOOT_MANAGER, &Sha256Digest::of("a module"))?;
+        Ok(())
     }
 
     fn measure(&self) -> anyhow::Result<()> {

@@ -29,7 +29,7 @@ pub(crate) struct Fleet {
 /// A machine after its first boot.
 pub(crate) struct One {
     pub(crate) id: MachineId,
-    machine: Machine,
+    pub(crate) machine: Machine,
 }
 
 impl Fleet {

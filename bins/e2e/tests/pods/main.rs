@@ -1,11 +1,13 @@
 //! The charts on a Kubernetes node with real pods. One node for all tests, which run one after another.
 #![expect(clippy::unwrap_used, reason = "a test's own tools may fail the test")]
+#![expect(clippy::print_stdout, reason = "how long a step took is shown with the test's output")]
 
 mod accounts;
 mod life;
 mod machine;
 mod page;
 mod signals;
+mod watched;
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -48,6 +50,7 @@ fn the_charts_with_default_values_on_a_real_node() {
     one.a_changed_kernel_is_refused_and_named(&charts);
     signals::scrape(&charts, &mut prometheus);
     signals::a_refusal_fires(&prometheus);
+    watched::a_tampered_node_is_tainted_until_it_boots_well(&charts, &mut one);
     accounts::no_account_may_do_what_it_must_not(&charts);
     life::an_uninstallation_keeps_machines(&charts, &mut one);
     charts.remove_everything().unwrap();
