@@ -56,7 +56,7 @@ pub struct Flags {
     /// discard stderr
     #[arg(long, env = "TEC_CONSOLE", global = true, value_parser = any_path())]
     pub console: Option<PathBuf>,
-    /// Log filter for stderr, in the syntax of tracing
+    /// Log filter for stderr: levels by module, such as `warn,tec_trustee=debug`
     #[arg(long, env = "TEC_LOG", global = true, default_value = DEFAULT_LOG)]
     pub log: String,
 }

@@ -6,9 +6,10 @@ use std::io;
 use std::io::{IsTerminal as _, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use tracing_subscriber::Layer as _;
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
-use tracing_subscriber::{EnvFilter, Layer as _};
 
 /// How many bytes of the last lines to keep; a few hundred lines.
 const KEPT: usize = 64 * 1024;
@@ -30,7 +31,7 @@ pub enum LogForm {
 /// # Errors
 /// The filter does not parse.
 pub fn start(filter: &str, form: LogForm) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(filter)?;
+    let filter: Targets = filter.parse()?;
     let lines =
         tracing_subscriber::fmt::layer().with_writer(|| Tee).with_ansi(io::stderr().is_terminal());
     let lines = match form {
