@@ -122,6 +122,9 @@ impl fmt::Debug for PcrSet {
     }
 }
 
+/// Stands for a register that is not predicted.
+const NOT_PREDICTED: &[u8] = b"TEC: this register is not predicted";
+
 /// The values of all 24 PCRs of the SHA-256 bank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -130,6 +133,15 @@ pub struct PcrValues([Sha256Digest; PCR_COUNT]);
 impl PcrValues {
     /// Values in index order.
     pub const fn new(values: [Sha256Digest; PCR_COUNT]) -> Self {
+        Self(values)
+    }
+
+    /// Predicted values. A register without one gets a value that no boot ends with.
+    pub fn predicted(value: impl Fn(PcrIndex) -> Option<Sha256Digest>) -> Self {
+        let mut values = [Sha256Digest::of(NOT_PREDICTED); PCR_COUNT];
+        for (index, slot) in PcrIndex::all().zip(&mut values) {
+            *slot = value(index).unwrap_or(*slot);
+        }
         Self(values)
     }
 

@@ -10,9 +10,6 @@ use crate::flow::{Boots, ReleaseError};
 use crate::pcr::{PcrIndex, PcrValues};
 use crate::port::{AkRegistry, Clock};
 
-/// Stands for a register that is not predicted: no boot ends with this value.
-const NOT_PREDICTED: &[u8] = b"TEC: this register is not predicted";
-
 /// Whether a predicted boot would be accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "whoever reboots must know every answer")]
@@ -55,12 +52,7 @@ pub async fn next_boot(
     still_trusted(aks, attested).await?;
     let images = images.list().await.map_err(ReleaseError::Port)?;
     let live = LiveImages::at(&images, clock.now());
-    let missing = Sha256Digest::of(NOT_PREDICTED);
-    let value = |pcr| predicted.get(&pcr).copied().unwrap_or(missing);
-    let values = PcrValues::new(std::array::from_fn(|index| {
-        let pcr = u8::try_from(index).ok().and_then(|index| PcrIndex::new(index).ok());
-        pcr.map_or(missing, value)
-    }));
+    let values = PcrValues::predicted(|pcr| predicted.get(&pcr).copied());
     let admitted = pins.admit(states, &live, &values);
     if !admitted.is_empty() {
         let states = admitted.iter().map(BootState::sentence).collect();
@@ -71,7 +63,7 @@ pub async fn next_boot(
     if !unknown.is_empty() {
         return Ok(NextBoot::Undetermined { pcrs: unknown });
     }
-    let occurs = |pcr: &PcrIndex| pins.values(states, &live, *pcr).contains(&value(*pcr));
+    let occurs = |pcr: &PcrIndex| pins.values(states, &live, *pcr).contains(values.value(*pcr));
     let pcrs = known.into_iter().filter(|pcr| !occurs(pcr)).collect();
     Ok(NextBoot::Refused { pcrs, trouble: pins.trouble(states, &live) })
 }

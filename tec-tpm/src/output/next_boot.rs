@@ -15,9 +15,6 @@ use super::prediction::{PredictedEvent, PredictedRegister, unpredictable_text};
 use super::{PredictionReport, ReferenceValues, UnpredictableRegisters};
 use crate::event_log::{Event, EventLog, EventLogError, EventView};
 
-/// Stands for a register that is not predicted: no boot ends with this value.
-const NOT_PREDICTED: &[u8] = b"TEC: this register is not predicted";
-
 /// The current boot, as far as it is known.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
@@ -241,14 +238,10 @@ impl NextBoot {
         self.registers.iter().any(|register| register.pcr == pcr)
     }
 
-    /// The values after the next boot; one that no boot ends with if not predicted.
+    /// The values after the next boot.
     fn values(&self) -> PcrValues {
-        let missing = Sha256Digest::of(NOT_PREDICTED);
-        PcrValues::new(std::array::from_fn(|index| {
-            let of_index = |register: &&NextRegister| usize::from(u8::from(register.pcr)) == index;
-            let register = self.registers.iter().find(of_index);
-            register.map_or(missing, |register| register.next)
-        }))
+        let of = |pcr| self.registers.iter().find(|register| register.pcr == pcr);
+        PcrValues::predicted(|pcr| of(pcr).map(|register| register.next))
     }
 
     /// The comparison in readable form.
