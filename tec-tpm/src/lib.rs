@@ -55,6 +55,7 @@
 pub mod ak;
 #[cfg(feature = "atls")]
 pub mod atls;
+pub mod certify;
 pub mod combine;
 pub mod compute;
 #[cfg(feature = "direct")]
