@@ -13,6 +13,7 @@ mod error;
 mod platform;
 mod registry;
 mod rotation;
+mod succession;
 mod trust;
 
 use std::fmt;
@@ -35,6 +36,7 @@ pub use self::registry::{
     SecretStore, UnclaimedLimit,
 };
 pub use self::rotation::{BeginOutcome, CancelOutcome, DiskKeys};
+pub use self::succession::{AkSuccession, NameOutcome, PromoteOutcome};
 pub use self::trust::{
     AttemptLog, AttestationEvidence, Attester, AuditAction, AuditEvent, AuditSink, ClockLog,
     ClockOutcome, EvidenceRequest, Verifier,

@@ -105,6 +105,10 @@ pub enum AuditAction {
     AkRejected,
     /// An attestation key was revoked.
     AkRevoked,
+    /// A bound attestation key named the key that follows it.
+    AkSuccessorNamed,
+    /// A successor attested: it was bound, and its predecessor revoked.
+    AkSucceeded,
     /// A disk key was generated.
     KeyGenerated,
     /// A new disk key was generated, and waits until the machine's disk has a slot for it.

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension as _, Params, Row};
 
 use super::error::{Failure, StoreError, some_row};
-use super::{Store, audit, authority, machine};
+use super::{Store, audit, authority, machine, succession};
 use crate::ak::{AkRecord, AkState, ApprovedAk, Fingerprint, PublicKey, SourceNetwork};
 use crate::id::MachineId;
 use crate::machine::Machine;
@@ -86,6 +86,8 @@ impl AkRegistry for Store {
                 .prepare_cached("UPDATE ak SET state = 'revoked' WHERE fingerprint = ?1")?
                 .execute((&text,))?;
             some_row(revoked)?;
+            db.prepare_cached("DELETE FROM ak_successor WHERE predecessor = ?1")?
+                .execute((&text,))?;
             Ok(audit::append(db, &line)?)
         })
         .await
@@ -94,7 +96,8 @@ impl AkRegistry for Store {
 }
 
 fn submit(db: &Connection, record: &AkRecord, line: &AuditEvent) -> Result<CreateOutcome, Failure> {
-    if find(db, &record.fingerprint())?.is_some() {
+    let key = record.fingerprint();
+    if find(db, &key)?.is_some() || succession::find(db, &key)?.is_some() {
         return Ok(CreateOutcome::Existed);
     }
     if !is_live(db, &record.machine)? {
@@ -130,6 +133,9 @@ fn bind(db: &Connection, mut record: AkRecord, line: &AuditEvent) -> Result<Bind
     authority::permit(db, Deed::Admit)?;
     if bound_to(db, &record.machine)?.is_some() {
         return Ok(BindOutcome::MachineTaken);
+    }
+    if succession::find(db, &record.fingerprint())?.is_some() {
+        return Ok(BindOutcome::KeyTaken);
     }
     if let Some(known) = known {
         record.submitted_at = known.submitted_at;

@@ -43,6 +43,7 @@ mod rotation;
 mod schema;
 mod seal;
 mod secret;
+mod succession;
 mod trust;
 mod writer;
 

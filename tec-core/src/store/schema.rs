@@ -10,9 +10,9 @@ use super::error::StoreError;
 /// `application_id` of the file header: "TECs" (sqlite.org/fileformat2.html, section 1.3.17).
 const APPLICATION_ID: i64 = 0x5445_4373;
 /// `user_version` of the file header: the last of [`ADDED`].
-pub(super) const VERSION: i64 = 9;
+pub(super) const VERSION: i64 = 10;
 /// The additions of each version, from version 1 on.
-const ADDED: [(i64, &str); 9] = [
+const ADDED: [(i64, &str); 10] = [
     (1, TABLES),
     (2, TRUST_TABLES),
     (3, CLOCK_TABLES),
@@ -21,7 +21,8 @@ const ADDED: [(i64, &str); 9] = [
     (6, NAME_TABLE),
     (7, PLATFORM_TABLES),
     (8, ROTATION_INDEX),
-    (VERSION, SEAL_NUMBERS),
+    (9, SEAL_NUMBERS),
+    (VERSION, SUCCESSOR_TABLE),
 ];
 /// Page size in bytes. Files consist of whole pages, see [`super::access::database_file`].
 pub(super) const PAGE: u64 = 4096;
@@ -214,6 +215,16 @@ ALTER TABLE secret ADD COLUMN seal INTEGER NOT NULL DEFAULT 1;
 CREATE TRIGGER secret_sealed BEFORE INSERT ON secret
 WHEN new.seal IS NOT (SELECT number FROM seal_check)
 BEGIN SELECT RAISE(ABORT, 'sealed with another seal key'); END;
+";
+
+/// Added by version 10: the keys that are to follow bound attestation keys. Each counts only while its
+/// predecessor is bound.
+const SUCCESSOR_TABLE: &str = "
+CREATE TABLE ak_successor (
+    predecessor TEXT PRIMARY KEY REFERENCES ak (fingerprint) ON DELETE CASCADE,
+    fingerprint TEXT NOT NULL UNIQUE,
+    public TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
 ";
 
 /// What exists at the path.

@@ -116,7 +116,8 @@ async fn another_file_is_no_store() {
     assert_eq!(mode, "delete", "a file of somebody else is not touched");
 }
 
-/// Reverts the additions of versions 9, 8, 7, 6, 5 and 4.
+/// Reverts the additions of versions 10, 9, 8, 7, 6, 5 and 4.
+const AFTER_9: &str = "DROP TABLE ak_successor;";
 const AFTER_8: &str = "DROP TRIGGER secret_sealed; ALTER TABLE secret DROP COLUMN seal; \
     ALTER TABLE seal_check DROP COLUMN number;";
 const AFTER_7: &str = "DROP INDEX secret_rotating;";
@@ -130,9 +131,9 @@ const AFTER_3: &str = "DROP INDEX ak_claim; ALTER TABLE ak DROP COLUMN source; \
 #[tokio::test]
 async fn a_newer_version_is_left_alone() {
     let place = closed_store().await;
-    place.raw().pragma_update(None, "user_version", 10).unwrap();
+    place.raw().pragma_update(None, "user_version", 11).unwrap();
     let error = place.try_open().unwrap_err();
-    assert!(matches!(error, StoreError::Newer { found: 10, known: 9 }), "{error:?}");
+    assert!(matches!(error, StoreError::Newer { found: 11, known: 10 }), "{error:?}");
     assert_eq!(error.code(), Code::StoreVersion);
     place.raw().pragma_update(None, "user_version", 0).unwrap();
     assert_corrupt(&place);
@@ -151,10 +152,12 @@ async fn a_store_of_an_older_version_is_opened_with_all_that_it_holds() {
         (6, AFTER_6.to_owned()),
         (7, AFTER_7.to_owned()),
         (8, String::new()),
+        (9, String::new()),
     ] {
         let place = closed_store().await;
         let raw = place.raw();
-        raw.execute_batch(&[AFTER_8, &added].concat()).unwrap();
+        let after_8 = if version < 9 { AFTER_8 } else { "" };
+        raw.execute_batch(&[AFTER_9, after_8, &added].concat()).unwrap();
         raw.pragma_update(None, "user_version", version).unwrap();
         drop(raw);
         let store = place.open();
@@ -194,7 +197,7 @@ async fn machines_of_an_older_version_remember_that_they_were_bound() {
     revoked.unwrap();
     drop(store);
     let raw = place.raw();
-    raw.execute_batch(&[AFTER_8, AFTER_6, AFTER_4, AFTER_3].concat()).unwrap();
+    raw.execute_batch(&[AFTER_9, AFTER_8, AFTER_6, AFTER_4, AFTER_3].concat()).unwrap();
     raw.pragma_update(None, "user_version", 3).unwrap();
     drop(raw);
     let store = place.open();
