@@ -22,6 +22,7 @@ mod nv;
 mod object;
 mod register;
 mod session;
+mod succession;
 mod template;
 #[cfg(test)]
 mod tests;
@@ -38,6 +39,7 @@ pub use self::answer::AnswerError;
 use self::channel::Channel;
 pub use self::channel::CommandError;
 pub use self::code::ResponseCode;
+pub use self::succession::NewAk;
 use crate::ak::{AkAlgorithm, AkHandle, AkOrigin, AttestationKey, StoredAk};
 use crate::ek::{EkAlgorithm, without_padding};
 use crate::evidence::TpmEvidence;
