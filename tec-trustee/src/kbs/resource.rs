@@ -119,7 +119,7 @@ impl Kbs {
         Ok((claims, admission))
     }
 
-    async fn decide(
+    pub(super) async fn decide(
         &self,
         claims: &Value,
         path: &ResourcePath,

@@ -12,6 +12,7 @@ mod next_boot;
 mod races;
 mod rotation;
 mod shared;
+mod succession;
 
 use axum::body::to_bytes;
 use axum::http::StatusCode;
