@@ -169,7 +169,7 @@ fn of_machine(mut report: Report, machine: Option<MachineId>) -> Report {
 }
 
 /// Why a token obtains nothing: a key broker issues tokens even for boots that are not approved.
-fn refusal(outcome: &Outcome) -> Option<Report> {
+pub(crate) fn refusal(outcome: &Outcome) -> Option<Report> {
     let Outcome::Token { claims, .. } = outcome else {
         return None;
     };

@@ -57,8 +57,9 @@ impl Shown {
 /// # Errors
 /// `Tpm`.
 pub fn create(flags: &Flags) -> Result<Shown, Failure> {
-    let identity = NodeTpm::open(flags)?.ensure_ak()?;
-    Ok(Shown { handle: flags.ak_handle, public: identity.public, registered_for: None })
+    let tpm = NodeTpm::open(flags)?;
+    let identity = tpm.ensure_ak()?;
+    Ok(Shown { handle: tpm.handle(), public: identity.public, registered_for: None })
 }
 
 /// Reads the key from the TPM.
@@ -66,8 +67,8 @@ pub fn create(flags: &Flags) -> Result<Shown, Failure> {
 /// # Errors
 /// `NoAk` if there is none.
 pub fn show(flags: &Flags) -> Result<Shown, Failure> {
-    let public = NodeTpm::open(flags)?.find_ak()?;
-    let handle = flags.ak_handle;
+    let tpm = NodeTpm::open(flags)?;
+    let (public, handle) = (tpm.find_ak()?, tpm.handle());
     Ok(Shown {
         handle,
         public: public
@@ -97,7 +98,7 @@ pub async fn register(
     let identity = tpm.ensure_ak()?;
     let ports = RegisterPorts { registrar: &registrar, activator: &tpm, entropy };
     register_key(ports, &identity, machine, None).await.map_err(Failure::Register)?;
-    Ok(Shown { handle: flags.ak_handle, public: identity.public, registered_for: Some(machine) })
+    Ok(Shown { handle: tpm.handle(), public: identity.public, registered_for: Some(machine) })
 }
 
 #[cfg(test)]

@@ -32,4 +32,5 @@ pub mod rotate;
 pub mod settings;
 mod stopwatch;
 pub mod stream;
+pub mod succeed;
 pub mod tpm;

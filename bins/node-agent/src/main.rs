@@ -13,6 +13,7 @@ use node_agent::settings::Flags;
 use node_agent::tpm::NodeTpm;
 use node_agent::{
     attest, cli, key, links, machine, next_boot, pin, rebind, recovery, refresh, rotate, stream,
+    succeed,
 };
 use tec_core::code::Code;
 use tec_core::id::ResourcePath;
@@ -139,6 +140,10 @@ async fn ak(flags: &Flags, command: AkCommand, output: Output) -> Result<(), Rep
     let (shown, machine) = match command {
         AkCommand::Create => (key::create(flags), None),
         AkCommand::Show => (key::show(flags), None),
+        AkCommand::Rotate { devices } => {
+            let entropy: Arc<dyn Entropy> = Arc::new(SystemEntropy);
+            (succeed::rotate(flags, &devices, &entropy).await, None)
+        }
         AkCommand::Register { url, uuid, ca } => {
             let shown = key::register(flags, &url, uuid, ca.as_deref(), &SystemEntropy).await;
             (shown, Some(uuid))

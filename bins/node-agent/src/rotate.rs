@@ -151,7 +151,7 @@ pub async fn rotate(
 
 /// What all disks are bound to: one key, at one server. Several servers may be several trust anchors, of which
 /// only one has the new key.
-fn common_config(headers: &[&dyn Header]) -> Result<Option<HeaderConfig>, Failure> {
+pub(crate) fn common_config(headers: &[&dyn Header]) -> Result<Option<HeaderConfig>, Failure> {
     let mut common: Option<HeaderConfig> = None;
     for header in headers {
         for token in header.tokens().map_err(Failure::Disk)? {
