@@ -79,6 +79,7 @@ impl State {
     fn remove_machine(&mut self, id: &MachineId) {
         self.machines.remove(id);
         self.aks.retain(|_, ak| ak.machine != *id);
+        self.successors.retain(|key, _| self.aks.contains_key(key));
         self.attempts.retain(|attempt| attempt.machine != Some(*id));
         self.clocks.retain(|_, (machine, _)| machine != id);
         self.platforms.retain(|_, record| record.machine != *id);

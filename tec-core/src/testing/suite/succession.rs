@@ -1,9 +1,9 @@
-use super::{at_once, kind, ok};
+use super::{at_once, ok};
 use crate::ak::{AkState, ClockReading, Fingerprint, Successor, TpmClock};
 use crate::machine::MachineChange;
 use crate::port::{
     AkRegistry, AkSuccession, BindOutcome, ClockLog, ClockOutcome, CreateOutcome, MachineRegistry,
-    NameOutcome, PlatformLog, PortErrorKind, PromoteOutcome, UnclaimedLimit,
+    NameOutcome, PlatformLog, PromoteOutcome, UnclaimedLimit,
 };
 use crate::testing::{PlatformBoot, sample};
 
@@ -174,8 +174,9 @@ where
     assert_eq!(promote(registry, 12).await, PromoteOutcome::Lost);
     ok(registry.remove(&sample::machine_id(2)).await);
     assert_eq!(promote(registry, 12).await, PromoteOutcome::Lost);
-    let absent = MachineRegistry::revoke(registry, &sample::machine_id(2), &sample::line()).await;
-    assert_eq!(kind(absent), PortErrorKind::NotFound);
+    let anew = ok(registry.bind(&sample::approved_ak(2, 3), &sample::line()).await);
+    assert_eq!(anew, BindOutcome::Bound);
+    assert_eq!(promote(registry, 12).await, PromoteOutcome::Lost, "of the removed machine");
 }
 
 async fn a_successor_is_promoted_once<R: AkSuccession>(registry: &R) {
