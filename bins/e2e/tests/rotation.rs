@@ -431,7 +431,7 @@ impl World {
         let output = command.output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let shown: Value = serde_json::from_slice(&output.stdout).unwrap();
-        let text = |name: &str| shown[name].as_str().unwrap().to_owned();
+        let text = |name: &str| shown.get(name).and_then(Value::as_str).unwrap().to_owned();
         (text("handle"), text("fingerprint").parse().unwrap())
     }
 

@@ -180,6 +180,7 @@ impl Ports<NewAk> for Remote<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::MutexGuard;
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use super::*;
@@ -238,9 +239,17 @@ mod tests {
             world
         }
 
+        fn state(&self) -> MutexGuard<'_, State> {
+            self.state.lock().unwrap()
+        }
+
+        fn life(&self) -> MutexGuard<'_, Option<(u32, bool)>> {
+            self.life.lock().unwrap()
+        }
+
         fn call<T>(&self, work: impl FnOnce(&mut State) -> T) -> Result<T, Failure> {
-            let mut life = self.life.lock().unwrap();
-            let mut state = self.state.lock().unwrap();
+            let mut life = self.life();
+            let mut state = self.state();
             match &mut *life {
                 Some((0, false)) => Err(LOST),
                 Some((0, is_done)) => {
@@ -260,7 +269,7 @@ mod tests {
     #[async_trait]
     impl Ports<Key> for World {
         fn in_use(&self) -> Result<Place, Failure> {
-            let next = self.state.lock().unwrap().next;
+            let next = self.state().next;
             Ok(next.map_or(Place::Main, |_| Place::Next))
         }
 

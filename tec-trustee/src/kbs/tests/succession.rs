@@ -200,6 +200,6 @@ async fn a_server_that_replaces_no_attestation_keys_says_so() {
     let world = World::new().await;
     let (cookie, nonce, _) = session(&world, 1, 1).await;
     let answer = named(1, NEW, &nonce, 1).cookie(&cookie).of(&world.kbs).await;
-    answer.is_error(401, &ErrorKind::PluginNotFound);
+    answer.is_error(404, &ErrorKind::PluginNotFound);
     assert_eq!(answer.error().code(), Some(Code::RegisterNotFound));
 }
