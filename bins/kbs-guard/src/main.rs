@@ -22,9 +22,6 @@ use tokio::task::JoinSet;
 /// Deadline of the clock comparison with the API server.
 const COMPARED: Duration = Duration::from_secs(5);
 
-#[global_allocator]
-static ALLOCATOR: tec_support::Allocator = tec_support::Allocator;
-
 fn main() -> ExitCode {
     let args = Args::parse();
     let log = args.log.clone();

@@ -19,9 +19,6 @@ use tokio::task::JoinSet;
 
 use self::cli::Args;
 
-#[global_allocator]
-static ALLOCATOR: tec_support::Allocator = tec_support::Allocator;
-
 fn main() -> ExitCode {
     let args = Args::parse();
     exit::finish(program::run(&args.log, run(&args)))

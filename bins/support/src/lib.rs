@@ -51,8 +51,3 @@ pub mod testing;
 pub mod tls;
 
 pub use tec_core::system::{SystemClock, SystemEntropy};
-
-/// Allocator of long-running programs. That of glibc keeps what a peak took; that of musl, in released programs, lets
-/// one thread at a time allocate.
-#[cfg(feature = "server")]
-pub use mimalloc::MiMalloc as Allocator;

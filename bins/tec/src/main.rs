@@ -39,9 +39,6 @@ pub(crate) const VERSION: &str = match option_env!("TEC_REVISION") {
     None => env!("CARGO_PKG_VERSION"),
 };
 
-#[global_allocator]
-static ALLOCATOR: tec_support::Allocator = tec_support::Allocator;
-
 fn main() -> ExitCode {
     let name = std::env::args_os().next().map(PathBuf::from);
     let is_plugin = name.is_some_and(|name| name.file_stem().is_some_and(|stem| stem == PLUGIN));

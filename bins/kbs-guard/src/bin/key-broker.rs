@@ -21,9 +21,6 @@ use tec_support::serve::Shutdown;
 use tec_support::{exit, front, program};
 use tokio::task::JoinSet;
 
-#[global_allocator]
-static ALLOCATOR: tec_support::Allocator = tec_support::Allocator;
-
 fn main() -> ExitCode {
     let args = Args::parse();
     exit::finish(program::run(&args.front.log, run(&args)))

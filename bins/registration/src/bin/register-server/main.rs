@@ -32,9 +32,6 @@ use crate::cli::Args;
 use crate::compose::Composer;
 use crate::slot::Slot;
 
-#[global_allocator]
-static ALLOCATOR: tec_support::Allocator = tec_support::Allocator;
-
 fn main() -> ExitCode {
     let args = Args::parse();
     exit::finish(program::run(&args.front.log, run(&args)))
