@@ -40,13 +40,10 @@ fn main() -> ExitCode {
     // Fails only if a provider is already installed, which is just as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let flags = cli.flags.clone();
-    match block_on(run(cli)) {
-        Ok(code) => ExitCode::from(code),
-        Err(report) => {
-            report.print(&flags);
-            ExitCode::from(exit::FAILED)
-        }
-    }
+    ExitCode::from(block_on(run(cli)).unwrap_or_else(|report| {
+        report.print(&flags);
+        exit::FAILED
+    }))
 }
 
 fn block_on(future: impl Future<Output = Result<u8, Report>>) -> Result<u8, Report> {
@@ -61,10 +58,8 @@ async fn run(cli: Cli) -> Result<u8, Report> {
     let unnamed = |failure: Failure| failure.report(None);
     let entropy: Arc<dyn Entropy> = Arc::new(SystemEntropy);
     let done = match cli.command {
-        Command::Encrypt(arguments) if arguments.summary => {
-            stream::write_line(cli::SUMMARY).map_err(unnamed)
-        }
-        Command::Decrypt(arguments) if arguments.summary => {
+        Command::Encrypt(cli::EncryptArgs { summary: true, .. })
+        | Command::Decrypt(cli::DecryptArgs { summary: true, .. }) => {
             stream::write_line(cli::SUMMARY).map_err(unnamed)
         }
         Command::Encrypt(arguments) => {
@@ -141,8 +136,7 @@ async fn ak(flags: &Flags, command: AkCommand, output: Output) -> Result<(), Rep
         AkCommand::Create => (key::create(flags), None),
         AkCommand::Show => (key::show(flags), None),
         AkCommand::Rotate { devices } => {
-            let entropy: Arc<dyn Entropy> = Arc::new(SystemEntropy);
-            (succeed::rotate(flags, &devices, &entropy).await, None)
+            (succeed::rotate(flags, &devices, &(Arc::new(SystemEntropy) as _)).await, None)
         }
         AkCommand::Register { url, uuid, ca } => {
             let shown = key::register(flags, &url, uuid, ca.as_deref(), &SystemEntropy).await;

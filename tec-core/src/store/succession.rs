@@ -1,7 +1,7 @@
 //! Successors of attestation keys in the store.
 
 use async_trait::async_trait;
-use rusqlite::{Connection, OptionalExtension as _};
+use rusqlite::Connection;
 
 use super::error::{Failure, StoreError};
 use super::{Store, ak, audit, authority, machine};
@@ -28,7 +28,7 @@ impl AkSuccession for Store {
     }
 
     async fn find_successor(&self, key: &Fingerprint) -> Result<Option<Successor>, PortError> {
-        let found = self.readers.with(|db| find(db, key));
+        let found = self.readers.with(|db| ak::successor(db, key));
         found.map_err(|error| error.during(format!("look up successor {key}")))
     }
 
@@ -60,7 +60,7 @@ fn name(
         Some(record) if is_active(db, &record.machine)? => {}
         _ => return Ok(NameOutcome::NotBound),
     }
-    let known = find(db, &key)?;
+    let known = ak::successor(db, &key)?;
     if known.as_ref().is_some_and(|known| known.predecessor == *bound) {
         return Ok(NameOutcome::Named);
     }
@@ -82,32 +82,12 @@ fn is_active(db: &Connection, id: &MachineId) -> Result<bool, StoreError> {
     Ok(machine::find(db, id)?.is_some_and(|machine| machine.state == MachineState::Active))
 }
 
-/// A successor counts only while its predecessor is bound. Also used when keys are submitted or bound.
-pub(super) fn find(db: &Connection, key: &Fingerprint) -> Result<Option<Successor>, StoreError> {
-    let found: Option<(String, String)> = db
-        .prepare_cached(
-            "SELECT ak_successor.public, predecessor FROM ak_successor \
-             JOIN ak ON ak.fingerprint = predecessor AND ak.state = 'bound' \
-             WHERE ak_successor.fingerprint = ?1",
-        )?
-        .query_row((key.to_string(),), |row| Ok((row.get(0)?, row.get(1)?)))
-        .optional()?;
-    let Some((public, predecessor)) = found else {
-        return Ok(None);
-    };
-    let public = PublicKey::from_base64(&public)
-        .map_err(|error| StoreError::undecodable("attestation key", error))?;
-    let predecessor =
-        predecessor.parse().map_err(|error| StoreError::undecodable("fingerprint", error))?;
-    Ok(Some(Successor { public, predecessor }))
-}
-
 fn promote(
     db: &Connection,
     key: &Fingerprint,
     line: &AuditEvent,
 ) -> Result<PromoteOutcome, Failure> {
-    let Some(successor) = find(db, key)? else {
+    let Some(successor) = ak::successor(db, key)? else {
         let known = ak::find(db, key)?;
         let is_bound = known.is_some_and(|known| known.state == AkState::Bound);
         return Ok(if is_bound { PromoteOutcome::AlreadyBound } else { PromoteOutcome::Lost });
