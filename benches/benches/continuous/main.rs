@@ -198,8 +198,8 @@ impl Report<'_> {
     /// The storm of the second round finds the sessions of the first round still open, so from then on a round needs
     /// as much as the next one.
     fn memory(&self, peak: f64) -> anyhow::Result<()> {
-        let &[start, _, second, ..] = self.memory.as_slice() else {
-            anyhow::bail!("growth needs two rounds");
+        let &[start, _, second, _, ..] = self.memory.as_slice() else {
+            anyhow::bail!("growth needs three rounds");
         };
         let last = self.memory.last().context("no round was measured")?;
         let rounds = self.memory.len() - 1;
