@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::ops::{Deref, DerefMut};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -502,4 +502,34 @@ fn an_attestation_key_rotation_that_is_killed_at_each_step_leaves_a_node_that_bo
     for known in [Known::OldAlone, Known::OldWithSuccessor, Known::New] {
         assert!(seen.contains_key(&known), "{known:?}: {seen:?}");
     }
+}
+
+fn copy(from: &Path, to: &Path) {
+    assert!(Command::new("cp").arg("-a").args([from, to]).status().unwrap().success());
+}
+
+#[test]
+fn a_server_restored_from_before_an_interrupted_rotation_accepts_the_old_key() {
+    let mut world = World::new();
+    let old = World::shown(&mut world.machine.ak_show()).1;
+    let [state, saved] = ["state", "saved"].map(|name| world.directory.path().join(name));
+    world.anchor.kill().unwrap();
+    copy(&state, &saved);
+    world.anchor.restart().unwrap();
+    let stored = Stop { code: EVICT_CONTROL, number: 1, after: true };
+    let tap = Tap::start(&world.machine.tcti(), stored).unwrap();
+    let mut node = group(world.machine.ak_rotate().env("TEC_TCTI", tap.tcti()));
+    tap.wait().unwrap();
+    assert!(kill(&mut node));
+    drop(tap);
+    world.machine.reboot().unwrap();
+    assert_eq!(world.known(&old), Known::OldWithSuccessor);
+    world.anchor.kill().unwrap();
+    fs::remove_dir_all(&state).unwrap();
+    copy(&saved, &state);
+    world.anchor.restart().unwrap();
+    assert_eq!(world.known(&old), Known::OldAlone);
+    world.assert_boots("the new key is in use, the server knows the old one");
+    assert_ne!(world.rotate_ak(), old);
+    world.assert_boots("rotated");
 }

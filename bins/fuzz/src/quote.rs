@@ -174,8 +174,12 @@ pub(crate) fn seeds() -> Vec<Seed> {
     let ecc_signature = ecc.sign(&message);
     let size = u16::try_from(ecc_signature.len()).unwrap_or(0).to_be_bytes();
     let whole = [&size[..], &ecc_signature, &message].concat();
+    let (certification, signature) = ecc.certify(&ecc.ak_public_area(), &NONCE);
+    let statement = UntrustedCertification::new(&certification, &signature);
+    assert!(statement.verify(&ecc.public_key(), &NONCE, &ecc.ak_public_area()).is_ok());
     vec![
         seed("message", MESSAGE, &message),
+        seed("certification", MESSAGE, &certification),
         seed("message_certify", MESSAGE, &with(|f| f.kind = 0x8017)),
         seed(
             "message_two_banks",

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::failure::Failure;
 use crate::fetch::{Stage, fetch_key};
-use crate::kbs::KbsRound;
+use crate::kbs::{EachKey, KbsRound};
 use crate::register::{AkIdentity, HttpRegistrar, RegisterError, RegisterPorts, register};
 use crate::report::Report;
 use crate::settings::Flags;
@@ -150,8 +150,14 @@ pub(crate) async fn released_key(
         tracing::warn!("initdata of the pin's configuration is not supported, and ignored");
     }
     let (attester, in_tpm) = Stopwatch::new(tpm.attester(flags.read_event_log()));
-    let round =
-        KbsRound::new(header, attester, flags.timeout(), entropy).map_err(Failure::Servers)?;
+    let round = |attester| KbsRound::new(header, attester, flags.timeout(), entropy);
+    let earlier = tpm.earlier(flags).map(|earlier| {
+        round(Stopwatch::new(earlier.attester(flags.read_event_log())).0)
+    });
+    let round = EachKey {
+        present: round(attester).map_err(Failure::Servers)?,
+        earlier: earlier.transpose().map_err(Failure::Servers)?,
+    };
     let begin = Instant::now();
     let resource = fetch_key(&round, flags.retries(header.num_retries), stage, &**entropy)
         .await

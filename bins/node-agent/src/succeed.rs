@@ -11,7 +11,8 @@
 //! end                  new    -       new      "
 //! ```
 //! Power may fail at each line: the server accepts the key in use. A run that finds a key at the next handle
-//! continues with it: the new one goes to the main handle, and is in use once the next handle is free.
+//! continues with it: the new one goes to the main handle, and is in use once the next handle is free. If the server
+//! was restored from a backup and accepts the main key instead, the run starts over with that one.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -84,7 +85,7 @@ pub async fn rotate(
 
 /// Can be run again after a crash at any point.
 async fn follow<K: Send + Sync>(ports: &dyn Ports<K>) -> Result<K, Failure> {
-    match ports.in_use()? {
+    match accepted(ports).await? {
         Place::Main => {
             let new = ports.name(Place::Main).await?;
             ports.store(&new, Place::Next)?;
@@ -104,6 +105,20 @@ async fn follow<K: Send + Sync>(ports: &dyn Ports<K>) -> Result<K, Failure> {
             Ok(new)
         }
     }
+}
+
+/// Where the key is that the server accepts; the other one goes if it is not known to the server.
+async fn accepted<K>(ports: &dyn Ports<K>) -> Result<Place, Failure> {
+    if ports.in_use()? == Place::Main {
+        return Ok(Place::Main);
+    }
+    let Err(refused) = ports.attest(Place::Next).await else {
+        return Ok(Place::Next);
+    };
+    // One key of a machine is accepted at a time.
+    ports.attest(Place::Main).await.or(Err(refused))?;
+    ports.evict(Place::Next)?;
+    Ok(Place::Main)
 }
 
 /// Uses the network, and the TPM of this machine.
@@ -292,10 +307,11 @@ mod tests {
         }
 
         async fn attest(&self, place: Place) -> Result<(), Failure> {
-            self.call(|state| {
-                let key = state.at(place).unwrap();
-                assert!(state.attest(key), "{state:?}");
-            })
+            let is_taken = self.call(|state| {
+                let key = *state.at(place);
+                key.is_some_and(|key| state.attest(key))
+            })?;
+            is_taken.then_some(()).ok_or(Failure::NotTaken { code: Code::AkNotBound })
         }
     }
 
@@ -316,8 +332,27 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_server_that_knows_only_the_earlier_key_gets_a_new_one() {
+        let world = World::new();
+        *world.state() = State { main: Some(1), next: Some(9), bound: 1, ..State::default() };
+        assert_eq!(follow(&world).await.unwrap(), 2);
+        let expected =
+            State { main: Some(2), next: None, bound: 2, successor: None, revoked: vec![1] };
+        assert_eq!(*world.state(), expected);
+    }
+
+    #[tokio::test]
+    async fn no_key_is_removed_that_a_server_may_know() {
+        let world = World::new();
+        *world.state() = State { main: Some(1), next: Some(2), bound: 3, ..State::default() };
+        let before = world.state().clone();
+        assert!(follow(&world).await.is_err());
+        assert_eq!(*world.state(), before);
+    }
+
+    #[tokio::test]
     async fn power_may_fail_twice_anywhere_with_or_without_a_boot_in_between() {
-        let lives = || (0..8).flat_map(|calls| [(calls, false), (calls, true)]);
+        let lives = || (0..10).flat_map(|calls| [(calls, false), (calls, true)]);
         let mut interrupted = 0;
         for (first, second) in lives().flat_map(|one| lives().map(move |two| (one, two))) {
             for boots in [false, true] {

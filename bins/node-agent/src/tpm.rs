@@ -59,6 +59,11 @@ impl NodeTpm {
         self.handle
     }
 
+    /// With the key before the one in use, if there may be one.
+    pub(crate) fn earlier(&self, flags: &Flags) -> Option<Self> {
+        (self.handle != flags.ak_handle).then(|| self.at(flags.ak_handle))
+    }
+
     /// The same TPM, with another handle.
     pub(crate) fn at(&self, handle: AkHandle) -> Self {
         Self { tpm: Arc::clone(&self.tpm), handle }

@@ -24,7 +24,7 @@ impl Kbs {
         let offer = named.and_then(|named| named.to_offer()).ok_or_else(|| {
             Refusal::new(&ErrorKind::SerdeError, "the body is not a certified attestation key")
         })?;
-        // A machine that would get no disk key now names no other attestation key.
+        // A machine whose attestation would give it no disk key now names no other attestation key.
         let machine = admission.attested.as_ref().map(Attested::machine);
         let policy = match machine.filter(|_| admission.refused.is_none()) {
             Some(id) => self.decide(&claims, &ResourcePath::luks_root(&id), "", &admission).await?,
