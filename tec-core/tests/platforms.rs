@@ -14,8 +14,8 @@ use tec_core::image::{ApprovedImage, ExpectedPcr, ExpectedPcrs, ImageEvent};
 use tec_core::pcr::PcrIndex;
 use tec_core::platform::{KeyDatabase, SecureBootState};
 use tec_core::port::{
-    AkRegistry as _, AkSuccession as _, AuditAction, ImageRegistry as _, MachineRegistry as _, NameOutcome,
-    PlatformLog, UnclaimedLimit,
+    AkRegistry as _, AkSuccession as _, AuditAction, ImageRegistry as _, MachineRegistry as _,
+    NameOutcome, PlatformLog, UnclaimedLimit,
 };
 use tec_core::store::Store;
 use tec_core::testing::{ManualClock, PlatformBoot, SeededEntropy, sample};

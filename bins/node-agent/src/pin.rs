@@ -151,9 +151,9 @@ pub(crate) async fn released_key(
     }
     let (attester, in_tpm) = Stopwatch::new(tpm.attester(flags.read_event_log()));
     let round = |attester| KbsRound::new(header, attester, flags.timeout(), entropy);
-    let earlier = tpm.earlier(flags).map(|earlier| {
-        round(Stopwatch::new(earlier.attester(flags.read_event_log())).0)
-    });
+    let earlier = tpm
+        .earlier(flags)
+        .map(|earlier| round(Stopwatch::new(earlier.attester(flags.read_event_log())).0));
     let round = EachKey {
         present: round(attester).map_err(Failure::Servers)?,
         earlier: earlier.transpose().map_err(Failure::Servers)?,
