@@ -25,7 +25,7 @@ const CONTAINERFILE: &str = "bins/operator/deploy/image/Containerfile";
 /// Below the target directory.
 const FOLDER: &str = "images";
 /// Profile of distributed programs.
-const PROFILE: &str = "dist";
+pub(crate) const PROFILE: &str = "release";
 /// Features that the documentation promises for programs in images.
 const FEATURES: &str = "bootstrapper/aws";
 /// A program that is in no image, because it runs before there are pods.

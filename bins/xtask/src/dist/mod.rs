@@ -32,7 +32,6 @@ pub(crate) use self::install::check as check_install;
 /// The node's program, which is optimized for size because an initramfs carries it.
 const NODE: &str = "node-agent";
 const NODE_PROFILE: &str = "node";
-const PROFILE: &str = "dist";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -141,7 +140,7 @@ impl<'a> Dist<'a> {
         let all = images::programs(self.root)?;
         let bins: Vec<&str> = all.iter().map(String::as_str).collect();
         let both = [
-            (images::compile(self.root, self.tools, arch, PROFILE, &bins)?, all.clone()),
+            (images::compile(self.root, self.tools, arch, images::PROFILE, &bins)?, all.clone()),
             (node_agent(self.root, self.tools, arch)?, vec![NODE.to_owned()]),
         ];
         for (from, programs) in both {
