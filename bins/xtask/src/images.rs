@@ -250,16 +250,19 @@ fn assemble(root: &Path, folder: &Path, name: &str, args: &Args) -> Result<Strin
         command.args(["--storage-driver", "vfs"]);
         command
     };
-    let platforms: Vec<_> = args.arch.iter().map(|arch| format!("linux/{}", arch.name())).collect();
-    let mut build = buildah();
-    // Keeps the time and the version of buildah out of the image.
-    build.args(["build", "--quiet", "--timestamp", "0", "--identity-label=false"]);
-    build.args(["--platform", &platforms.join(","), "--manifest", name, "--target", name]);
-    if let Some(vault) = &args.vault_image {
-        build.arg("--build-arg").arg(format!("VAULT_IMAGE={vault}"));
+    // One architecture after another: buildah lists those of one call in random order.
+    for arch in &args.arch {
+        let mut build = buildah();
+        // Keeps the time and the version of buildah out of the image.
+        build.args(["build", "--quiet", "--timestamp", "0", "--identity-label=false"]);
+        build.args(["--platform", &format!("linux/{}", arch.name())]);
+        build.args(["--manifest", name, "--target", name]);
+        if let Some(vault) = &args.vault_image {
+            build.arg("--build-arg").arg(format!("VAULT_IMAGE={vault}"));
+        }
+        build.arg("--file").arg(root.join(CONTAINERFILE)).arg(folder.join("context"));
+        process::capture(&mut build)?;
     }
-    build.arg("--file").arg(root.join(CONTAINERFILE)).arg(folder.join("context"));
-    process::capture(&mut build)?;
     let to = format!("oci:{}", layout.display());
     process::capture(buildah().args(["manifest", "push", "--all", "--quiet", name, &to]))?;
     fs::remove_dir_all(&storage)?;
