@@ -76,12 +76,26 @@ type Prepare<'a> = &'a (dyn Fn(&mut Command) -> Result<()> + Sync);
 
 /// Runs all tests of the workspace except doctests; `prepare` adds the environment.
 pub(crate) fn run_all(root: &Path, prepare: Prepare<'_>) -> Result<Count> {
+    run(build(root)?, prepare)
+}
+
+/// Runs the tests of the packages that contain one of the files.
+pub(crate) fn run_of(root: &Path, files: &[PathBuf], prepare: Prepare<'_>) -> Result<Count> {
+    let mut suites = build(root)?;
+    suites.retain(|suite| files.iter().any(|file| file.starts_with(&suite.dir)));
+    if suites.is_empty() {
+        bail!("no package with tests has a changed file");
+    }
+    run(suites, prepare)
+}
+
+fn run(suites: Vec<Suite>, prepare: Prepare<'_>) -> Result<Count> {
     let is_cluster = |suite: &Suite| CLUSTERS.contains(&suite.name.as_str());
-    let (clusters, mut others): (Vec<_>, Vec<_>) = build(root)?.into_iter().partition(is_cluster);
+    let (clusters, mut others): (Vec<_>, Vec<_>) = suites.into_iter().partition(is_cluster);
     others.sort_by_key(|suite| LAST.iter().position(|last| suite.name == *last));
     let turns: Vec<_> =
-        iter::once(clusters).chain(others.into_iter().map(|one| vec![one])).collect();
-    let run = |suite: &Suite| {
+        iter::once(clusters).chain(others.into_iter().map(|suite| vec![suite])).collect();
+    let one = |suite: &Suite| {
         let begin = Instant::now();
         let output = process::output(&mut command(suite, prepare)?)?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -95,7 +109,7 @@ pub(crate) fn run_all(root: &Path, prepare: Prepare<'_>) -> Result<Count> {
         let again = |test| Failed { suite: suite.clone(), test };
         anyhow::Ok((count, failed_tests(&text).map(again).collect::<Vec<_>>()))
     };
-    let in_turn = |suites: &Vec<Suite>| suites.iter().map(run).collect::<Result<Vec<_>>>();
+    let in_turn = |suites: &Vec<Suite>| suites.iter().map(one).collect::<Result<Vec<_>>>();
     let (mut all, mut failed) = (Count::default(), Vec::new());
     for done in lanes::at_once(&turns, &in_turn)? {
         for (count, tests) in done? {

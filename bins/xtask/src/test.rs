@@ -1,7 +1,7 @@
 //! `cargo xtask test`: everything that CI runs. A failed step does not prevent later ones from running; a
 //! missing tool does, because it would make them fail for the wrong reason.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,9 @@ use crate::{
 /// Where tests look for recorded boots, relative to the root of the repository.
 const FIXTURES: &str = "../shared/fixtures";
 
+/// Steps of `--changed`: tests start programs of this workspace.
+const OF_CHANGED: [&str; 2] = ["build", "tests"];
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Duration per fuzz target, in seconds
@@ -29,6 +32,19 @@ pub(crate) struct Args {
     /// Run this step only; repeatable; the summary names them
     #[arg(long, value_name = "STEP")]
     only: Vec<String>,
+    /// Run only the tests of packages whose files differ from this commit (default: the last one)
+    #[arg(long, value_name = "COMMIT", num_args = 0..=1, default_missing_value = "HEAD")]
+    #[arg(conflicts_with_all = ["only", "opensearch"])]
+    changed: Option<String>,
+}
+
+impl Args {
+    fn wants(&self, step: &str) -> bool {
+        if self.changed.is_some() {
+            return OF_CHANGED.contains(&step);
+        }
+        self.only.is_empty() || self.only.iter().any(|only| only == step)
+    }
 }
 
 struct Step {
@@ -49,14 +65,13 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     tools::ensure_browser(&tools)?;
     tools::ensure_services(&tools, OpenSearch::With)?;
     let mut done = vec![Step { name: "tools", took: begin.elapsed(), count: Count::PASSED }];
-    let is_wanted = |name| args.only.is_empty() || args.only.iter().any(|only| only == name);
     let steps = steps(root, args, &tools);
     if let Some(unknown) = args.only.iter().find(|only| steps.iter().all(|step| step.0 != *only)) {
         let known: Vec<_> = steps.iter().map(|step| step.0).collect();
         bail!("there is no step {unknown:?}; these are known: {}", known.join(", "));
     }
     for (name, work) in steps {
-        if is_wanted(name) {
+        if args.wants(name) {
             done.push(timed(name, &*work));
         }
     }
@@ -76,7 +91,7 @@ fn steps<'a>(root: &'a Path, args: &'a Args, tools: &'a Tools) -> Vec<(&'static 
         ("site", one(move || docs::run(root))),
         ("build", one(move || programs::build_all(root).map(drop))),
         ("static", one(move || images::compile_for_tests(root, &in_pods).map(drop))),
-        ("tests", Box::new(move || tests(root, tools))),
+        ("tests", Box::new(move || tests(root, tools, args.changed.as_deref()))),
         ("crosscheck", Box::new(move || crosscheck(root))),
         ("outside", Box::new(move || outside::run(root))),
         ("installation", one(move || dist::check_install(root, tools))),
@@ -104,7 +119,8 @@ fn timed(name: &'static str, work: &dyn Fn() -> Result<Count>) -> Step {
     Step { name, took: begin.elapsed(), count }
 }
 
-fn tests(root: &Path, tools: &Tools) -> Result<Count> {
+/// All tests, or those of packages that differ from a commit.
+fn tests(root: &Path, tools: &Tools, changed_since: Option<&str>) -> Result<Count> {
     term::step("tests");
     let bin_dir = programs::directory(root)?;
     let has_fixtures = has_fixtures(root);
@@ -115,6 +131,9 @@ fn tests(root: &Path, tools: &Tools) -> Result<Count> {
         }
         tools.environment(command)
     };
+    if let Some(commit) = changed_since {
+        return suites::run_of(root, &changed(root, commit)?, &prepare);
+    }
     let mut count = suites::run_all(root, &prepare)?;
     term::step("tests in documentation");
     let mut documented = cargo(root);
@@ -123,6 +142,15 @@ fn tests(root: &Path, tools: &Tools) -> Result<Count> {
     prepare(&mut documented)?;
     count.add(suites::counted(&mut documented)?);
     Ok(count)
+}
+
+/// Files that differ from a commit, and new ones.
+fn changed(root: &Path, commit: &str) -> Result<Vec<PathBuf>> {
+    let git =
+        |words: &[&str]| process::capture(process::command("git").current_dir(root).args(words));
+    let mut names = git(&["diff", "--name-only", commit, "--"])?;
+    names.push_str(&git(&["ls-files", "--others", "--exclude-standard"])?);
+    Ok(names.lines().map(|name| root.join(name)).collect())
 }
 
 /// Whether recorded boots and evidence are next to the repository, which contains none of the large ones.
