@@ -18,8 +18,8 @@ use crate::{
 /// Where tests look for recorded boots, relative to the root of the repository.
 const FIXTURES: &str = "../shared/fixtures";
 
-/// Steps of `--changed`: tests start programs of this workspace.
-const OF_CHANGED: [&str; 2] = ["build", "tests"];
+/// Steps of `--changed`: tests start programs of this workspace, some of them in pods.
+const OF_CHANGED: [&str; 3] = ["build", "static", "tests"];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -148,9 +148,9 @@ fn tests(root: &Path, tools: &Tools, changed_since: Option<&str>) -> Result<Coun
 fn changed(root: &Path, commit: &str) -> Result<Vec<PathBuf>> {
     let git =
         |words: &[&str]| process::capture(process::command("git").current_dir(root).args(words));
-    let mut names = git(&["diff", "--name-only", commit, "--"])?;
-    names.push_str(&git(&["ls-files", "--others", "--exclude-standard"])?);
-    Ok(names.lines().map(|name| root.join(name)).collect())
+    let known = git(&["diff", "--name-only", commit, "--"])?;
+    let new = git(&["ls-files", "--others", "--exclude-standard"])?;
+    Ok(known.lines().chain(new.lines()).map(|name| root.join(name)).collect())
 }
 
 /// Whether recorded boots and evidence are next to the repository, which contains none of the large ones.
