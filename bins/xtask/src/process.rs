@@ -1,9 +1,11 @@
 //! Child processes: no standard input, and an error that names the command.
 
 use std::ffi::OsStr;
+use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
@@ -12,6 +14,9 @@ use crate::term;
 /// Directories of administration programs, which are not in every user's PATH (Filesystem Hierarchy Standard
 /// 3.0, sections 3.16 and 4.10).
 const ADMIN_DIRS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
+
+/// Linux reports times to programs in units of 1/100 s (`USER_HZ`; time(7), "The software clock, HZ, and jiffies").
+const MILLISECONDS_PER_TICK: u64 = 10;
 
 /// A command without standard input, so that nothing ever waits for input.
 pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
@@ -76,6 +81,18 @@ pub(crate) fn watch(command: &mut Command, mut look: impl FnMut(&str)) -> Result
     Ok(status.success())
 }
 
+/// Processor time of all programs that were started and have ended; zero where the system has no `/proc`.
+pub(crate) fn worked() -> Duration {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    Duration::from_millis(ticks_of_children(&stat).saturating_mul(MILLISECONDS_PER_TICK))
+}
+
+/// Fields `cutime` and `cstime` (proc_pid_stat(5)); the name of the program, the second field, may contain spaces.
+fn ticks_of_children(stat: &str) -> u64 {
+    let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    after_name.split_whitespace().skip(13).take(2).filter_map(|n| n.parse::<u64>().ok()).sum()
+}
+
 /// PATH with the administration directories appended.
 pub(crate) fn search_path() -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -125,6 +142,13 @@ mod tests {
         .unwrap();
         assert!(!ended_well);
         assert_eq!(lines, ["a", "b"]);
+    }
+
+    #[test]
+    fn processor_time_of_children_is_read_behind_any_name() {
+        let stat = "7 (a (b) c) S 1 7 7 0 -1 4 11 12 13 14 15 16 170 180 20 0 1 0 99 0 0";
+        assert_eq!(ticks_of_children(stat), 350);
+        assert_eq!(ticks_of_children("nothing"), 0);
     }
 
     #[test]

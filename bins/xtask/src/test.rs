@@ -50,12 +50,14 @@ impl Args {
 struct Step {
     name: &'static str,
     took: Duration,
+    /// Processor time of programs that ended.
+    worked: Duration,
     count: Count,
 }
 
 /// `cargo xtask test`.
 pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
-    let begin = Instant::now();
+    let (begin, idle) = (Instant::now(), process::worked());
     room::ensure(root)?;
     let tools = tools::ensure()?;
     tools::ensure_machines(&tools, &pcr_live::default_suites(), Renew::IfMissing)?;
@@ -64,7 +66,9 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     tools::ensure_docs(&tools)?;
     tools::ensure_browser(&tools)?;
     tools::ensure_services(&tools, OpenSearch::With)?;
-    let mut done = vec![Step { name: "tools", took: begin.elapsed(), count: Count::PASSED }];
+    let worked = process::worked().saturating_sub(idle);
+    let mut done =
+        vec![Step { name: "tools", took: begin.elapsed(), worked, count: Count::PASSED }];
     let steps = steps(root, args, &tools);
     if let Some(unknown) = args.only.iter().find(|only| steps.iter().all(|step| step.0 != *only)) {
         let known: Vec<_> = steps.iter().map(|step| step.0).collect();
@@ -111,12 +115,13 @@ fn steps<'a>(root: &'a Path, args: &'a Args, tools: &'a Tools) -> Vec<(&'static 
 }
 
 fn timed(name: &'static str, work: &dyn Fn() -> Result<Count>) -> Step {
-    let begin = Instant::now();
+    let (begin, idle) = (Instant::now(), process::worked());
     let count = work().unwrap_or_else(|error| {
         term::failure(&format!("{name}: {error:#}"));
         Count::FAILED
     });
-    Step { name, took: begin.elapsed(), count }
+    let worked = process::worked().saturating_sub(idle);
+    Step { name, took: begin.elapsed(), worked, count }
 }
 
 /// All tests, or those of packages that differ from a commit.
@@ -234,11 +239,12 @@ fn summary(steps: &[Step]) -> Result<()> {
             step.count.passed.to_string(),
             step.count.failed.to_string(),
             term::duration(step.took),
+            term::duration(step.worked),
         ]
     };
     let rows: Vec<_> = steps.iter().map(row).collect();
     term::step("summary");
-    term::table(&["step", "result", "passed", "failed", "took"], &rows);
+    term::table(&["step", "result", "passed", "failed", "took", "processor"], &rows);
     term::out(&format!("{} passed, {} failed, {} flaky", total.passed, total.failed, total.flaky));
     if total.failed > 0 {
         bail!("not everything passed");
