@@ -5,15 +5,13 @@
 //! separate target directory, and runs over a copy of the committed seeds.
 
 use std::fs;
-use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context as _, Result, bail};
 
 use crate::cargo::{Metadata, cargo};
-use crate::{process, term};
+use crate::{lanes, process, term};
 
 const PACKAGE: &str = "tec-fuzz";
 /// Tells the program which target to run.
@@ -101,27 +99,16 @@ fn run_each(root: &Path, targets: &[String], budget: Budget) -> Result<()> {
         bail!("{PACKAGE} has no fuzz targets");
     }
     let target_dir = Metadata::workspace(root)?.target_dir()?;
-    let built = build(root, &target_dir)?;
-    let workers = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let built = build(root)?;
+    let workers = lanes::per_processor();
     let seconds = budget.seconds;
     term::step(&format!("fuzz: {seconds} s each, {workers} at a time"));
-    let queue = Mutex::new(targets.iter());
-    let findings = Mutex::new(Vec::new());
-    let next = || lock(&queue).next();
-    let work = || {
-        while let Some(target) = next() {
-            if let Err(error) = fuzz(root, &target_dir, &built, target, budget) {
-                term::failure(&format!("{error:#}"));
-                lock(&findings).push(target.as_str());
-            }
-        }
+    let work = |target: &String| {
+        let ended = fuzz(root, &target_dir, &built, target, budget);
+        ended.map_err(|error| term::failure(&format!("{error:#}"))).err().map(|()| target.clone())
     };
-    std::thread::scope(|scope| {
-        for _ in 0..workers {
-            scope.spawn(work);
-        }
-    });
-    let findings = lock(&findings);
+    let ended = lanes::at_once(targets, workers, &work)?;
+    let findings: Vec<_> = ended.into_iter().flatten().collect();
     if !findings.is_empty() {
         bail!("fuzzing found something in: {}", findings.join(", "));
     }
@@ -129,15 +116,10 @@ fn run_each(root: &Path, targets: &[String], budget: Budget) -> Result<()> {
     Ok(())
 }
 
-/// Data left behind by a panicked thread is intact: nothing here is changed in steps.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Builds the program; returns its path.
-fn build(root: &Path, target_dir: &Path) -> Result<PathBuf> {
+pub(crate) fn build(root: &Path) -> Result<PathBuf> {
     term::step("build the fuzz targets");
-    let dir = target_dir.join("fuzz");
+    let dir = Metadata::workspace(root)?.target_dir()?.join("fuzz");
     process::run(
         cargo(root)
             .args(["build", "--release", "--bins", "--package", PACKAGE])

@@ -1,10 +1,8 @@
 //! Runs the test programs of the workspace, several at a time: most of them wait more than they work.
 
-use std::iter;
-use std::num::NonZero;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::thread;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
@@ -13,16 +11,14 @@ use serde_json::Value;
 use crate::cargo::cargo;
 use crate::{lanes, process, programs, term};
 
-/// Tests that simulate clusters, nodes and platforms: they depend on timing. They run one after another, in
-/// parallel with all others.
-const CLUSTERS: [&str; 3] = ["kubernetes", "pods", "platform"];
+/// Tests with servers, nodes and platforms, which take longest. Those of a row run one after another; the rows run
+/// in parallel, and beside all others.
+const ROWS: [&[&str]; 3] =
+    [&["services", "scenarios"], &["kubernetes"], &["pods", "platform", "rotation"]];
 /// Their tests wait for servers more than they work, so twice as many run at a time as there are processors.
 const WAITING: [&str; 1] = ["kubernetes"];
 /// At most this many failed tests run again, alone: more failures than that are not a matter of timing.
 const AGAIN: usize = 3;
-/// These come last among the others: they take longest, and suffer most from what runs at the same time.
-const LAST: [&str; 2] = ["services", "scenarios"];
-
 /// Number of passed and failed checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Count {
@@ -58,7 +54,7 @@ impl Count {
 
 /// A program with tests.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Suite {
+pub(crate) struct Suite {
     name: String,
     program: PathBuf,
     /// Directory of its package: tests find their files from there.
@@ -81,20 +77,25 @@ pub(crate) fn run_all(root: &Path, prepare: Prepare<'_>) -> Result<Count> {
 
 /// Runs the tests of the packages that contain one of the files.
 pub(crate) fn run_of(root: &Path, files: &[PathBuf], prepare: Prepare<'_>) -> Result<Count> {
-    let mut suites = build(root)?;
-    suites.retain(|suite| files.iter().any(|file| file.starts_with(&suite.dir)));
+    let suites = that_contain(build(root)?, files);
     if suites.is_empty() {
         bail!("no package with tests has a changed file");
     }
     run(suites, prepare)
 }
 
+/// Those whose package contains one of the files. A package may contain another one; the file is then of the inner.
+fn that_contain(mut suites: Vec<Suite>, files: &[PathBuf]) -> Vec<Suite> {
+    let dirs: BTreeSet<PathBuf> = suites.iter().map(|suite| suite.dir.clone()).collect();
+    let package_of =
+        |file: &PathBuf| file.ancestors().find(|dir| dirs.contains(*dir)).map(Path::to_path_buf);
+    let chosen: BTreeSet<PathBuf> = files.iter().filter_map(package_of).collect();
+    suites.retain(|suite| chosen.contains(&suite.dir));
+    suites
+}
+
 fn run(suites: Vec<Suite>, prepare: Prepare<'_>) -> Result<Count> {
-    let is_cluster = |suite: &Suite| CLUSTERS.contains(&suite.name.as_str());
-    let (clusters, mut others): (Vec<_>, Vec<_>) = suites.into_iter().partition(is_cluster);
-    others.sort_by_key(|suite| LAST.iter().position(|last| suite.name == *last));
-    let turns: Vec<_> =
-        iter::once(clusters).chain(others.into_iter().map(|suite| vec![suite])).collect();
+    let turns = rows(suites);
     let one = |suite: &Suite| {
         let begin = Instant::now();
         let output = process::output(&mut command(suite, prepare)?)?;
@@ -111,7 +112,7 @@ fn run(suites: Vec<Suite>, prepare: Prepare<'_>) -> Result<Count> {
     };
     let in_turn = |suites: &Vec<Suite>| suites.iter().map(one).collect::<Result<Vec<_>>>();
     let (mut all, mut failed) = (Count::default(), Vec::new());
-    for done in lanes::at_once(&turns, &in_turn)? {
+    for done in lanes::at_once(&turns, lanes::per_processor() + 1, &in_turn)? {
         for (count, tests) in done? {
             all.add(count);
             failed.extend(tests);
@@ -123,6 +124,20 @@ fn run(suites: Vec<Suite>, prepare: Prepare<'_>) -> Result<Count> {
         }
     }
     Ok(all)
+}
+
+/// The [ROWS], then each of the others by itself.
+fn rows(suites: Vec<Suite>) -> Vec<Vec<Suite>> {
+    let place = |suite: &Suite| {
+        let in_row = |row: &&[&str]| row.iter().position(|name| suite.name == *name);
+        ROWS.iter().enumerate().find_map(|(row, names)| Some((row, in_row(names)?)))
+    };
+    let (mut long, others): (Vec<_>, Vec<_>) =
+        suites.into_iter().partition(|suite| place(suite).is_some());
+    long.sort_by_key(place);
+    let same_row = |a: &Suite, b: &Suite| place(a).map(|at| at.0) == place(b).map(|at| at.0);
+    let rows = long.chunk_by(same_row).map(<[Suite]>::to_vec);
+    rows.chain(others.into_iter().map(|suite| vec![suite])).collect()
 }
 
 /// Runs a failed test again while nothing else runs, and reports whether it really fails or passes only on an
@@ -146,8 +161,7 @@ fn command(suite: &Suite, prepare: Prepare<'_>) -> Result<Command> {
     let mut command = process::command(&suite.program);
     command.current_dir(&suite.dir).env("CARGO_MANIFEST_DIR", &suite.dir);
     if WAITING.contains(&suite.name.as_str()) {
-        let processors = thread::available_parallelism().map_or(1, NonZero::get);
-        command.env("RUST_TEST_THREADS", (2 * processors).to_string());
+        command.env("RUST_TEST_THREADS", (2 * lanes::per_processor()).to_string());
     }
     prepare(&mut command)?;
     Ok(command)
@@ -174,7 +188,8 @@ pub(crate) fn counted(command: &mut Command) -> Result<Count> {
     Ok(count)
 }
 
-fn build(root: &Path) -> Result<Vec<Suite>> {
+/// Builds all test programs.
+pub(crate) fn build(root: &Path) -> Result<Vec<Suite>> {
     let mut command = cargo(root);
     command.arg("test").args(programs::ALL);
     command.args(["--no-run", "--message-format=json-render-diagnostics"]);
@@ -183,7 +198,7 @@ fn build(root: &Path) -> Result<Vec<Suite>> {
         bail!("the tests do not build");
     }
     let messages = String::from_utf8_lossy(&output.stdout);
-    let suites: Vec<Suite> = messages.lines().filter_map(suite).collect();
+    let suites: Vec<Suite> = messages.lines().filter_map(built).collect();
     if suites.is_empty() {
         bail!("there are no tests");
     }
@@ -191,7 +206,7 @@ fn build(root: &Path) -> Result<Vec<Suite>> {
 }
 
 /// The test program in a cargo message (The Cargo Book, "External tools").
-fn suite(message: &str) -> Option<Suite> {
+fn built(message: &str) -> Option<Suite> {
     let message: Value = serde_json::from_str(message).ok()?;
     if message.pointer("/profile/test")?.as_bool() != Some(true) {
         return None;
@@ -228,6 +243,36 @@ mod tests {
         assert_eq!(Count::of(&format!("{line}\n"), false), count);
         assert_eq!(test_result("test a::b ... ok"), None);
         assert_eq!(Count::of("no result\n", false), Count::FAILED);
+    }
+
+    fn suite(name: &str, dir: &str) -> Suite {
+        Suite { name: name.to_owned(), program: name.into(), dir: dir.into() }
+    }
+
+    #[test]
+    fn suites_that_take_long_come_first_and_those_of_a_row_stay_in_order() {
+        let all = ["a", "rotation", "scenarios", "kubernetes", "pods", "b", "services"];
+        let rows = rows(all.iter().map(|name| suite(name, "/w")).collect());
+        let names = |row: &Vec<Suite>| row.iter().map(|suite| suite.name.clone()).collect();
+        let names: Vec<Vec<String>> = rows.iter().map(names).collect();
+        let expected: [&[&str]; 5] =
+            [&["services", "scenarios"], &["kubernetes"], &["pods", "rotation"], &["a"], &["b"]];
+        assert_eq!(names, expected);
+    }
+
+    #[test]
+    fn a_changed_file_chooses_the_innermost_package_and_no_other() {
+        let all = [suite("a", "/w/a"), suite("a-tests", "/w/a"), suite("inner", "/w/a/inner")];
+        for (file, expected) in [
+            ("/w/a/src/lib.rs", &["a", "a-tests"][..]),
+            ("/w/a/inner/src/lib.rs", &["inner"]),
+            ("/w/ab/src/lib.rs", &[]),
+            ("/w/README.md", &[]),
+        ] {
+            let chosen = that_contain(all.to_vec(), &[file.into()]);
+            let names: Vec<_> = chosen.iter().map(|suite| suite.name.as_str()).collect();
+            assert_eq!(names, expected, "{file}");
+        }
     }
 
     #[test]
@@ -269,9 +314,9 @@ mod tests {
                 "target":{{"name":"a"}},"profile":{{"test":{test}}},"executable":{executable}}}"#
             )
         };
-        let found = suite(&message("\"/t/a-1\"", true)).unwrap();
+        let found = built(&message("\"/t/a-1\"", true)).unwrap();
         assert_eq!((found.name.as_str(), found.dir), ("a", "/w/a".into()));
-        assert_eq!(suite(&message("\"/t/a\"", false)), None, "a program");
-        assert_eq!(suite(&message("null", true)), None);
+        assert_eq!(built(&message("\"/t/a\"", false)), None, "a program");
+        assert_eq!(built(&message("null", true)), None);
     }
 }

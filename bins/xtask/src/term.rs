@@ -2,7 +2,8 @@
 
 use std::io;
 use std::io::{IsTerminal as _, Write as _};
-use std::time::Duration;
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
 
 const BOLD: &str = "1";
 const GREEN: &str = "32";
@@ -22,9 +23,11 @@ fn line(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// Starts a step.
+/// Starts a step, and tells how long ago the first one started.
 pub(crate) fn step(title: &str) {
-    line(&paint(BOLD, &format!("== {title}")));
+    static FIRST: LazyLock<Instant> = LazyLock::new(Instant::now);
+    let seconds = FIRST.elapsed().as_secs();
+    line(&paint(BOLD, &format!("== {:02}:{:02} {title}", seconds / 60, seconds % 60)));
 }
 
 /// One line of progress within a step.

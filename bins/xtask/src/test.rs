@@ -3,16 +3,17 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 
 use crate::cargo::{Metadata, cargo};
 use crate::suites::Count;
 use crate::tools::{OpenSearch, Renew, Tools};
 use crate::{
-    bootstrap_demo, check, demo, dist, docs, fuzz, images, outside, pcr_live, process, programs,
-    room, services, suites, term, tools, vm,
+    bootstrap_demo, check, demo, dist, docs, fuzz, images, lanes, outside, pcr_live, process,
+    programs, room, services, suites, term, tools, vm,
 };
 
 /// Where tests look for recorded boots, relative to the root of the repository.
@@ -50,14 +51,12 @@ impl Args {
 struct Step {
     name: &'static str,
     took: Duration,
-    /// Processor time of programs that ended.
-    worked: Duration,
     count: Count,
 }
 
 /// `cargo xtask test`.
 pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
-    let (begin, idle) = (Instant::now(), process::worked());
+    let begin = Instant::now();
     room::ensure(root)?;
     let tools = tools::ensure()?;
     tools::ensure_machines(&tools, &pcr_live::default_suites(), Renew::IfMissing)?;
@@ -66,47 +65,76 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     tools::ensure_docs(&tools)?;
     tools::ensure_browser(&tools)?;
     tools::ensure_services(&tools, OpenSearch::With)?;
-    let worked = process::worked().saturating_sub(idle);
-    let mut done =
-        vec![Step { name: "tools", took: begin.elapsed(), worked, count: Count::PASSED }];
-    let steps = steps(root, args, &tools);
-    if let Some(unknown) = args.only.iter().find(|only| steps.iter().all(|step| step.0 != *only)) {
-        let known: Vec<_> = steps.iter().map(|step| step.0).collect();
+    let mut done = vec![Step { name: "tools", took: begin.elapsed(), count: Count::PASSED }];
+    let (first, mut then, mut beside) =
+        (compile(root), steps(root, args, &tools), beside(root, &tools));
+    let all = || first.iter().chain(&then).chain(&beside).map(|step| step.0);
+    if let Some(unknown) = args.only.iter().find(|only| all().all(|name| name != *only)) {
+        let known: Vec<_> = all().collect();
         bail!("there is no step {unknown:?}; these are known: {}", known.join(", "));
     }
-    for (name, work) in steps {
-        if args.wants(name) {
-            done.push(timed(name, &*work));
-        }
-    }
-    summary(&done)
+    then.retain(|step| args.wants(step.0));
+    beside.retain(|step| args.wants(step.0));
+    done.extend(first.iter().filter(|step| args.wants(step.0)).map(timed));
+    thread::scope(|scope| {
+        let beside = scope.spawn(|| {
+            lanes::give_way();
+            beside.iter().map(timed).collect::<Vec<_>>()
+        });
+        done.extend(then.iter().map(timed));
+        let beside = beside.join().map_err(|_| anyhow!("a thread panicked"))?;
+        done.extend(beside);
+        anyhow::Ok(())
+    })?;
+    summary(&done, begin.elapsed())
 }
 
-type Work<'a> = Box<dyn Fn() -> Result<Count> + 'a>;
+/// The name of a step, and what it does.
+type Work<'a> = (&'static str, Box<dyn Fn() -> Result<Count> + Send + Sync + 'a>);
 
-/// All steps in their order.
-fn steps<'a>(root: &'a Path, args: &'a Args, tools: &'a Tools) -> Vec<(&'static str, Work<'a>)> {
-    fn one<'a>(work: impl Fn() -> Result<()> + 'a) -> Work<'a> {
-        Box::new(move || work().map(|()| Count::PASSED))
-    }
+fn one<'a>(name: &'static str, work: impl Fn() -> Result<()> + Send + Sync + 'a) -> Work<'a> {
+    (name, Box::new(move || work().map(|()| Count::PASSED)))
+}
+
+/// What the other steps need.
+fn compile(root: &Path) -> Vec<Work<'_>> {
     let in_pods = [&programs::OF_CLUSTERS[..], &[bootstrap_demo::IN_A_POD]].concat();
-    let mut steps: Vec<(&'static str, Work<'a>)> = vec![
-        ("check", one(move || check::run(root))),
-        ("site", one(move || docs::run(root))),
-        ("build", one(move || programs::build_all(root).map(drop))),
-        ("static", one(move || images::compile_for_tests(root, &in_pods).map(drop))),
-        ("tests", Box::new(move || tests(root, tools, args.changed.as_deref()))),
+    let build = move || {
+        programs::build_all(root)?;
+        term::step("build the tests");
+        suites::build(root).map(drop)
+    };
+    vec![
+        one("build", build),
+        one("static", move || images::compile_for_tests(root, &in_pods).map(drop)),
+    ]
+}
+
+/// Steps that mostly compile. They run beside the [others](steps), which mostly wait, and give way to them.
+fn beside<'a>(root: &'a Path, tools: &'a Tools) -> Vec<Work<'a>> {
+    vec![
+        one("machines", move || vm::build(root, tools)),
+        one("check", move || check::run(root)),
+        one("site", move || docs::run(root)),
         ("crosscheck", Box::new(move || crosscheck(root))),
         ("outside", Box::new(move || outside::run(root))),
-        ("installation", one(move || dist::check_install(root, tools))),
+        one("installation", move || dist::check_install(root, tools)),
+        one("fuzzers", move || fuzz::build(root).map(drop)),
+    ]
+}
+
+/// All other steps in their order.
+fn steps<'a>(root: &'a Path, args: &'a Args, tools: &'a Tools) -> Vec<Work<'a>> {
+    let mut steps: Vec<Work<'a>> = vec![
+        ("tests", Box::new(move || tests(root, tools, args.changed.as_deref()))),
         ("examples", Box::new(move || examples(root, tools))),
-        ("demo", one(move || demo::play(root, tools, &[]))),
-        ("services-demo", one(move || services::check(root, tools))),
+        one("demo", move || demo::play(root, tools, &[])),
+        one("services-demo", move || services::check(root, tools)),
         ("boots", Box::new(move || boots(root, tools))),
         // Starts three kubelets, so nothing else runs at the same time.
-        ("bootstrap-demo", one(move || bootstrap_demo::play(root, tools))),
-        ("vm", one(move || vm::check(root, tools))),
-        ("fuzz", one(move || fuzz::run_all(root, args.fuzz_seconds))),
+        one("bootstrap-demo", move || bootstrap_demo::play(root, tools)),
+        one("vm", move || vm::check(root, tools)),
+        one("fuzz", move || fuzz::run_all(root, args.fuzz_seconds)),
     ];
     if args.opensearch {
         steps.push(("opensearch", Box::new(move || opensearch_test(root, tools))));
@@ -114,14 +142,13 @@ fn steps<'a>(root: &'a Path, args: &'a Args, tools: &'a Tools) -> Vec<(&'static 
     steps
 }
 
-fn timed(name: &'static str, work: &dyn Fn() -> Result<Count>) -> Step {
-    let (begin, idle) = (Instant::now(), process::worked());
+fn timed((name, work): &Work<'_>) -> Step {
+    let begin = Instant::now();
     let count = work().unwrap_or_else(|error| {
         term::failure(&format!("{name}: {error:#}"));
         Count::FAILED
     });
-    let worked = process::worked().saturating_sub(idle);
-    Step { name, took: begin.elapsed(), worked, count }
+    Step { name, took: begin.elapsed(), count }
 }
 
 /// All tests, or those of packages that differ from a commit.
@@ -230,7 +257,7 @@ fn total(steps: &[Step]) -> Count {
     total
 }
 
-fn summary(steps: &[Step]) -> Result<()> {
+fn summary(steps: &[Step], took: Duration) -> Result<()> {
     let total = total(steps);
     let row = |step: &Step| {
         vec![
@@ -239,12 +266,13 @@ fn summary(steps: &[Step]) -> Result<()> {
             step.count.passed.to_string(),
             step.count.failed.to_string(),
             term::duration(step.took),
-            term::duration(step.worked),
         ]
     };
     let rows: Vec<_> = steps.iter().map(row).collect();
     term::step("summary");
-    term::table(&["step", "result", "passed", "failed", "took", "processor"], &rows);
+    term::table(&["step", "result", "passed", "failed", "took"], &rows);
+    let (took, worked) = (term::duration(took), term::duration(process::worked()));
+    term::out(&format!("took {took}, and {worked} of processor time"));
     term::out(&format!("{} passed, {} failed, {} flaky", total.passed, total.failed, total.flaky));
     if total.failed > 0 {
         bail!("not everything passed");
@@ -258,7 +286,8 @@ mod tests {
 
     #[test]
     fn a_step_that_could_not_run_counts_as_failed() {
-        let steps = [timed("good", &|| Ok(Count::PASSED)), timed("bad", &|| bail!("no such tool"))];
+        let steps = [one("good", || Ok(())), one("bad", || bail!("no such tool"))];
+        let steps = steps.each_ref().map(timed);
         let total = total(&steps);
         assert_eq!((total.passed, total.failed), (1, 1));
     }

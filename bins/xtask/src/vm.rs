@@ -123,7 +123,8 @@ fn at_once(
         term::failure(&String::from_utf8_lossy(&output.stderr));
         Ok(Some(scene.clone()))
     };
-    let ended: Result<Vec<_>> = lanes::at_once(scenes, &one)?.into_iter().collect();
+    let ended: Result<Vec<_>> =
+        lanes::at_once(scenes, lanes::per_processor(), &one)?.into_iter().collect();
     Ok(ended?.into_iter().flatten().collect())
 }
 
@@ -142,7 +143,8 @@ fn command(target: &Path, tools: &Tools, scene: &str, power: Power) -> Result<Co
     Ok(vm)
 }
 
-fn build(root: &Path, tools: &Tools) -> Result<()> {
+/// Builds the programs in the machines, and those that play the scenes.
+pub(crate) fn build(root: &Path, tools: &Tools) -> Result<()> {
     programs::build(root, &PROGRAMS)?;
     term::step("build the programs of virtual nodes");
     pcr_live::build_guest(root, GUEST)?;

@@ -6,13 +6,16 @@ use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 use tec_core::port::AuditAction;
 use tec_core::testing::sample;
-use tec_e2e::kube::{Bench, Link, cluster, eventually};
+use tec_e2e::kube::{Bench, Link, Traffic, cluster, eventually};
 use tec_k8s::api::{ApprovedImage, FOLLOWED_BY, FollowedImage, TrustedExecutionCluster};
 use tec_k8s::signal::Event;
 
 use super::world::{World, followed, name, reference};
 use crate::events::reported;
 use crate::standing::done;
+
+/// Who writes nothing for this long has nothing left to do.
+const QUIET: std::time::Duration = std::time::Duration::from_secs(2);
 
 #[tokio::test]
 async fn a_tag_that_moves_through_three_releases_approves_each_and_revokes_what_no_machine_needs() {
@@ -182,7 +185,7 @@ async fn a_restart_repeats_no_look_and_forgets_nothing() {
 }
 
 /// Requests of a look that finds nothing new, and of one with a new image.
-async fn costs(world: &World, link: &Link, release: u64) -> [tec_e2e::kube::Traffic; 2] {
+async fn costs(world: &World, link: &Link, release: u64) -> [Traffic; 2] {
     world.look().await;
     eventually("a look is done", async || {
         let status = world.status().await;
@@ -196,6 +199,10 @@ async fn costs(world: &World, link: &Link, release: u64) -> [tec_e2e::kube::Traf
     world.release(release).await;
     world.may_boot(&[release - 1, release]).await;
     [idle, link.take_traffic()]
+}
+
+fn of_machines(traffic: &Traffic) -> u64 {
+    traffic.writes("machines") + traffic.writes("machines/status")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -219,15 +226,19 @@ async fn a_look_costs_as_much_with_many_machines_as_with_few() {
         for number in all_of_them {
             world.booted(number, &name(release - 1)).await;
         }
-        link.take_traffic();
+        eventually("the machines settle", async || {
+            link.take_traffic();
+            tokio::time::sleep(QUIET).await;
+            Ok(of_machines(&link.take_traffic()) == 0)
+        })
+        .await
+        .unwrap();
         all.push(costs(&world, &link, release).await);
     }
     for [idle, new] in &all {
         assert_eq!(idle.requests.get("LIST machines"), None, "{idle:?}");
         assert_eq!(new.requests.get("LIST machines"), None, "{new:?}");
-        // Some of the machines may still settle.
-        let writes = new.writes("machines") + new.writes("machines/status");
-        assert!(writes <= 4, "{new:?}");
+        assert_eq!(of_machines(new), 0, "{new:?}");
         assert!(idle.writes("followedimages/status") <= 2, "{idle:?}");
         // One is created, and an older one revoked.
         assert_eq!(new.requests.get("POST approvedimages"), Some(&1), "{new:?}");
