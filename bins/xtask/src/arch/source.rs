@@ -97,50 +97,47 @@ fn walk(root: &Path, below: &str, sources: &mut Vec<Source>) -> Result<()> {
 fn blank(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
-    while let Some(first) = rest.chars().next() {
-        let previous_is_word = out.ends_with(|c: char| c.is_alphanumeric() || c == '_');
-        let (kept, length) = match token(rest, previous_is_word) {
-            Some(token) => token,
-            None => (first.len_utf8(), first.len_utf8()),
-        };
-        let (now, later) = rest.split_at(length);
+    while let Some(at) = rest.find(['/', '"', '\'']) {
+        let (code, from) = rest.split_at(at);
+        out.push_str(code);
+        // A division, or a lifetime, is one character of code.
+        let (kept, length) = token(&out, from).unwrap_or((1, 1));
+        let (now, later) = from.split_at(length);
         let (kept, dropped) = now.split_at(kept);
         out.push_str(kept);
         out.extend(dropped.bytes().map(|b| if b == b'\n' { '\n' } else { ' ' }));
         rest = later;
     }
+    out.push_str(rest);
     out
 }
 
-/// If `rest` starts with a comment or a literal: how many of its bytes to keep, and its length.
-fn token(rest: &str, previous_is_word: bool) -> Option<(usize, usize)> {
-    if rest.starts_with("//") {
-        return Some((0, rest.find('\n').unwrap_or(rest.len())));
+/// If a comment or a literal starts here: how many of its bytes to keep, and its length.
+fn token(before: &str, from: &str) -> Option<(usize, usize)> {
+    if from.starts_with("//") {
+        return Some((0, from.find('\n').unwrap_or(from.len())));
     }
-    if rest.starts_with("/*") {
-        return Some((0, block_comment(rest)));
+    if from.starts_with("/*") {
+        return Some((0, block_comment(from)));
     }
-    if rest.starts_with('"') {
-        return Some((1, quoted(rest, '"')));
+    if from.starts_with('\'') {
+        return character(from).map(|length| (1, length));
     }
-    if rest.starts_with('\'') {
-        return character(rest).map(|length| (1, length));
-    }
-    if previous_is_word {
-        return None;
-    }
-    ["r", "br", "cr"].iter().find_map(|prefix| raw_string(rest, prefix))
+    let length = || raw_string(before, from).unwrap_or_else(|| quoted(from, '"'));
+    from.starts_with('"').then(|| (1, length()))
 }
 
-/// `r"…"`, `br#"…"#` and so on: up to the quote followed by as many `#` as the opening quote had.
-fn raw_string(rest: &str, prefix: &str) -> Option<(usize, usize)> {
-    let after_prefix = rest.strip_prefix(prefix)?;
-    let hashes = after_prefix.chars().take_while(|c| *c == '#').count();
-    let content = after_prefix.get(hashes..)?.strip_prefix('"')?;
-    let end = format!("\"{}", "#".repeat(hashes));
-    let length = content.find(&end).map_or(content.len(), |at| at + end.len());
-    let begin = prefix.len() + hashes + 1;
-    Some((begin, begin + length))
+/// Length of `"…"` after `r`, of `"…"#` after `br#` and so on: up to the quote followed by as many `#` as come before
+/// the first one.
+fn raw_string(before: &str, from: &str) -> Option<usize> {
+    let name = before.trim_end_matches('#');
+    let word = name.rsplit(|c: char| !c.is_alphanumeric() && c != '_').next();
+    if !["r", "br", "cr"].contains(&word?) {
+        return None;
+    }
+    let end = format!("\"{}", "#".repeat(before.len() - name.len()));
+    let content = from.strip_prefix('"')?;
+    Some(1 + content.find(&end).map_or(content.len(), |at| at + end.len()))
 }
 
 /// Block comments nest.
