@@ -140,8 +140,7 @@ fn rows(suites: Vec<Suite>) -> Vec<Vec<Suite>> {
     rows.chain(others.into_iter().map(|suite| vec![suite])).collect()
 }
 
-/// Runs a failed test again while nothing else runs, and reports whether it really fails or passes only on an
-/// idle machine.
+/// Runs a failed test again while no other test runs, and reports whether it really fails or passes only alone.
 fn again(failed: &Failed, prepare: Prepare<'_>, count: &mut Count) -> Result<()> {
     let name = format!("{} {}", failed.suite.name, failed.test);
     let output = process::output(command(&failed.suite, prepare)?.args(["--exact", &failed.test]))?;

@@ -66,22 +66,22 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     tools::ensure_browser(&tools)?;
     tools::ensure_services(&tools, OpenSearch::With)?;
     let mut done = vec![Step { name: "tools", took: begin.elapsed(), count: Count::PASSED }];
-    let (first, mut then, mut beside) =
-        (compile(root), steps(root, args, &tools), beside(root, &tools));
+    let (first, then, beside) = (compile(root), steps(root, args, &tools), beside(root, &tools));
     let all = || first.iter().chain(&then).chain(&beside).map(|step| step.0);
     if let Some(unknown) = args.only.iter().find(|only| all().all(|name| name != *only)) {
         let known: Vec<_> = all().collect();
         bail!("there is no step {unknown:?}; these are known: {}", known.join(", "));
     }
-    then.retain(|step| args.wants(step.0));
-    beside.retain(|step| args.wants(step.0));
-    done.extend(first.iter().filter(|step| args.wants(step.0)).map(timed));
+    let play = |steps: &[Work<'_>]| -> Vec<Step> {
+        steps.iter().filter(|step| args.wants(step.0)).map(timed).collect()
+    };
+    done.extend(play(&first));
     thread::scope(|scope| {
         let beside = scope.spawn(|| {
             lanes::give_way();
-            beside.iter().map(timed).collect::<Vec<_>>()
+            play(&beside)
         });
-        done.extend(then.iter().map(timed));
+        done.extend(play(&then));
         let beside = beside.join().map_err(|_| anyhow!("a thread panicked"))?;
         done.extend(beside);
         anyhow::Ok(())
@@ -131,7 +131,7 @@ fn steps<'a>(root: &'a Path, args: &'a Args, tools: &'a Tools) -> Vec<Work<'a>> 
         one("demo", move || demo::play(root, tools, &[])),
         one("services-demo", move || services::check(root, tools)),
         ("boots", Box::new(move || boots(root, tools))),
-        // Starts three kubelets, so nothing else runs at the same time.
+        // Starts three kubelets, so no other test runs at the same time.
         one("bootstrap-demo", move || bootstrap_demo::play(root, tools)),
         one("vm", move || vm::check(root, tools)),
         one("fuzz", move || fuzz::run_all(root, args.fuzz_seconds)),
