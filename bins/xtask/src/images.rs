@@ -25,9 +25,13 @@ const CONTAINERFILE: &str = "bins/operator/deploy/image/Containerfile";
 /// Below the target directory.
 const FOLDER: &str = "images";
 /// Profile of distributed programs.
-pub(crate) const PROFILE: &str = "release";
+pub(crate) const PROFILE: &str = "dist";
 /// Features that the documentation promises for programs in images.
 const FEATURES: &str = "bootstrapper/aws";
+/// The toolchain's own: it links for every architecture, and packs relocations.
+const LINKER: &str = "rust-lld";
+/// The program itself relocates its addresses when it starts; packed, they need a hundredth of the room.
+const PACK: &str = "-Clink-arg=--pack-dyn-relocs=relr";
 /// A program that is in no image, because it runs before there are pods.
 const BOOTSTRAPPER: &str = "bootstrapper";
 /// The only image with a third-party program.
@@ -49,7 +53,7 @@ pub(crate) struct Args {
     vault_image: Option<String>,
 }
 
-/// Compilers for the architecture; those for this machine are found automatically.
+/// Compilers for C where those of this machine are found automatically only for its own architecture.
 fn compilers(arch: Arch, tools: &Tools, command: &mut Command) {
     if arch == Arch::Amd64 {
         return;
@@ -59,7 +63,7 @@ fn compilers(arch: Arch, tools: &Tools, command: &mut Command) {
         .env("CC_aarch64_unknown_linux_musl", "clang")
         .env("CFLAGS_aarch64_unknown_linux_musl", flags)
         .env("AR_aarch64_unknown_linux_musl", "ar")
-        .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER", "rust-lld");
+        .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER", LINKER);
 }
 
 /// An image in the Containerfile.
@@ -209,30 +213,29 @@ pub(crate) fn build_static(
     // A released program contains the list of what is linked into it.
     command.args(is_release.then_some("auditable")).args(["build", "--locked"]);
     command.args(["--profile", profile, "--target", arch.target()]).args(chosen);
-    command.env("CARGO_ENCODED_RUSTFLAGS", flags(&target_dir)?);
+    let mut flags = flags(&target_dir)?;
     compilers(arch, tools, &mut command);
     if is_release {
+        flags.push(PACK.to_owned());
+        command.env("CARGO_TARGET_X86_64_UNKNOWN_LINUX_MUSL_LINKER", LINKER);
         let mut head = process::command("git");
         let head = process::capture(head.current_dir(root).args(["rev-parse", "HEAD"]))?;
         command.env("TEC_REVISION", head.trim());
     }
+    command.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
     process::run(&mut command)?;
     Ok(target_dir.join(arch.target()).join(if is_release { profile } else { "debug" }))
 }
 
 /// Keeps paths of this machine out of programs. If several match, the last one counts. Sources of the workspace
 /// have relative paths; with the root as a flag, each checkout would compile all dependencies again.
-fn flags(target_dir: &Path) -> Result<String> {
+fn flags(target_dir: &Path) -> Result<Vec<String>> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
     let home = home.context("neither CARGO_HOME nor HOME is set")?;
     let remap = |from: &Path, to| format!("--remap-path-prefix={}={to}", from.display());
-    Ok([
-        "-Ctarget-feature=+crt-static".to_owned(),
-        remap(&home, "/cargo"),
-        remap(target_dir, "/tec/target"),
-    ]
-    .join("\u{1f}"))
+    let is_static = "-Ctarget-feature=+crt-static".to_owned();
+    Ok(vec![is_static, remap(&home, "/cargo"), remap(target_dir, "/tec/target")])
 }
 
 /// Builds one image for all architectures, and writes it as an OCI layout; returns its digest.

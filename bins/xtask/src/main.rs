@@ -3,6 +3,7 @@
 //! Contains only flags and dispatch; each verb is a module. Nothing here needs a system library, so that a
 //! fresh machine can build it and let `cargo xtask tools` install the rest.
 
+mod api;
 mod arch;
 mod bench;
 mod bootstrap_demo;
@@ -53,7 +54,7 @@ enum Verb {
     /// Run everything that CI runs: tools, check, tests, examples, demo, real boots, fuzz smoke
     Test(test::Args),
     /// Package the libraries, and build programs of other workspaces against them
-    Outside,
+    Outside(outside::Args),
     /// Play the main use case end to end and write target/demo/report.html
     Demo(demo::Args),
     /// Run a Kubernetes node with real pods on this machine: up, down, shell; as root
@@ -100,7 +101,7 @@ fn run(verb: Verb) -> Result<()> {
         Verb::Tools(args) => tools::run(&args, &pcr_live::default_suites()),
         Verb::Check => check::run(&root),
         Verb::Test(args) => test::run(&root, &args),
-        Verb::Outside => outside::run(&root).map(drop),
+        Verb::Outside(args) => outside::run(&root, args).map(drop),
         Verb::Demo(args) => demo::run(&root, &args),
         Verb::Cluster(args) => cluster::run(&root, &args),
         Verb::BootstrapDemo => bootstrap_demo::run(&root),

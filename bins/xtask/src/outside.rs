@@ -14,26 +14,44 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::api::Snapshots;
 use crate::cargo::{Metadata, cargo};
 use crate::suites::Count;
-use crate::tools::targets;
-use crate::{process, suites, term};
+use crate::tools::{make_executable, targets};
+use crate::{api, process, suites, term};
 
 const LIBRARIES: [&str; 4] = ["tec-core", "tec-tpm", "tec-trustee", "tec-k8s"];
 /// The library whose documentation needs more than all of its features: see its `[package.metadata.docs.rs]`.
 const ON_KUBERNETES: &str = "tec-k8s";
 const KUBERNETES_API: &str = "k8s-openapi/v1_33";
 const PROGRAMS: &str = "examples/outside";
+/// Only nightly compilers write JSON, unless they are told otherwise. Building dependencies is not told: build
+/// scripts would then choose what only nightly compilers have.
+const RUSTDOC: &str = "rustdoc";
+const RUSTDOC_SCRIPT: &str = "#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec rustdoc \"$@\"\n";
+
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub(crate) struct Args {
+    /// Only write the snapshots of the public interfaces, docs/reference/api
+    #[arg(long)]
+    write_api: bool,
+}
 
 /// Packages, documents, builds and tests; returns the number of tests.
-pub(crate) fn run(root: &Path) -> Result<Count> {
+pub(crate) fn run(root: &Path, args: Args) -> Result<Count> {
     targets::ensure(root, &[targets::WASI])?;
     let target = Metadata::workspace(root)?.target_dir()?;
     let place = Place { root, target: target.clone(), folder: target.join("outside") };
     term::step("pack the libraries");
     place.pack()?;
+    if args.write_api {
+        place.interfaces(Snapshots::Replace)?;
+        return Ok(Count::PASSED);
+    }
     term::step("the packed libraries and their documentation, all features");
-    place.document()?;
+    place.document(&["check"], "--deny warnings")?;
+    place.document(&["doc", "--no-deps"], "--deny warnings")?;
+    place.interfaces(Snapshots::Compare)?;
     place.oldest()?;
     let mut count = Count::PASSED;
     for program in folders(&root.join(PROGRAMS))? {
@@ -76,6 +94,9 @@ impl Place<'_> {
             writeln!(patches, "{library} = {{ path = \"crates/{library}\" }}")?;
         }
         write(&self.folder.join(".cargo/config.toml"), &patches)?;
+        let rustdoc = self.folder.join(RUSTDOC);
+        write(&rustdoc, RUSTDOC_SCRIPT)?;
+        make_executable(&rustdoc)?;
         let members = format!("[workspace]\nresolver = \"3\"\nmembers = {LIBRARIES:?}\n");
         write(&self.crates().join("Cargo.toml"), &members)?;
         self.lock(&self.crates())
@@ -112,19 +133,25 @@ impl Place<'_> {
         process::run(online.args(["fetch", "--quiet"]).env_remove("CARGO_NET_OFFLINE"))
     }
 
-    /// Builds the documentation with all features, as on docs.rs.
-    fn document(&self) -> Result<()> {
-        for verb in [&["check"][..], &["doc", "--no-deps"]] {
-            let mut all = self.cargo(&self.crates());
-            all.args(verb).args(["--workspace", "--exclude", ON_KUBERNETES]);
-            let mut last = self.cargo(&self.crates().join(ON_KUBERNETES));
-            last.args(verb).args(["--features", KUBERNETES_API]);
-            for command in [&mut all, &mut last] {
-                command.args(["--quiet", "--all-features"]);
-                process::run(command.env("RUSTDOCFLAGS", "--deny warnings"))?;
-            }
+    /// Runs a command of cargo for all libraries with all features, as on docs.rs.
+    fn document(&self, verb: &[&str], flags: &str) -> Result<()> {
+        let mut all = self.cargo(&self.crates());
+        all.args(verb).args(["--workspace", "--exclude", ON_KUBERNETES]);
+        let mut last = self.cargo(&self.crates().join(ON_KUBERNETES));
+        last.args(verb).args(["--features", KUBERNETES_API]);
+        for command in [&mut all, &mut last] {
+            command.args(["--quiet", "--all-features"]).env("RUSTDOC", self.folder.join(RUSTDOC));
+            process::run(command.env("RUSTDOCFLAGS", flags))?;
         }
         Ok(())
+    }
+
+    /// The public interfaces, from documentation as JSON.
+    fn interfaces(&self, snapshots: Snapshots) -> Result<()> {
+        term::step("public interfaces");
+        self.document(&["doc", "--no-deps"], "-Zunstable-options --output-format=json")?;
+        let documentation = self.folder.join("target/doc");
+        api::check(self.root, &LIBRARIES, &documentation, snapshots)
     }
 
     /// With the minimum supported compiler of each library, if it differs from the workspace's.

@@ -117,7 +117,7 @@ fn beside<'a>(root: &'a Path, tools: &'a Tools) -> Vec<Work<'a>> {
         one("check", move || check::run(root)),
         one("site", move || docs::run(root)),
         ("crosscheck", Box::new(move || crosscheck(root))),
-        ("outside", Box::new(move || outside::run(root))),
+        ("outside", Box::new(move || outside::run(root, outside::Args::default()))),
         one("installation", move || dist::check_install(root, tools)),
         one("fuzzers", move || fuzz::build(root).map(drop)),
     ]

@@ -12,7 +12,7 @@ use crate::tools::{self, Tools};
 use crate::{process, term};
 
 /// What the initramfs must contain.
-const IN_INITRAMFS: [&str; 3] = [
+pub(super) const IN_INITRAMFS: [&str; 3] = [
     "usr/bin/node-agent",
     "usr/bin/clevis-decrypt-trustee",
     "scripts/init-premount/clevis-trustee",

@@ -404,7 +404,8 @@ fn scratch(tools: &Tools, name: &str) -> Result<PathBuf> {
     Ok(dir)
 }
 
-fn make_executable(path: &Path) -> Result<()> {
+/// Everybody may run it.
+pub(crate) fn make_executable(path: &Path) -> Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
     fs::set_permissions(path, fs::Permissions::from_mode(0o755))
         .with_context(|| format!("cannot make {} executable", path.display()))

@@ -12,8 +12,7 @@ use crate::{process, term};
 const SUITE: &str = "bookworm";
 const NAME: &str = "system";
 /// Dependencies of the node program's package, and a kernel to create an initramfs for.
-const PACKAGES: &str =
-    "clevis-initramfs,cryptsetup-initramfs,initramfs-tools,jose,linux-image-cloud-amd64";
+const PACKAGES: &str = "clevis-initramfs,cryptsetup-initramfs,initramfs-tools,jose,linux-image-cloud-amd64,systemd-sysv,zstd";
 
 pub(super) fn ensure(tools: &Tools, apt: &mut Apt) -> Result<PathBuf> {
     let place = tools.cache.join("system.tar");
