@@ -153,6 +153,7 @@ const HOOK_FUNCTIONS: &str = r#"
 copy_exec() { mkdir -p "$DESTDIR/${2%/*}" && cp "$1" "$DESTDIR/$2"; }
 copy_file() { mkdir -p "$DESTDIR/${3%/*}" && cp "$2" "$DESTDIR/$3"; }
 manual_add_modules() { echo "$@" >> "$DESTDIR/modules"; }
+class_add_modules() { echo "of class $1" >> "$DESTDIR/modules"; }
 "#;
 
 #[test]
@@ -173,7 +174,35 @@ fn the_hook_of_initramfs_tools_copies_program_pin_and_drivers() {
     for name in ["node-agent", "clevis-decrypt-trustee", "clevis-encrypt-trustee"] {
         assert!(files.contains(&format!("/usr/bin/{name}")), "{files:?}");
     }
-    assert_eq!(fs::read_to_string(root.join("modules")).unwrap(), "tpm_tis\ntpm_crb\n");
+    assert_eq!(
+        fs::read_to_string(root.join("modules")).unwrap(),
+        "tpm_tis\ntpm_crb\nof class net\n"
+    );
+}
+
+#[test]
+fn an_initramfs_waits_for_a_network_only_if_it_has_a_disk_to_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let (functions, disks) = (dir.path().join("functions"), dir.path().join("crypttab"));
+    fs::write(&functions, "configure_networking() { echo network; }\n").unwrap();
+    let from = deploy().join("initramfs-tools/scripts/init-premount/clevis-trustee");
+    let text = fs::read_to_string(from).unwrap();
+    assert!(text.contains("/cryptroot/crypttab"));
+    let text = text
+        .replace("/scripts/functions", functions.to_str().unwrap())
+        .replace("/cryptroot/crypttab", disks.to_str().unwrap());
+    let before = dir.path().join("clevis-trustee");
+    script(&before, &text);
+    for double in ["modprobe", "mount"] {
+        script(&dir.path().join(double), "#!/bin/sh\n");
+    }
+    let path = format!("{}:/usr/bin:/bin", dir.path().display());
+    let said = || run(Command::new(&before).env("PATH", &path));
+    assert_eq!(said(), "", "no disks");
+    fs::write(&disks, "").unwrap();
+    assert_eq!(said(), "", "none of them is needed for the root");
+    fs::write(&disks, "root UUID=x none luks\n").unwrap();
+    assert_eq!(said(), "network\n");
 }
 
 /// Functions of dracut.modules(7) that the module uses.
