@@ -20,6 +20,10 @@ use crate::{process, term, tools};
 const PLACE: &str = "var/tmp/packages";
 /// What the machine prints about itself begins with this.
 const SAID: &str = "packages: ";
+/// Driver of the network of the machine.
+const NETWORK: &str = "/virtio_net.ko";
+/// A boot takes three minutes, and several times that beside compilers.
+const LIMIT: &str = "30m";
 const UNIT: &str = "[Unit]\n\
     After=basic.target\n\
     SuccessAction=poweroff-force\n\
@@ -37,7 +41,7 @@ cd /var/tmp/packages
 export DEBIAN_FRONTEND=noninteractive
 if [ ! -e installed ]; then
     apt-get install --yes --no-install-recommends --quiet ./*.deb
-    lsinitramfs /boot/initrd.img-* | sed -n '/node-agent\|trustee/s/^/packages: has /p'
+    lsinitramfs /boot/initrd.img-* | sed -n '/node-agent\|trustee\|virtio_net/s/^/packages: has /p'
     touch installed
     echo 'packages: installed'
 else
@@ -61,7 +65,8 @@ pub(super) fn install(dist: &Dist<'_>, packages: &[PathBuf]) -> Result<()> {
     for file in IN_INITRAMFS {
         ensure!(says(&said, &format!("has {file}")), "the initramfs lacks {file}");
     }
-    machine.take_boot_files()?;
+    ensure!(said.contains(NETWORK), "the initramfs has no driver of its network");
+    machine.take_initramfs()?;
     machine.boot("running")?;
     fs::remove_dir_all(&machine.folder)?;
     term::success(
@@ -129,7 +134,8 @@ impl Machine {
     }
 
     fn command(&self) -> Command {
-        let mut qemu = process::command("qemu-system-x86_64");
+        let mut qemu = process::command("timeout");
+        qemu.args([LIMIT, "qemu-system-x86_64"]);
         // Emulated, so that it is the same on every host.
         qemu.args(["-machine", "q35,accel=tcg", "-m", "1024"]);
         qemu.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]);
@@ -147,7 +153,7 @@ impl Machine {
     }
 
     /// Takes the initramfs off the disk, which is where a boot loader would find it.
-    fn take_boot_files(&self) -> Result<()> {
+    fn take_initramfs(&self) -> Result<()> {
         let to = self.folder.join("initrd.img");
         let mut list = process::command("debugfs");
         let list = process::capture(list.args(["-R", "ls -p /boot"]).arg(self.disk()))?;
