@@ -33,9 +33,9 @@ use clap::{ArgMatches, FromArgMatches as _};
 use crate::cli::{Cli, PLUGIN, command};
 use crate::output::Output;
 
-/// Version, with the git revision of the build if known.
-pub(crate) const VERSION: &str = match option_env!("TEC_REVISION") {
-    Some(revision) => revision,
+/// Version; that of a release is followed by its commit.
+pub(crate) const VERSION: &str = match option_env!("TEC_VERSION") {
+    Some(version) => version,
     None => env!("CARGO_PKG_VERSION"),
 };
 

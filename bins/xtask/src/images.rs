@@ -206,7 +206,8 @@ pub(crate) fn build_static(
     chosen: &[&str],
 ) -> Result<PathBuf> {
     term::step(&format!("build static programs for {}", arch.name()));
-    let target_dir = Metadata::workspace(root)?.target_dir()?;
+    let metadata = Metadata::workspace(root)?;
+    let target_dir = metadata.target_dir()?;
     let is_release = profile != "dev";
     let mut command = cargo(root);
     tools.environment(&mut command)?;
@@ -218,13 +219,18 @@ pub(crate) fn build_static(
     if is_release {
         flags.push(PACK.to_owned());
         command.env("CARGO_TARGET_X86_64_UNKNOWN_LINUX_MUSL_LINKER", LINKER);
-        let mut head = process::command("git");
-        let head = process::capture(head.current_dir(root).args(["rev-parse", "HEAD"]))?;
-        command.env("TEC_REVISION", head.trim());
+        command.env("TEC_VERSION", version(root, &metadata)?);
     }
     command.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
     process::run(&mut command)?;
     Ok(target_dir.join(arch.target()).join(if is_release { profile } else { "debug" }))
+}
+
+/// Version and commit, as `tec --version` prints them.
+fn version(root: &Path, metadata: &Metadata) -> Result<String> {
+    let mut head = process::command("git");
+    let head = process::capture(head.current_dir(root).args(["rev-parse", "HEAD"]))?;
+    Ok(format!("{} ({})", metadata.version("tec")?, head.trim()))
 }
 
 /// Keeps paths of this machine out of programs. If several match, the last one counts. Sources of the workspace
