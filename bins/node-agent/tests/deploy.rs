@@ -184,13 +184,16 @@ fn the_hook_of_initramfs_tools_copies_program_pin_and_drivers() {
 fn an_initramfs_waits_for_a_network_only_if_it_has_a_disk_to_open() {
     let dir = tempfile::tempdir().unwrap();
     let (functions, disks) = (dir.path().join("functions"), dir.path().join("crypttab"));
+    let words = dir.path().join("cmdline");
+    fs::write(&words, "root=/dev/vda nocryptopts=x cryptopts= quiet\n").unwrap();
     fs::write(&functions, "configure_networking() { echo network; }\n").unwrap();
     let from = deploy().join("initramfs-tools/scripts/init-premount/clevis-trustee");
     let text = fs::read_to_string(from).unwrap();
     assert!(text.contains("/cryptroot/crypttab"));
     let text = text
         .replace("/scripts/functions", functions.to_str().unwrap())
-        .replace("/cryptroot/crypttab", disks.to_str().unwrap());
+        .replace("/cryptroot/crypttab", disks.to_str().unwrap())
+        .replace("/proc/cmdline", words.to_str().unwrap());
     let before = dir.path().join("clevis-trustee");
     script(&before, &text);
     for double in ["modprobe", "mount"] {
@@ -201,6 +204,9 @@ fn an_initramfs_waits_for_a_network_only_if_it_has_a_disk_to_open() {
     assert_eq!(said(), "", "no disks");
     fs::write(&disks, "").unwrap();
     assert_eq!(said(), "", "none of them is needed for the root");
+    fs::write(&words, "cryptopts=target=root,source=UUID=x quiet\n").unwrap();
+    assert_eq!(said(), "network\n", "the crypttab comes later");
+    fs::write(&words, "root=/dev/mapper/root\n").unwrap();
     fs::write(&disks, "root UUID=x none luks\n").unwrap();
     assert_eq!(said(), "network\n");
 }

@@ -30,7 +30,7 @@ pub struct Settings {
     /// The program `node-agent` as included in an initramfs, statically linked
     #[arg(long, default_value = "target/x86_64-unknown-linux-musl/node/node-agent")]
     pub agent: PathBuf,
-    /// Directory for consoles, disks and logs
+    /// Directory for consoles and logs, and for disks while a scene is played or after it failed
     #[arg(long, default_value = "target/vm")]
     pub artefacts: PathBuf,
 }

@@ -54,6 +54,7 @@ else
     systemctl is-active tec-refresh-ca.timer
     echo 'packages: running'
 fi
+journalctl --sync # or the last line may not reach the console
 sync
 "#;
 
@@ -106,7 +107,7 @@ impl Machine {
         for file in ["vmlinuz", "initrd.img"] {
             fs::copy(boot_file(&system.join("boot"), file)?, machine.folder.join(file))?;
         }
-        let mut make = process::command("mke2fs");
+        let mut make = administration("mke2fs");
         make.args(["-q", "-t", "ext4", "-d"]).arg(&system).arg(machine.disk()).arg("3G");
         process::capture(&mut make)?;
         fs::remove_dir_all(&system)?;
@@ -124,7 +125,8 @@ impl Machine {
     /// Boots until the machine switches itself off; returns what its console showed. `last` is what it says if all
     /// went well.
     fn boot(&self, last: &str) -> Result<String> {
-        process::run(&mut self.command())?;
+        let console = self.console();
+        process::run(&mut self.command()).with_context(|| format!("see {}", console.display()))?;
         let said = fs::read(self.console()).context("read the console")?;
         let said = String::from_utf8_lossy(&said).into_owned();
         if !says(&said, last) {
@@ -155,13 +157,13 @@ impl Machine {
     /// Takes the initramfs off the disk, which is where a boot loader would find it.
     fn take_initramfs(&self) -> Result<()> {
         let to = self.folder.join("initrd.img");
-        let mut list = process::command("debugfs");
+        let mut list = administration("debugfs");
         let list = process::capture(list.args(["-R", "ls -p /boot"]).arg(self.disk()))?;
         let name = list.split('/').find(|name| name.starts_with("initrd.img"));
         let name = name.context("the disk has no initramfs")?;
         let dump = format!("dump /boot/{name} {}", to.display());
         fs::remove_file(&to)?;
-        process::capture(process::command("debugfs").args(["-R", &dump]).arg(self.disk()))?;
+        process::capture(administration("debugfs").args(["-R", &dump]).arg(self.disk()))?;
         ensure!(to.is_file(), "debugfs did not copy {name}");
         Ok(())
     }
@@ -171,6 +173,11 @@ impl Machine {
 fn says(console: &str, text: &str) -> bool {
     let line = format!("{SAID}{text}");
     console.lines().any(|shown| shown.trim_end().ends_with(&line))
+}
+
+/// A program that may be in no directory of PATH.
+fn administration(program: &str) -> Command {
+    process::command(process::which(program).unwrap_or_else(|| program.into()))
 }
 
 fn boot_file(folder: &Path, begin: &str) -> Result<PathBuf> {

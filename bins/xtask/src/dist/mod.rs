@@ -1,4 +1,4 @@
-//! `cargo xtask dist`: builds the contents of a release in `<target>/dist`.
+//! `cargo xtask dist`: builds the contents of a release in `<target>/dist-files`.
 //!
 //! ```text
 //!   static programs ──┬─► tec-<version>-linux-<arch>.tar.gz, kubectl-tec-linux-<arch>.tar.gz
@@ -73,11 +73,14 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
         args.arch.contains(&Arch::Amd64),
         "manual pages are written by the programs for amd64: add it to --arch"
     );
+    let is_root = rustix::process::geteuid().is_root();
+    ensure!(is_root || !args.try_install, "--try-install unpacks a system: run it as root");
     let tools = tools::ensure()?;
     tools::ensure_images(&tools, &args.arch)?;
     tools::ensure_dist(&tools)?;
     if args.try_install {
         tools::ensure_machines(&tools, &BTreeSet::new(), Renew::IfMissing)?;
+        tools::ensure_system(&tools)?;
     }
     let dist = Dist::new(root, &tools)?;
     let mut built = Vec::new();

@@ -112,7 +112,9 @@ pub(super) const IMAGES: [Requirement; 2] =
 pub(super) const CROSS: [Requirement; 1] = [program("clang", "clang")];
 
 /// What a release needs in addition.
-pub(super) const DIST: [Requirement; 2] = [
+pub(super) const DIST: [Requirement; 4] = [
+    program("e2fsprogs", "debugfs"),
+    program("e2fsprogs", "mke2fs"),
     program("help2man", "help2man"),
     program("mmdebstrap", "mmdebstrap"), // a fresh system, to install packages into
 ];
