@@ -8,7 +8,7 @@ use rustls::pki_types::ServerName;
 use tec_benches::{Suite, mutual};
 use tec_core::testing::{ManualClock, SeededEntropy};
 use tec_core::time::Timestamp;
-use tec_tpm::atls::{
+use tec_node::atls::{
     AnyAk, DangerousDummyIssuer, DangerousDummyValidator, Endpoint, IssueError, Issuer,
     LiveMeasurements, Nonce, ValidateError, Validated, Validator, Variant, VtpmIssuer,
     VtpmValidator,
@@ -121,7 +121,7 @@ impl Attested {
     }
 }
 
-fn builder(seed: u64) -> tec_tpm::atls::EndpointBuilder {
+fn builder(seed: u64) -> tec_node::atls::EndpointBuilder {
     // 2026-01-01T00:00:00Z
     let clock = ManualClock::new(Timestamp::from_unix_seconds(1_767_225_600));
     let entropy = SeededEntropy::new(seed);

@@ -18,9 +18,8 @@ fn main() -> anyhow::Result<()> {
     let name = "pcr/event_log/made";
     let note = note("a made log", &made)?;
     suite.compare(name, &note, || replay(&made), || Sha256::digest(&made))?;
-    for boot in debian::boots()? {
-        let Some(log) = boot.log() else { continue };
-        let name = format!("pcr/event_log/{}", boot.name);
+    for (name, log) in debian::logs()? {
+        let name = format!("pcr/event_log/{name}");
         let note = self::note("the log of a real boot", &log)?;
         suite.ratio(&name, &note, || replay(&log), || Sha256::digest(&log))?;
     }

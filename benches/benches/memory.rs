@@ -86,7 +86,7 @@ fn peaks(suite: &Suite) -> anyhow::Result<()> {
 }
 
 fn prediction(suite: &Suite) -> anyhow::Result<()> {
-    let Some(boot) = debian::boot("trixie-sb-on")? else {
+    let Some(boot) = debian::boot("trixie")? else {
         return Ok(());
     };
     let image = boot.image()?;

@@ -30,7 +30,7 @@ fn main() -> anyhow::Result<()> {
         files(&suite, &boot)?;
         all(&suite, &boot)?;
     }
-    let boot = debian::boot("trixie-sb-on")?;
+    let boot = debian::boot("trixie")?;
     if let Some(boot) = &boot {
         memory(&suite, boot)?;
         revoked(&suite, boot)?;

@@ -41,8 +41,8 @@ fn main() -> anyhow::Result<()> {
 
 fn processes(suite: &Suite, program: &Path, boot: &Boot) -> anyhow::Result<()> {
     let lists = boot.folder.join("mok-variables");
-    // The program needs shim's copies of the lists, and the name of a unified kernel image.
-    if !lists.join("MokListRT").is_file() || !boot.name.contains("sb-on") {
+    // The program needs shim's copies of the lists, and would need the name of a unified kernel image.
+    if !lists.join("MokListRT").is_file() || !boot.folder.join("esp/vmlinuz").is_file() {
         return Ok(());
     }
     let files = boot.files()?;

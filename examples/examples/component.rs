@@ -5,8 +5,8 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use tec_k8s::service::broker::broker_client::BrokerClient;
-use tec_k8s::service::broker::{PublishRequest, SubscribeRequest};
+use tec_services::shell::broker::broker_client::BrokerClient;
+use tec_services::shell::broker::{PublishRequest, SubscribeRequest};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
 
 #[tokio::main(flavor = "current_thread")]

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 pub use self::repeat::Repeats;
 pub use self::snapshot::AttestedSnapshot;
 use crate::ak::{AkRecord, AkState, Fingerprint, TpmBoot, TpmClock};
-use crate::boot::{BootState, BootStates, LiveImages, Pins};
+use crate::boot::{BootState, BootStates, LiveImages, Pins, Unpinned};
 pub use crate::evidence::{
     LogEvidence, LoggedEvent, NoPinnedPcrError, PinnedPcrs, VerifiedEvidence, VerifyError,
 };
@@ -118,6 +118,9 @@ pub struct Attempt {
     /// What was booted, if the registers match approved images.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub booted: Option<BootState>,
+    /// The parts of this boot that no pinned register covers: whatever they were, it was approved.
+    #[serde(default, skip_serializing_if = "Unpinned::is_empty")]
+    pub unpinned: Unpinned,
     /// Whether the evidence has no valid signature: anyone could have sent it, even in the name of
     /// a registered key.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -133,8 +136,9 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// Records which state explains the registers.
-    pub(crate) fn explained_by(&mut self, state: &BootState) {
+    /// Records which state explains the registers, and what they do not cover.
+    pub(crate) fn explained_by(&mut self, state: &BootState, unpinned: Unpinned) {
+        self.unpinned = unpinned;
         self.ladder.pass(Gate::Pcrs, state.sentence());
         self.booted = Some(state.clone());
     }
@@ -190,6 +194,7 @@ fn climb(
         machine: known.ak.map(|record| record.machine),
         ak: key,
         booted: None,
+        unpinned: Unpinned::default(),
         unsigned: evidence.is_err(),
         boot: evidence
             .as_ref()
@@ -215,7 +220,7 @@ fn climb(
             return Appraisal::refused(attempt);
         }
     };
-    attempt.explained_by(&booted);
+    attempt.explained_by(&booted, pins.unpinned_in(&booted, known.images));
     let attested = match (attempt.machine, attempt.ak) {
         (Some(machine), Some(ak)) if attempt.ladder.first_failure().is_none() => {
             Some(Attested { machine, ak, booted, quoted: verified.pcrs.clone(), pins, attempt: id })

@@ -4,21 +4,19 @@
 //! explain`. Each code has a page `docs/errors/<code>.md`, which `cargo xtask codegen` writes from
 //! this table.
 
+mod family;
 mod table;
 mod text;
 
+pub use self::family::Family;
 use self::table::codes;
 pub use self::text::UnknownCodeError;
-
-/// Base URL of the pages.
-const PAGES: &str = "https://github.com/trusted-execution-clusters/tec/blob/main/docs/errors/";
 
 codes! {
     RegisterMalformed = "TEC-R400", 400, "the request is malformed",
         "The body is not the JSON that the endpoint expects, has unknown fields, or contains an ID that is \
          not a UUID.",
-        "Send {\"public_key\": \"<PEM>\", \"uuid\": \"<machine id>\"}; see \
-         https://github.com/trusted-execution-clusters/tec/blob/main/docs/reference/http.md.";
+        "Send {\"public_key\": \"<PEM>\", \"uuid\": \"<machine id>\"}.";
     RegisterToken = "TEC-R401", 401, "a valid registration token is needed",
         "The server was started with a registration token, and the request carries none or a different one.",
         "Put the header Authorization: Bearer <token> into the merge directive of the node's Ignition \
@@ -42,8 +40,8 @@ codes! {
          approve the new one with `tec ak approve`.";
     RegisterNotFound = "TEC-R411", 404, "no endpoint at this path",
         "This server has no endpoint at the requested path.",
-        "See https://github.com/trusted-execution-clusters/tec/blob/main/docs/reference/http.md for the \
-         paths.";
+        "Use GET /ignition-clevis-pin-trustee for the Ignition config, and PUT /register-ak for the \
+         attestation key.";
     RegisterKeyElsewhere = "TEC-R412", 409, "the attestation key belongs to another machine",
         "A node with this TPM was registered before, under another ID: it was reinstalled, or lost power \
          during its first boot. A node continues as the machine named in the answer, unless it runs an older \
@@ -210,8 +208,7 @@ codes! {
          the next one: they are off, do not run node-agent refresh-ca, or use another implementation of the \
          Clevis pin.",
         "Switch on those that are off. On the others, install the timer tec-refresh-ca or run `node-agent \
-         refresh-ca`. For machines that are gone, run `kubectl tec machine retire <machine>`; see \
-         https://github.com/trusted-execution-clusters/tec/blob/main/docs/how-to/replace-the-ca.md.";
+         refresh-ca`. For machines that are gone, run `kubectl tec machine retire <machine>`.";
     ImageUnreadable = "TEC-I400", 400, "the image cannot be read",
         "No shim, boot loader or kernel was found, or a file is corrupt.",
         "Pass the root of the image's file tree; the error names the file and the offset.";
@@ -255,6 +252,12 @@ codes! {
         "The label org.coreos.pcrs was created for different boot files, or was falsified.",
         "Build the image again with the label that `compute-pcrs all` prints for it, or without one; find \
          out who wrote this label.";
+    ImageUnpinned = "TEC-I428", 422, "parts of the image's boot are not checked",
+        "No pinned PCR covers the initramfs, the kernel command line or the kernel, so a machine that changes \
+         them gets its disk key. With GRUB, only PCRs 4 and 14 can be predicted if its configuration has \
+         conditions, variables or quotes, as every generated one has; `--pcrs` can leave out further PCRs.",
+        "Use a unified kernel image, of which PCRs 4, 11 and 12 cover everything. To accept that these parts are \
+         not checked, repeat the command with `--accept-unpinned`.";
     RegistryAnswer = "TEC-I502", 502, "invalid answer from the registry",
         "The host is not a container registry, or speaks another protocol.",
         "Check the host in the reference and the mirrors.";
@@ -347,7 +350,8 @@ codes! {
          attestation key is exempt.";
     NodeConfig = "TEC-N400", 400, "the pin's configuration is malformed",
         "The JSON passed to the Clevis pin is not a trustee configuration.",
-        "See https://github.com/trusted-execution-clusters/tec/blob/main/docs/reference/clevis-pin.md.";
+        "The second line says what is invalid. The smallest configuration is {\"servers\": [{\"url\": \
+         \"https://<host>:8080\", \"cert\": \"<PEM>\"}], \"path\": \"default/<machine id>/root\"}.";
     NodeHeader = "TEC-N422", 422, "the sealed header cannot be opened",
         "The JWE in the LUKS token is damaged, or the released key is not the one it was sealed with.",
         "Inspect it with `clevis luks list`; use the recovery key if the token is lost.";
@@ -368,8 +372,7 @@ codes! {
     BootstrapRequest = "TEC-B400", 400, "the node cannot process the request",
         "A key URI, a storage URI or a component is malformed, or of a type that this build of the node does \
          not support.",
-        "The message names the invalid field; see \
-         https://github.com/trusted-execution-clusters/tec/blob/main/docs/how-to/bootstrap-nodes.md.";
+        "The message names the invalid field.";
     BootstrapSecret = "TEC-B401", 401, "wrong init secret for this node",
         "The platform gave the node the hash of a different secret.",
         "Compare the hash in the node's metadata with the secret; nothing was changed on the node.";

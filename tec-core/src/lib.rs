@@ -60,8 +60,6 @@ pub mod image;
 pub mod luks;
 pub mod machine;
 pub mod migrate;
-#[cfg(any(test, feature = "node"))]
-pub mod node;
 pub mod pcr;
 pub mod plan;
 pub mod platform;
@@ -71,8 +69,6 @@ pub mod reference;
 pub mod rollover;
 pub mod rotation;
 pub mod secret;
-#[cfg(feature = "service")]
-pub mod service;
 #[cfg(feature = "embedded")]
 pub mod store;
 #[cfg(feature = "system")]

@@ -16,7 +16,7 @@ use tec_core::ak::{
 use tec_core::attest::{
     Appraisal, LogEvidence, LoggedEvent, PinnedPcrs, Tee, VerifiedEvidence, VerifyError,
 };
-use tec_core::boot::WholeImages;
+use tec_core::boot::{BootInput, Pins, WholeImages};
 use tec_core::code::Code;
 use tec_core::digest::Sha256Digest;
 use tec_core::endpoint::Endpoint;
@@ -24,7 +24,7 @@ use tec_core::explain::{Gate, StepState};
 use tec_core::flow;
 use tec_core::flow::{
     AdmitPorts, AkOutcome, AkPorts, AkSubmission, ApproveError, Boots, ClaimLimits, ProvisionPorts,
-    PublishError, RegisterError, RegisterPorts, ReleaseError, ReleasePorts,
+    PublishError, RegisterError, RegisterPorts, ReleaseError, ReleasePorts, UnpinnedInputs,
 };
 use tec_core::id::{MachineId, ResourcePath};
 use tec_core::ignition::ClevisPinGenerator;
@@ -107,7 +107,7 @@ impl World {
 
     async fn publish(&self, image: &ApprovedImage) {
         let ports = self.healthy();
-        flow::publish_image(&ports, &ports, image).await.unwrap();
+        publish(&ports, image, UnpinnedInputs::Accept).await.unwrap();
     }
 
     async fn admit(
@@ -155,6 +155,14 @@ impl World {
 
 const COMPONENTS: [&str; 3] = ["Pcr4Shim", "Pcr4Grub", "Pcr4Vmlinuz"];
 const GOOD: [&str; 3] = ["shim", "grub", "kernel"];
+
+async fn publish(
+    ports: &Ports,
+    image: &ApprovedImage,
+    inputs: UnpinnedInputs,
+) -> Result<(), PublishError> {
+    flow::publish_image(ports, ports, image, Pins::Predicted, inputs).await
+}
 
 fn image(name: &str, files: [&str; 3]) -> ApprovedImage {
     let events = files.iter().zip(COMPONENTS).map(|(content, id)| {
@@ -549,13 +557,32 @@ async fn an_image_whose_events_do_not_fold_is_not_approved() {
     let ports = world.healthy();
     let mut lie = image("lie", GOOD);
     lie.expected.pcrs[0].value = Sha256Digest::ZERO;
-    let refused = flow::publish_image(&ports, &ports, &lie).await;
+    let refused = publish(&ports, &lie, UnpinnedInputs::Accept).await;
     assert!(matches!(refused, Err(PublishError::Inconsistent { .. })));
     let mut empty = image("empty", GOOD);
     empty.expected.pcrs.clear();
-    let refused = flow::publish_image(&ports, &ports, &empty).await;
+    let refused = publish(&ports, &empty, UnpinnedInputs::Accept).await;
     assert!(matches!(refused, Err(PublishError::Empty { .. })));
     assert!(ImageRegistry::list(&ports).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn an_image_of_whose_boot_parts_are_not_checked_is_approved_only_if_that_is_accepted() {
+    let world = World::new();
+    let ports = world.healthy();
+    let image = image("loose", GOOD);
+    match publish(&ports, &image, UnpinnedInputs::Refuse).await {
+        Err(PublishError::Unpinned { unpinned, .. }) => {
+            assert!(unpinned.iter().any(|input| input == BootInput::Initramfs));
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(ImageRegistry::list(&ports).await.unwrap().is_empty());
+    publish(&ports, &image, UnpinnedInputs::Accept).await.unwrap();
+    let machine = world.ready(1).await;
+    let admitted = world.appraise(Ok(boot(1, GOOD))).await;
+    assert!(admitted.attested.is_some_and(|attested| attested.machine() == machine));
+    assert!(admitted.attempt.unpinned.iter().any(|input| input == BootInput::Initramfs));
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -2,11 +2,11 @@
 //!
 //! *What it is*: the custom resources of the group `trusted-execution-clusters.io`, with the names, fields
 //! and rules that existing clusters use, and their mapping to [`tec_core`]. The feature `client` adds the
-//! ports of tec-core over an API server, `server` the servers' view of the cluster, `controller` the
-//! controllers of an operator, and `service` the bootstrap of a platform's services.
+//! ports of tec-core over an API server, `server` the servers' view of the cluster, and
+//! `controller` the controllers of an operator.
 //!
 //! *What it is not*: it knows no Trustee; `tec-operator` brings the two together. The bootstrap of nodes is
-//! in `tec-node`. It picks neither a version of the Kubernetes API nor a TLS provider: the binary that links
+//! in `tec-node`, that of a platform's services in `tec-services`. It picks neither a version of the Kubernetes API nor a TLS provider: the binary that links
 //! it does.
 //!
 //! ```text
@@ -52,12 +52,8 @@ pub mod api;
 pub mod client;
 #[cfg(feature = "controller")]
 pub mod controller;
-#[cfg(feature = "service")]
-mod generated;
 #[cfg(feature = "render")]
 pub mod render;
 #[cfg(feature = "server")]
 pub mod server;
-#[cfg(feature = "service")]
-pub mod service;
 pub mod signal;

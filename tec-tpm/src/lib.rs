@@ -53,8 +53,6 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod ak;
-#[cfg(feature = "atls")]
-pub mod atls;
 pub mod certify;
 pub mod combine;
 pub mod compute;

@@ -1,21 +1,16 @@
 //! A TPM as used by a node, however it is reached.
 //!
-//! *What it is*: the trait [`AnyTpm`], and what builds on it: [`TpmAttester`], the attester port,
-//! and `TpmMarker` (feature `node`), PCR 15 as the marker of a cluster.
+//! *What it is*: the trait [`AnyTpm`], and the attester port over it: [`TpmAttester`].
 //!
 //! *What it is not*: a TPM stack. It covers what a node does at boot, and nothing else.
 //!
 //! ```text
-//!  TpmAttester, TpmMarker, node-agent ──► AnyTpm ─┬─ direct::Tpm   the device, or swtpm's socket
+//!  TpmAttester, tec-agent, tec-node ──► AnyTpm ─┬─ direct::Tpm   the device, or swtpm's socket
 //!                                                 └─ tss::Tpm      libtss2
 //! ```
 
 mod attester;
 mod error;
-#[cfg(feature = "node")]
-mod marker;
-#[cfg(feature = "atls")]
-mod quoter;
 #[cfg(any(feature = "direct", feature = "tss"))]
 pub(crate) mod values;
 
@@ -28,8 +23,6 @@ use tec_core::secret::SecretBytes;
 
 pub use self::attester::{EventLogSource, TpmAttester};
 pub use self::error::TpmError;
-#[cfg(feature = "node")]
-pub use self::marker::TpmMarker;
 use crate::ak::{AkAlgorithm, AkHandle, StoredAk};
 use crate::evidence::TpmEvidence;
 

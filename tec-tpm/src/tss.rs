@@ -40,8 +40,6 @@ use crate::ak::{AkAlgorithm, AkHandle, AkOrigin, AttestationKey, StoredAk};
 use crate::ek::{EkAlgorithm, without_padding};
 use crate::evidence::TpmEvidence;
 use crate::public::PublicArea;
-#[cfg(feature = "node")]
-pub use crate::tpm::TpmMarker;
 use crate::tpm::{AnyTpm, values};
 pub use crate::tpm::{EventLogSource, TpmAttester, TpmError};
 use crate::wire::{only_sized, push_sized};

@@ -239,7 +239,7 @@ impl<'a> EarClaims<'a> {
             "exp": self.issued_at.plus_seconds(self.lifetime_seconds).unix_seconds(),
             "jti": self.attempt.to_string(),
             "ear.verifier-id": {
-                "developer": env!("CARGO_PKG_REPOSITORY"),
+                "developer": "TEC",
                 "build": concat!(env!("CARGO_PKG_NAME"), " ", env!("CARGO_PKG_VERSION")),
             },
             "submods": {"cpu0": cpu},

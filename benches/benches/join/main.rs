@@ -13,22 +13,24 @@ use async_trait::async_trait;
 use tec_benches::load::Tally;
 use tec_benches::mutual::Ca;
 use tec_benches::{Figure, Suite, Unit, load};
-use tec_core::node::derive::DiskId;
-use tec_core::node::drive::{JoinPorts, drive_join};
-use tec_core::node::join::JoinOutcome;
-use tec_core::node::lock::{BootstrapMarker as _, MarkerState, NodeLock};
-use tec_core::node::state::Role;
-use tec_core::node::ticket::NodeName;
+use tec_core::digest::Sha256Digest;
+use tec_core::pcr::PcrIndex;
 use tec_core::port::{PortError, PortErrorKind};
-use tec_core::testing::MemoryNode;
+use tec_node::atls::{AnyAk, Endpoint, LiveMeasurements, Variant, VtpmIssuer, VtpmValidator};
+use tec_node::derive::DiskId;
+use tec_node::drive::{JoinPorts, drive_join};
 use tec_node::host::KubeletIdentity as _;
 use tec_node::instance::authority::Authority;
 use tec_node::instance::identity::Identity;
 use tec_node::instance::node::endpoint;
 use tec_node::instance::transport;
+use tec_node::join::JoinOutcome;
+use tec_node::lock::{MarkerState, NodeLock};
 use tec_node::rpc::{Dial, Reached, TicketClient};
+use tec_node::state::Role;
+use tec_node::testing::MemoryNode;
+use tec_node::ticket::NodeName;
 use tec_support::{SystemClock, SystemEntropy};
-use tec_tpm::atls::{AnyAk, Endpoint, LiveMeasurements, Variant, VtpmIssuer, VtpmValidator};
 use tec_tpm::testing::SoftTpm;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
@@ -229,7 +231,8 @@ async fn attested_fleet(
     tally: &Tally,
 ) -> anyhow::Result<()> {
     let member = Arc::new(SoftTpm::p256(0));
-    member.set(&service::cluster().await?).await?;
+    let cluster = service::cluster().await?;
+    member.extend(PcrIndex::CLUSTER, &Sha256Digest::of(cluster.as_bytes()));
     let served = service.attested(mutual(&member)?).await?;
     all(fleet, tally, |node| {
         Arc::new(One { address: served.address.clone(), end: node.endpoint.clone() })

@@ -6,24 +6,24 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use tec_core::ak::{Fingerprint, PublicKey};
 use tec_core::digest::Sha256Digest;
-use tec_core::node::derive::{ClusterId, DataKeyId, MeasurementSalt, MeasurementSecret};
-use tec_core::node::grant::{Claim, ControlPlanes};
-use tec_core::node::port::{DerivedKeys, KeyServices as _};
-use tec_core::node::state::Role;
-use tec_core::node::ticket::{CaPin, Component, NodeName, PkiFile};
-use tec_core::node::uri::{KmsUri, StorageUri};
 use tec_core::port::{CreateOutcome, PortError};
 use tec_core::secret::SecretBytes;
+use tec_node::atls::Endpoint;
+use tec_node::derive::{ClusterId, DataKeyId, MeasurementSalt, MeasurementSecret};
+use tec_node::grant::{Claim, ControlPlanes};
 use tec_node::instance::authority::Authority;
 use tec_node::instance::transport;
 use tec_node::instance::transport::Bounds;
+use tec_node::port::{DerivedKeys, KeyServices as _};
 use tec_node::rpc::generated::join::api_server::ApiServer;
 use tec_node::rpc::{
     ClusterFacts, ControlPlaneTurns, Enrollments, JoinService, JoinServicePorts, NodeStanding,
     Settled,
 };
+use tec_node::state::Role;
+use tec_node::ticket::{CaPin, Component, NodeName, PkiFile};
+use tec_node::uri::{KmsUri, StorageUri};
 use tec_support::{SystemClock, SystemEntropy};
-use tec_tpm::atls::Endpoint;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;

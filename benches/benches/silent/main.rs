@@ -58,7 +58,7 @@ async fn run(suite: &Suite, programs: PathBuf) -> anyhow::Result<()> {
     let anchor = Anchor::start(&settings, &state, &logs, &FLAGS)?;
     let image = settings.image("current");
     let image = image.to_str().context("the path of the image is not UTF-8")?;
-    let approved = anchor.tec(&["image", "approve", "debian", image])?;
+    let approved = anchor.tec(&["image", "approve", "debian", image, "--accept-unpinned"])?;
     let node = fleet::register(&anchor, 1).await?;
     for digest in fleet::boot_digests(&approved)? {
         node.tpm.extend(PcrIndex::BOOT_MANAGER, &digest);

@@ -5,18 +5,36 @@ use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
+use tec_k8s::render::NO_REGISTRY;
 
 use crate::settings::cache;
 
 /// The Kubernetes version to pass to Helm; a Helm built from its module does not know one.
 const KUBERNETES: &str = "1.34.0";
 
+/// The registry that our images would be pushed to. Nodes of the tests load them from archives instead.
+pub const REGISTRY: &str = "registry.example/tec";
+/// The same as a value of the charts.
+pub const SET_REGISTRY: &str = "--set=registry=registry.example/tec";
+
 /// Directory of the packages.
 pub fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../operator/deploy")
 }
 
-/// Output of `helm template` for a chart in a namespace, with further arguments.
+/// The example of a component, whose images are in the registry.
+///
+/// # Errors
+/// The manifest cannot be read.
+pub fn component() -> anyhow::Result<String> {
+    let file = directory().join("../../../examples/component/component.yaml");
+    let text = std::fs::read_to_string(&file);
+    let text = text.with_context(|| format!("cannot read {}", file.display()))?;
+    ensure!(text.contains(NO_REGISTRY), "{} names another registry", file.display());
+    Ok(text.replace(NO_REGISTRY, REGISTRY))
+}
+
+/// Output of `helm template` for a chart in a namespace, with the registry of the bases and further arguments.
 ///
 /// # Errors
 /// Helm is missing (`cargo xtask tools`) or refuses; the error contains its output.
@@ -25,6 +43,7 @@ pub fn helm(chart: &str, namespace: &str, more: &[&str]) -> anyhow::Result<Vec<V
     command
         .args(["template", "tec", "--kube-version", KUBERNETES])
         .args(["--namespace", namespace])
+        .arg(format!("--set=registry={NO_REGISTRY}"))
         .args(more)
         .arg(directory().join("helm").join(chart));
     documents(&stdout(&mut command)?)

@@ -46,7 +46,7 @@ impl Pair {
         let anchor = Anchor::start(&settings, &directory.path().join("state"), &logs, &[])?;
         let image = settings.image("current");
         let path = image.to_str().context("the path of the image is not text")?;
-        let approved = anchor.tec(&["image", "approve", "debian", path])?;
+        let approved = anchor.tec(&["image", "approve", "debian", path, "--accept-unpinned"])?;
         let chain = BootChain::of_approval(&image, &approved)?;
         let machine = Machine::new(&settings, &logs, directory.path(), "node", chain)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

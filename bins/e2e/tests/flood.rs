@@ -154,7 +154,7 @@ impl World {
         let logs = Arc::new(Transcript::new(directory.join("logs")).unwrap());
         let anchor = Anchor::start(&settings, &place.join("state"), &logs, flags).unwrap();
         let image = settings.image("current");
-        let approve = ["image", "approve", "debian", image.to_str().unwrap()];
+        let approve = ["image", "approve", "debian", image.to_str().unwrap(), "--accept-unpinned"];
         let boot = load::boot_digests(&anchor.tec(&approve).unwrap()).unwrap();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)

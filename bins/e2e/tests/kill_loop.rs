@@ -31,7 +31,8 @@ fn no_acknowledged_key_is_lost_and_none_is_made_twice() {
     let state = directory.path().join("state");
     let mut anchor = Anchor::start(&settings, &state, &logs, &flags).unwrap();
     let image = settings.image("current");
-    let approved = anchor.tec(&["image", "approve", "debian", image.to_str().unwrap()]).unwrap();
+    let approve = ["image", "approve", "debian", image.to_str().unwrap(), "--accept-unpinned"];
+    let approved = anchor.tec(&approve).unwrap();
     let boot = load::boot_digests(&approved).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let mut known = BTreeMap::new();

@@ -60,7 +60,7 @@ impl World {
         let flags = [rates.as_slice(), &["--also-kbs", &also]].concat();
         let source = Anchor::start(&settings, &at("outside"), &logs, &flags).unwrap();
         let image = settings.image("current");
-        let approval = ["image", "approve", "debian", image.to_str().unwrap()];
+        let approval = ["image", "approve", "debian", image.to_str().unwrap(), "--accept-unpinned"];
         let approved = source.tec(&approval).unwrap();
         Self { directory, settings, logs, source, target, approved, runtime: runtime() }
     }
@@ -325,7 +325,8 @@ fn a_new_anchor_is_set_up_and_looked_at_as_a_node_does() {
     assert_eq!(code, 3, "nothing is approved: {report}");
     let image = world.settings.image("current");
     let image = format!("debian={}", image.display());
-    let (code, again) = bootstrap(&world, &state_dir, &["init", "--image", &image]);
+    let approve = ["init", "--image", &image, "--accept-unpinned"];
+    let (code, again) = bootstrap(&world, &state_dir, &approve);
     assert_eq!((code, &again["anchor"]), (0, &founded["anchor"]));
     // The running server records its addresses.
     drop(anchor);

@@ -95,7 +95,7 @@ impl World {
         let file = self.directory.path().join(format!("{name}.json"));
         fs::write(&file, serde_json::to_vec(&chain.expected()).unwrap()).unwrap();
         let file = file.to_str().unwrap();
-        let approval = ["image", "approve", name, "--pcrs", file];
+        let approval = ["image", "approve", name, "--pcrs", file, "--accept-unpinned"];
         self.anchor.tec(&approval).unwrap();
     }
 

@@ -184,6 +184,20 @@ fn an_image_of_the_values_reaches_the_operator_and_what_it_deploys() {
 }
 
 #[test]
+fn without_a_registry_nothing_is_rendered_and_one_sentence_says_what_to_set() {
+    let error = helm("tec-operator", "ns", &["--set=registry="]).unwrap_err();
+    let sentence = "set the registry that you pushed the images of this release to: --set \
+                    registry=registry.example/tec";
+    assert!(error.to_string().contains(sentence), "{error}");
+    // Whoever names every image needs none.
+    let named = ["operator", "kbsGuard", "keyBroker", "registrationServer"];
+    let named = named.into_iter().chain(["attestationKeyRegister", "computePcrs"]);
+    let named: Vec<_> = named.map(|name| format!("images.{name}=a.example/{name}:1")).collect();
+    let named = format!("--set={}", named.join(","));
+    helm("tec-operator", "ns", &["--set=registry=", &named]).unwrap();
+}
+
+#[test]
 fn a_slip_in_the_values_is_refused() {
     let error = helm("tec-operator", "ns", &["--set=image.trustee=x"]).unwrap_err();
     assert!(error.to_string().contains("image"), "{error}");
@@ -192,7 +206,7 @@ fn a_slip_in_the_values_is_refused() {
 #[test]
 fn the_bundle_gives_each_program_the_rights_of_its_role() {
     let bundle = directory().join("olm/manifests");
-    let name = "trusted-cluster-operator.clusterserviceversion.yaml";
+    let name = "tec-operator.clusterserviceversion.yaml";
     let version = fs::read_to_string(bundle.join(name)).unwrap();
     let version = documents(&version).unwrap().remove(0);
     let base = operator_of("kustomize/base");
@@ -218,8 +232,7 @@ fn every_alert_has_its_runbook() {
     let rules = &rules["PrometheusRule trusted-execution-clusters"];
     let rules = rules.pointer("/spec/groups/0/rules").unwrap();
     for rule in rules.as_array().unwrap() {
-        let url = text(rule, "/annotations/runbook_url");
-        let page = url.rsplit('/').next().unwrap();
-        assert!(runbooks.join(page).is_file(), "{url}");
+        let page = format!("{}.md", text(rule, "/alert"));
+        assert!(runbooks.join(&page).is_file(), "{page}");
     }
 }

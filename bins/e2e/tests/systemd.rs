@@ -78,8 +78,9 @@ fn a_shutdown_is_held_until_the_next_boot_is_approved() {
     assert!(words.contains("the next boot would not unlock the disks"), "{words}");
 
     let update = pair.settings.image("update");
-    let approve = ["image", "approve", "update", update.to_str().unwrap(), "--secure-boot", "off"];
-    pair.anchor.tec(&approve).unwrap();
+    let update = update.to_str().unwrap();
+    let approve = ["image", "approve", "update", update, "--secure-boot", "off"];
+    pair.anchor.tec(&[&approve[..], &["--accept-unpinned"]].concat()).unwrap();
     until("the shutdown is not held", || {
         ensure!(!is_held()?, "{}", system.journal("tec-next-boot.service")?);
         Ok(true)

@@ -1,6 +1,6 @@
 //! URIs of key services and stores, and the places named in a list of them.
 
-use tec_core::node::uri::{KmsUri, ListedPlaces, ServicePlace, StorageUri};
+use tec_node::uri::{KmsUri, ListedPlaces, ServicePlace, StorageUri};
 
 use crate::{Seed, outcome};
 

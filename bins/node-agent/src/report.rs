@@ -3,7 +3,7 @@
 //! ```text
 //! TEC-A412 boot not approved: it matches no approved image
 //! attempt 1f6f3c5e-0d5b-4b3c-9a55-3f1f3b8b8f2e
-//! see: tec explain 1f6f3c5e-0d5b-4b3c-9a55-3f1f3b8b8f2e, tec image approve <name> <path> if the boot is yours, https://github.com/trusted-execution-clusters/tec/blob/main/docs/errors/TEC-A412.md
+//! see: tec explain 1f6f3c5e-0d5b-4b3c-9a55-3f1f3b8b8f2e, tec image approve <name> <path> if the boot is yours, tec explain TEC-A412
 //! ```
 
 use std::fmt;
@@ -92,7 +92,7 @@ impl fmt::Display for Report {
         if code == Code::PcrMismatch {
             f.write_str("tec image approve <name> <path> if the boot is yours, ")?;
         }
-        f.write_str(&code.url())
+        f.write_str(&code.command())
     }
 }
 
@@ -110,7 +110,7 @@ mod tests {
         assert_eq!(
             report.to_string(),
             format!(
-                "TEC-A412 {}\nattempt {ID}\nsee: tec explain {ID}, tec image approve <name> <path> if the boot is yours, https://github.com/trusted-execution-clusters/tec/blob/main/docs/errors/TEC-A412.md",
+                "TEC-A412 {}\nattempt {ID}\nsee: tec explain {ID}, tec image approve <name> <path> if the boot is yours, tec explain TEC-A412",
                 Code::PcrMismatch.title()
             )
         );
@@ -124,12 +124,7 @@ mod tests {
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines.len(), 3);
         assert_eq!(lines[1], "tried https://kbs: refused");
-        assert_eq!(
-            lines[2],
-            format!(
-                "see: tec explain {ID}, https://github.com/trusted-execution-clusters/tec/blob/main/docs/errors/TEC-A401.md"
-            )
-        );
+        assert_eq!(lines[2], format!("see: tec explain {ID}, tec explain TEC-A401"));
     }
 
     #[test]
@@ -142,6 +137,6 @@ mod tests {
         assert!(lines[1].len() <= MAX_CAUSE);
         let empty = Report::new(Code::NodeTpm, " \n").to_string();
         assert_eq!(empty.lines().count(), 3);
-        assert!(empty.ends_with("see: https://github.com/trusted-execution-clusters/tec/blob/main/docs/errors/TEC-N500.md"));
+        assert!(empty.ends_with("see: tec explain TEC-N500"));
     }
 }

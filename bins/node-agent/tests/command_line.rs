@@ -77,10 +77,7 @@ fn a_broken_configuration_is_told_in_three_lines() {
     for config in ["{", "[]", r#"{"servers":[],"path":"default/a/root"}"#] {
         let lines = refusal(&call(&encrypt, &[config, "-y"], PLAINTEXT));
         assert!(lines[0].starts_with("TEC-N400 "), "{lines:?}");
-        assert_eq!(
-            lines[2],
-            "see: https://github.com/trusted-execution-clusters/tec/blob/main/docs/errors/TEC-N400.md"
-        );
+        assert_eq!(lines[2], "see: tec explain TEC-N400");
     }
 }
 
@@ -100,7 +97,7 @@ fn a_missing_tpm_is_told_in_three_lines_that_name_the_machine() {
     assert!(lines[0].starts_with("TEC-N500 "), "{lines:?}");
     assert_eq!(
         lines[2],
-        "see: tec explain 7c9e6679-7425-40de-944b-e07fc1f90ae7, https://github.com/trusted-execution-clusters/tec/blob/main/docs/errors/TEC-N500.md"
+        "see: tec explain 7c9e6679-7425-40de-944b-e07fc1f90ae7, tec explain TEC-N500"
     );
 }
 

@@ -61,10 +61,7 @@ fn the_three_lines_reach_the_console_although_clevis_drops_stderr() {
     let lines: Vec<_> = shown.lines().collect();
     assert_eq!(lines.len(), 4, "{shown}");
     assert!(lines[1].starts_with("TEC-N422 "), "{shown}");
-    assert_eq!(
-        lines[3],
-        "see: https://github.com/trusted-execution-clusters/tec/blob/main/docs/errors/TEC-N422.md"
-    );
+    assert_eq!(lines[3], "see: tec explain TEC-N422");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use anyhow::Context as _;
 use clap::{Parser, ValueEnum};
 use tec_core::endpoint::BaseUrl;
-use tec_k8s::render::{Deploy, ImageAccess, Images, PodUser, Settings};
+use tec_k8s::render::{Deploy, ImageAccess, Images, NoRegistryError, PodUser, Settings};
 use tec_registry::RegistryArgs;
 use tec_support::diskkey::DiskKeys;
 use tec_support::pins::PinsArgs;
@@ -99,15 +99,22 @@ fn network(text: &str) -> Result<String, String> {
     network.map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
+/// The images that the environment names.
+///
+/// # Errors
+/// It is not known where they are.
+pub(crate) fn images() -> Result<Images, NoRegistryError> {
+    let variable = |name: &str| std::env::var_os(name).and_then(|value| value.into_string().ok());
+    Images::from_variables(variable)
+}
+
 impl Args {
-    /// The settings of what to deploy, with the images that the environment names.
+    /// The settings of what to deploy, with these images.
     ///
     /// # Errors
     /// Jobs cannot do what the flags say.
-    pub(crate) fn deploy(&self) -> anyhow::Result<Deploy> {
-        let variable =
-            |name: &str| std::env::var_os(name).and_then(|value| value.into_string().ok());
-        let mut deploy = Deploy::new(Images::from_variables(variable));
+    pub(crate) fn deploy(&self, images: Images) -> anyhow::Result<Deploy> {
+        let mut deploy = Deploy::new(images);
         deploy.pins = self.pins.pins()?;
         if self.assigned_pod_user {
             deploy.user = PodUser::Assigned;
@@ -149,8 +156,9 @@ mod tests {
 
     #[test]
     fn the_guard_pins_what_the_operator_pins() {
-        let pins =
-            |more: &[&str]| (args(more).pins.pins().unwrap(), args(more).deploy().unwrap().pins);
+        let pins = |more: &[&str]| {
+            (args(more).pins.pins().unwrap(), args(more).deploy(Images::default()).unwrap().pins)
+        };
         assert_eq!(pins(&[]), (Pins::Predicted, Pins::Predicted));
         let (operator, guard) = pins(&["--pcrs", "4,14"]);
         assert!(operator == guard && operator != Pins::Predicted);
@@ -162,7 +170,7 @@ mod tests {
             let always = ["operator", "--namespace", "n", "--identity", "one", "--settings"];
             Args::try_parse_from(always.iter().copied().chain([settings]))
         };
-        let deploy = parse(r#"{"replicas": 3}"#).unwrap().deploy().unwrap();
+        let deploy = parse(r#"{"replicas": 3}"#).unwrap().deploy(Images::default()).unwrap();
         assert_eq!(deploy.settings.replicas, Some(3));
         let typo = r#"{"replica": 3}"#;
         let service = r#"{"services": {"kbs": {}}}"#;
@@ -175,14 +183,14 @@ mod tests {
     fn jobs_get_the_flags_for_registries_and_never_files_that_they_do_not_have() {
         let plain =
             ["--dangerous-plain-registry", "r.example:5000", "--mirror", "a.example=b.example/c"];
-        let deploy = args(&plain).deploy().unwrap();
+        let deploy = args(&plain).deploy(Images::default()).unwrap();
         let flags = "--mirror a.example=b.example/c --dangerous-plain-registry r.example:5000 \
                      --platform linux/amd64";
         let flags = flags.split(' ').map(str::to_owned).collect();
         assert_eq!(deploy.image_access, ImageAccess::Registry(flags));
         let with_file = ["--registry-ca", "/ca.crt"];
-        assert!(args(&with_file).deploy().is_err());
+        assert!(args(&with_file).deploy(Images::default()).is_err());
         let mounted = args(&[&with_file[..], &["--image-access", "volume"]].concat());
-        assert_eq!(mounted.deploy().unwrap().image_access, ImageAccess::Volume);
+        assert_eq!(mounted.deploy(Images::default()).unwrap().image_access, ImageAccess::Volume);
     }
 }

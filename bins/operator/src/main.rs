@@ -83,6 +83,6 @@ fn parts(args: &Args, client: Client) -> anyhow::Result<Parts> {
     )
     .with_tags(Arc::new(RegistryTags::new(args.registry.clone())))
     .with_server_clock()
-    .with_deploy(args.deploy()?)
+    .with_deploy(args.deploy(cli::images()?)?)
     .with_keys(args.disk_keys.generator()))
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use clap::CommandFactory as _;
-use tec_services::{bootstrap, broker, init};
+use services::{bootstrap, broker, init};
 use tec_support::reference::Page;
 
 const INTRO: &str = "What it is for is in [services-bootstrap.md](../services-bootstrap.md).";

@@ -81,7 +81,7 @@ fn print_error(error: &anyhow::Error) {
             "{on}error{off} {code}: {text}\n  cause: {}\n  fix:   {}\n  more:  {}",
             code.cause(),
             code.fix(),
-            code.url()
+            code.command()
         ),
         None => writeln!(stderr, "{on}error{off}: {text}"),
     };

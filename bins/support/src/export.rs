@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::OnceLock;
 
 use tec_core::port::Clock as _;
-use tec_core::service::telemetry::{Line, Severity};
+use tec_services::telemetry::{Line, Severity};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::{Receiver, Sender};
 use tracing::field::{Field, Visit};

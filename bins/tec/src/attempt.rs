@@ -7,7 +7,7 @@ use tec_core::attest::Attempt;
 use tec_core::boot::BootState;
 use tec_core::code::Code;
 use tec_core::explain::{
-    EventFinding, ExpectedComponent, PcrMismatch, RegisterStates, StepState, component_name,
+    EventFinding, ExpectedComponent, Gate, PcrMismatch, RegisterStates, StepState, component_name,
 };
 use tec_core::pcr::PcrIndex;
 use tec_core::port::Clock as _;
@@ -97,6 +97,9 @@ pub(crate) fn render(attempt: &Attempt) -> String {
             number + 1,
             detail(step.state, &step.detail)
         );
+        if step.gate == Gate::Pcrs && !attempt.unpinned.is_empty() {
+            let _ = writeln!(text, " !!     WARNING: {}", attempt.unpinned);
+        }
     }
     if let Some(state) = attempt.booted.as_ref().filter(|state| state.is_mixed()) {
         text += "  between images:\n";
@@ -117,13 +120,7 @@ fn detail(state: StepState, detail: &str) -> &str {
 
 /// The page of an error code: what the code alone implies.
 pub(crate) fn page(code: Code) -> String {
-    format!(
-        "{code} {}\n  cause: {}\n  fix:   {}\n  more:  {}",
-        code.title(),
-        code.cause(),
-        code.fix(),
-        code.url()
-    )
+    format!("{code} {}\n  cause: {}\n  fix:   {}", code.title(), code.cause(), code.fix())
 }
 
 /// Which registers depend on which part, and which images contain that part.

@@ -1,10 +1,14 @@
 //! Approved images, for people.
 
+use std::fmt;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use serde::Serialize;
+use tec_core::boot::{Pins, Unpinned};
+use tec_core::flow::UnpinnedInputs;
 use tec_core::id::ImageName;
 use tec_core::image::ApprovedImage;
 use tec_core::port::Clock as _;
@@ -76,6 +80,8 @@ pub(crate) struct ApproveArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) pull_secret: Option<String>,
     #[command(flatten)]
+    pub(crate) unpinned: UnpinnedArgs,
+    #[command(flatten)]
     pub(crate) dry_run: DryRun,
     // Last, because their headings apply to all flags after them.
     #[command(flatten)]
@@ -92,6 +98,20 @@ impl ApproveArgs {
             SystemClock.now().plus_seconds(seconds)
         };
         self.lifetime.map(after)
+    }
+}
+
+/// The answer to a refusal with TEC-I428.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct UnpinnedArgs {
+    /// Approve although no PCR covers the initramfs, the command line or the kernel: these are NOT checked.
+    #[arg(long)]
+    accept_unpinned: bool,
+}
+
+impl UnpinnedArgs {
+    pub(crate) fn inputs(self) -> UnpinnedInputs {
+        if self.accept_unpinned { UnpinnedInputs::Accept } else { UnpinnedInputs::Refuse }
     }
 }
 
@@ -119,9 +139,47 @@ pub(crate) fn image_state(image: &ApprovedImage) -> String {
     }
 }
 
-/// An image with all measurements.
-pub(crate) fn render(image: &ApprovedImage) -> String {
+/// An object as printed, with the parts of its boot that are not checked.
+#[derive(Serialize)]
+pub(crate) struct WithUnpinned<T> {
+    #[serde(flatten)]
+    pub(crate) object: T,
+    pub(crate) unpinned: Unpinned,
+}
+
+/// A valid approval of which parts are not checked. Displayed as a line that nobody overlooks.
+#[derive(Debug, Serialize)]
+pub(crate) struct UnpinnedImage {
+    pub(crate) image: String,
+    pub(crate) unpinned: Unpinned,
+}
+
+impl UnpinnedImage {
+    /// `None` if everything is checked.
+    pub(crate) fn of(image: &str, unpinned: Unpinned) -> Option<Self> {
+        (!unpinned.is_empty()).then(|| Self { image: image.to_owned(), unpinned })
+    }
+
+    /// Those of these images whose approval is valid.
+    pub(crate) fn among(images: &[ApprovedImage], pins: Pins) -> Vec<Self> {
+        let live = images.iter().filter(|image| image.is_live(SystemClock.now()));
+        live.filter_map(|image| Self::of(image.name.as_str(), pins.unpinned(&image.expected)))
+            .collect()
+    }
+}
+
+impl fmt::Display for UnpinnedImage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "WARNING: image {}: {}", self.image, self.unpinned)
+    }
+}
+
+/// An image with all measurements, and first of all what they do not cover.
+pub(crate) fn render(image: &ApprovedImage, unpinned: &Unpinned) -> String {
     let mut text = format!("image {}  {}\n", image.name, image_state(image));
+    if !unpinned.is_empty() {
+        let _ = writeln!(text, "  WARNING: {unpinned}");
+    }
     let _ = writeln!(text, "  from {}", image.reference);
     for pcr in &image.expected.pcrs {
         let _ = writeln!(text, "  PCR {:2} = {}", pcr.id, pcr.value);

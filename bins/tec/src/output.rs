@@ -116,16 +116,24 @@ pub(crate) struct Table {
     rows: Vec<Vec<String>>,
     /// Number of columns that `-o table` shows.
     narrow: usize,
+    /// Lines below the rows.
+    notes: Vec<String>,
 }
 
 impl Table {
     pub(crate) fn new(head: &[&'static str], rows: impl Iterator<Item = Vec<String>>) -> Self {
-        Self { head: head.to_vec(), rows: rows.collect(), narrow: head.len() }
+        Self { head: head.to_vec(), rows: rows.collect(), narrow: head.len(), notes: Vec::new() }
     }
 
     /// Shows the columns after these only with `-o wide`.
     pub(crate) fn narrow(mut self, columns: usize) -> Self {
         self.narrow = columns;
+        self
+    }
+
+    /// Adds lines below the rows.
+    pub(crate) fn with_notes<T: ToString>(mut self, notes: &[T]) -> Self {
+        self.notes = notes.iter().map(ToString::to_string).collect();
         self
     }
 
@@ -141,7 +149,9 @@ impl Table {
         let head = std::iter::once(self.head.iter().copied().take(columns).collect());
         let rows = self.rows.iter();
         let rows = rows.map(|row| row.iter().map(String::as_str).take(columns).collect());
-        tec_support::table::lines(head.chain(rows)).join("\n")
+        let mut lines = tec_support::table::lines(head.chain(rows));
+        lines.extend_from_slice(&self.notes);
+        lines.join("\n")
     }
 }
 

@@ -48,6 +48,7 @@ pub(crate) async fn page(state_dir: &Path, store: &Store) -> anyhow::Result<Page
         let authority = store.authority().await.map_err(unavailable())?;
         *what = format!("{}\n{}", authority_line(&authority), status.server().join("\n"));
     }
+    page.warnings = status.unpinned.iter().map(ToString::to_string).collect();
     page.needs_you = status.needs_you;
     Ok(page)
 }

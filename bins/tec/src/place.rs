@@ -14,7 +14,7 @@ const DIRECTORY: [(&str, &[&str]); 10] = [
     ("audit verify", &[]),
     ("audit list", &["follow"]),
     ("ak approve", &["disk_keys"]),
-    ("image approve", &["pcrs", "bundle"]),
+    ("image approve", &["pcrs", "bundle", "accept_unpinned"]),
     ("node nextboot", &["approved"]),
     ("pcr", &["approved"]),
 ];
@@ -25,7 +25,10 @@ const CLUSTER: [(&str, &[&str]); 5] = [
     ("check", &[]),
     ("support-bundle", &[]),
     ("image approve", &["pull_secret"]),
-    ("bootstrap init", &["operator_image", "pull_secret", "assigned_pod_user", "user_roles"]),
+    (
+        "bootstrap init",
+        &["registry", "operator_image", "pull_secret", "assigned_pod_user", "user_roles"],
+    ),
 ];
 
 /// Names what on the command line does not apply to this kind of anchor, as a sentence.
@@ -101,6 +104,7 @@ mod tests {
             ("ak approve a --disk-keys random256", true, "--disk-keys"),
             ("image approve a --pcrs f", true, "--pcrs"),
             ("image approve a r --kernel k", true, "--kernel"),
+            ("image approve a r --accept-unpinned", true, "--accept-unpinned"),
             ("image approve a r --no-mok", true, "--no-mok"),
             ("pcr identify --approved --log-file f", true, "--approved"),
             ("member list", false, "`tec member`"),

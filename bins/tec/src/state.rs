@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
+use tec_core::attest::PinnedPcrs;
+use tec_core::boot::Pins;
 use tec_core::code::Code;
 use tec_core::endpoint::{BaseUrl, Endpoint};
 use tec_core::ignition::ClevisPinGenerator;
@@ -146,6 +148,13 @@ impl Said {
     pub(crate) fn write(&self, directory: &Path) -> anyhow::Result<()> {
         write_private(&directory.join(SAID), &serde_json::to_vec_pretty(self)?)
             .with_context(|| format!("cannot write {SAID}"))
+    }
+
+    /// The registers that boots must match at the server that was set up or ran here last.
+    pub(crate) fn pins(directory: &Path) -> anyhow::Result<Pins> {
+        let said = Self::read(directory)?.map(|said| said.pcrs.into_iter().collect());
+        let pinned = said.and_then(|pcrs| PinnedPcrs::new(pcrs).ok());
+        Ok(pinned.map_or(Pins::Predicted, Pins::Exactly))
     }
 
     /// `None` if no server has run yet.

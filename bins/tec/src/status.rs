@@ -16,7 +16,8 @@ use tec_support::SystemClock;
 use tec_support::exit::CodedError;
 
 use crate::attempt::LastSeen;
-use crate::state::{Endpoints, Running};
+use crate::image::UnpinnedImage;
+use crate::state::{Endpoints, Running, Said};
 
 /// Machines are read in pages of this size.
 const PAGE: usize = 1000;
@@ -33,6 +34,8 @@ pub(crate) struct Status {
     pub(crate) machines: Counts,
     pub(crate) keys_waiting: usize,
     pub(crate) images_live: usize,
+    /// Approved images of whose boot parts are not checked.
+    pub(crate) unpinned: Vec<UnpinnedImage>,
     pub(crate) refusals: Vec<Attempt>,
     /// Machines whose last attempt was refused: they are refused now.
     pub(crate) refused_now: usize,
@@ -85,6 +88,7 @@ impl Status {
             },
             keys_waiting: keys.iter().filter(|key| key.state == AkState::Pending).count(),
             images_live: images.iter().filter(|image| image.is_live(now)).count(),
+            unpinned: UnpinnedImage::among(&images, Said::pins(state_dir)?),
             refusals,
             refused_now: refused.count(),
             last_seen: seen

@@ -4,16 +4,18 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
 use crate::cargo::{Metadata, cargo};
 use crate::tools::OpenSearch;
-use crate::{process, term, tools};
+use crate::{pcr_live, process, term, tools};
 
 /// Written by the suites, below the target directory.
 const REPORT: &str = "bench/report.json";
 /// A measurement that runs the release build of `compute-pcrs`.
 const PROCESS: &str = "pcr/process/";
+/// Measurements of Debian's boot files.
+const BOOT_FILES: &str = "pcr/";
 /// A measurement that runs the release build of `node-agent`.
 const UNLOCK: &str = "guard/unlock";
 /// Measurements that run the release builds of `tec` and `kbs-guard`.
@@ -96,6 +98,11 @@ impl Bench<'_> {
             self.build(tree, &["tec"])?;
         }
         let mut bench = cargo(tree);
+        if self.wants(BOOT_FILES) {
+            let tools = tools::locate()?;
+            tools::ensure_boot_files(&tools, &pcr_live::default_suites())?;
+            tools.environment(&mut bench)?;
+        }
         if self.wants(KUBERNETES) {
             self.build(tree, &["registration"])?;
         }
@@ -117,7 +124,9 @@ impl Bench<'_> {
         if let Some(filter) = self.filter {
             bench.args(suite(tree, filter).into_iter().flatten()).args(["--", filter]);
         }
-        process::run(&mut bench)
+        process::run(&mut bench)?;
+        ensure!(report.is_file(), "no benchmark has {:?} in its name", self.filter.unwrap_or(""));
+        Ok(())
     }
 
     /// Whether measurements with this prefix are wanted.

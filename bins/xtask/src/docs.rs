@@ -1,7 +1,7 @@
 //! `cargo xtask docs`: builds the pages of docs/ as a site with search, and checks its links.
 //!
-//! mdBook gets a copy of the pages. In it, links to files outside docs/ point to the repository, and the
-//! generated pages are listed in the table of contents below their index.
+//! mdBook gets a copy of the pages. In it, links to files outside docs/ are plain text, because the site does not
+//! contain these files, and the generated pages are listed in the table of contents below their index.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -11,8 +11,6 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{process, term, tools};
 
-/// Where files that are not pages can be read.
-const REPOSITORY: &str = "https://github.com/trusted-execution-clusters/tec/blob/main/";
 const SUMMARY: &str = "SUMMARY.md";
 /// Folders of generated pages, listed below their `README.md`.
 const GENERATED: [&str; 2] = ["errors", "runbooks"];
@@ -95,7 +93,7 @@ fn stage(docs: &Path, copy: &Path, file: &Path, files: &[PathBuf]) -> Result<()>
     let text = if file == Path::new(SUMMARY) {
         contents(&text, files)
     } else if file.extension().is_some_and(|end| end == "md") {
-        absolute(&text, file, files)
+        inside(&text, file, files)
     } else {
         text
     };
@@ -124,8 +122,8 @@ fn contents(summary: &str, files: &[PathBuf]) -> String {
     text
 }
 
-/// Rewrites links out of docs/, and links to folders, to point to the repository.
-fn absolute(text: &str, page: &Path, files: &[PathBuf]) -> String {
+/// Keeps only the text of links out of docs/, and of links to folders.
+fn inside(text: &str, page: &Path, files: &[PathBuf]) -> String {
     let mut parts = text.split("](");
     let mut result = parts.next().unwrap_or_default().to_owned();
     for part in parts {
@@ -143,8 +141,10 @@ fn absolute(text: &str, page: &Path, files: &[PathBuf]) -> String {
         if is_page {
             // mdBook renames these pages.
             let _ = write!(result, "{}){rest}", link.replace("README.md", "index.md"));
-        } else {
-            let _ = write!(result, "{REPOSITORY}{}){rest}", place.display());
+        } else if let Some(start) = result.rfind('[') {
+            result.remove(start);
+            result.truncate(result.len() - "](".len());
+            result += rest;
         }
     }
     result
@@ -170,16 +170,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_that_leave_the_pages_lead_to_the_repository() {
+    fn links_that_leave_the_pages_become_text() {
         let files = ["how-to/a.md", "b.md", "README.md", SUMMARY].map(PathBuf::from);
         let page = Path::new("how-to/a.md");
         let text = "[b](../b.md#x) [web](https://x.y) [here](#z) [top](../README.md#t) \
             [all](../SUMMARY.md) [code](../../bins/tec/src/main.rs)";
-        let expected = format!(
-            "[b](../b.md#x) [web](https://x.y) [here](#z) [top](../index.md#t) \
-             [all]({REPOSITORY}docs/SUMMARY.md) [code]({REPOSITORY}bins/tec/src/main.rs)"
-        );
-        assert_eq!(absolute(text, page, &files), expected);
+        let expected = "[b](../b.md#x) [web](https://x.y) [here](#z) [top](../index.md#t) all code";
+        assert_eq!(inside(text, page, &files), expected);
     }
 
     #[test]

@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use crate::cargo::cargo;
-use crate::{process, programs, term, tools};
+use crate::needs::{self, Needs};
+use crate::{programs, suites, term, tools};
 
 /// The test program that contains them, in bins/e2e/tests.
 const TESTS: &str = "kubernetes";
@@ -19,15 +20,22 @@ pub(crate) struct Args {
 
 /// Sets up tools, builds programs, and runs tests.
 pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
+    let needs = Needs::of_this_machine(root)?;
     let tools = tools::ensure()?;
     tools::ensure_kubernetes(&tools)?;
     // Includes the command line and the node's program, which they run, too.
     let bin_dir =
         programs::build(root, &[&programs::OF_CLUSTERS[..], &["node-agent", "tec"]].concat())?;
     term::step("tests on a Kubernetes API server");
-    let mut test = cargo(root);
-    test.arg("test").args(programs::ALL);
-    test.args(["--test", TESTS, "--"]).args(&args.more);
-    tools.environment(&mut test)?;
-    process::run(test.env("TEC_BIN_DIR", bin_dir))
+    let test = || {
+        let mut test = cargo(root);
+        test.arg("test").args(programs::ALL).args(["--test", TESTS]);
+        tools.environment(&mut test)?;
+        test.env("TEC_BIN_DIR", &bin_dir);
+        Ok(test)
+    };
+    let count = suites::counted_with_needs(&test, &args.more, &needs)?;
+    needs::report(&count);
+    ensure!(count.failed == 0, "not everything passed");
+    Ok(())
 }

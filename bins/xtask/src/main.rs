@@ -5,12 +5,14 @@
 
 mod api;
 mod arch;
+mod areas;
 mod bench;
 mod bootstrap_demo;
 mod cargo;
 mod check;
 mod cluster;
 mod codegen;
+mod count;
 mod demo;
 mod dist;
 mod docs;
@@ -19,6 +21,7 @@ mod foreign;
 mod fuzz;
 mod images;
 mod lanes;
+mod needs;
 mod outside;
 mod pcr_live;
 mod process;

@@ -16,9 +16,9 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::api::Snapshots;
 use crate::cargo::{Metadata, cargo};
-use crate::suites::Count;
+use crate::count::Count;
 use crate::tools::{make_executable, targets};
-use crate::{api, process, suites, term};
+use crate::{api, needs, process, suites, term};
 
 const LIBRARIES: [&str; 4] = ["tec-core", "tec-tpm", "tec-trustee", "tec-k8s"];
 /// The library whose documentation needs more than all of its features: see its `[package.metadata.docs.rs]`.
@@ -40,25 +40,26 @@ pub(crate) struct Args {
 /// Packages, documents, builds and tests; returns the number of tests.
 pub(crate) fn run(root: &Path, args: Args) -> Result<Count> {
     targets::ensure(root, &[targets::WASI])?;
-    let target = Metadata::workspace(root)?.target_dir()?;
-    let place = Place { root, target: target.clone(), folder: target.join("outside") };
-    term::step("pack the libraries");
-    place.pack()?;
+    let place = Place::packed(root)?;
     if args.write_api {
         place.interfaces(Snapshots::Replace)?;
-        return Ok(Count::PASSED);
+        return Ok(Count::passed());
     }
     term::step("the packed libraries and their documentation, all features");
     place.document(&["check"], "--deny warnings")?;
     place.document(&["doc", "--no-deps"], "--deny warnings")?;
     place.interfaces(Snapshots::Compare)?;
-    place.oldest()?;
-    let mut count = Count::PASSED;
+    let mut count = place.oldest()?;
     for program in folders(&root.join(PROGRAMS))? {
         term::step(&format!("outside: {program}"));
         count.add(place.test(&program)?);
     }
     Ok(count)
+}
+
+/// Compares the public interfaces with their snapshots.
+pub(crate) fn interfaces(root: &Path) -> Result<()> {
+    Place::packed(root)?.interfaces(Snapshots::Compare)
 }
 
 struct Place<'a> {
@@ -67,7 +68,16 @@ struct Place<'a> {
     folder: PathBuf,
 }
 
-impl Place<'_> {
+impl<'a> Place<'a> {
+    /// With the libraries as dependents get them.
+    fn packed(root: &'a Path) -> Result<Self> {
+        let target = Metadata::workspace(root)?.target_dir()?;
+        let place = Self { root, folder: target.join("outside"), target };
+        term::step("pack the libraries");
+        place.pack()?;
+        Ok(place)
+    }
+
     fn crates(&self) -> PathBuf {
         self.folder.join("crates")
     }
@@ -155,7 +165,8 @@ impl Place<'_> {
     }
 
     /// With the minimum supported compiler of each library, if it differs from the workspace's.
-    fn oldest(&self) -> Result<()> {
+    fn oldest(&self) -> Result<Count> {
+        let mut count = Count::passed();
         let metadata = Metadata::workspace(self.root)?;
         let named = |name| metadata.members().find(|member| member.name() == name);
         let ours = named("xtask").map(|member| member.text("rust_version"));
@@ -166,7 +177,8 @@ impl Place<'_> {
             }
             term::step(&format!("{name} with Rust {version}"));
             if process::which("rustup").is_none() {
-                term::warn(&format!("NOT RUN: there is no rustup to install Rust {version}"));
+                let what = format!("{name} with Rust {version}");
+                count.add(Count::not_run(needs::RUST_VERSIONS, what));
                 continue;
             }
             targets::ensure_toolchain(version)?;
@@ -177,7 +189,7 @@ impl Place<'_> {
             }
             process::run(&mut check)?;
         }
-        Ok(())
+        Ok(count)
     }
 
     fn test(&self, program: &str) -> Result<Count> {

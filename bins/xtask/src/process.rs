@@ -110,14 +110,15 @@ pub(crate) fn which(program: &str) -> Option<PathBuf> {
     search_path().into_iter().map(|dir| dir.join(program)).find(|file| is_executable(file))
 }
 
+/// Whether this is a file that can be run.
 #[cfg(unix)]
-fn is_executable(file: &Path) -> bool {
+pub(crate) fn is_executable(file: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt as _;
     file.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
 #[cfg(not(unix))]
-fn is_executable(file: &Path) -> bool {
+pub(crate) fn is_executable(file: &Path) -> bool {
     file.is_file()
 }
 

@@ -1,6 +1,5 @@
 //! Runs the test programs of the workspace, several at a time: most of them wait more than they work.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -9,6 +8,8 @@ use anyhow::{Result, bail};
 use serde_json::Value;
 
 use crate::cargo::cargo;
+use crate::count::{Count, failed_tests};
+use crate::needs::{self, Needs};
 use crate::{lanes, process, programs, term};
 
 /// Tests with servers, nodes and platforms, which take longest. Those of a row run one after another; the rows run
@@ -19,46 +20,23 @@ const ROWS: [&[&str]; 3] =
 const WAITING: [&str; 1] = ["kubernetes"];
 /// At most this many failed tests run again, alone: more failures than that are not a matter of timing.
 const AGAIN: usize = 3;
-/// Number of passed and failed checks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Count {
-    pub(crate) passed: u64,
-    pub(crate) failed: u64,
-    /// Those of the passed that failed beside others before.
-    pub(crate) flaky: u64,
-}
-
-impl Count {
-    pub(crate) const PASSED: Self = Self { passed: 1, failed: 0, flaky: 0 };
-    pub(crate) const FAILED: Self = Self { passed: 0, failed: 1, flaky: 0 };
-
-    pub(crate) fn add(&mut self, other: Self) {
-        self.passed = self.passed.saturating_add(other.passed);
-        self.failed = self.failed.saturating_add(other.failed);
-        self.flaky = self.flaky.saturating_add(other.flaky);
-    }
-
-    /// Parses the output of a test program; `exited_well` means exit code 0.
-    fn of(output: &str, exited_well: bool) -> Self {
-        let mut count = Self::default();
-        for more in output.lines().filter_map(test_result) {
-            count.add(more);
-        }
-        // It failed without a failed test: it crashed, or something did not compile.
-        if !exited_well && count.failed == 0 {
-            count.failed = 1;
-        }
-        count
-    }
-}
-
 /// A program with tests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Suite {
-    name: String,
+    pub(crate) name: String,
+    /// Contains tests of a library or program itself, not of its `tests` folder.
+    pub(crate) is_unit: bool,
     program: PathBuf,
     /// Directory of its package: tests find their files from there.
-    dir: PathBuf,
+    pub(crate) dir: PathBuf,
+}
+
+/// Which test programs to build.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    All,
+    /// Those of libraries and programs.
+    Unit,
 }
 
 /// A test that failed while others ran.
@@ -70,46 +48,10 @@ struct Failed {
 
 type Prepare<'a> = &'a (dyn Fn(&mut Command) -> Result<()> + Sync);
 
-/// Runs all tests of the workspace except doctests; `prepare` adds the environment.
-pub(crate) fn run_all(root: &Path, prepare: Prepare<'_>) -> Result<Count> {
-    run(build(root)?, prepare)
-}
-
-/// Runs the tests of the packages that contain one of the files.
-pub(crate) fn run_of(root: &Path, files: &[PathBuf], prepare: Prepare<'_>) -> Result<Count> {
-    let suites = that_contain(build(root)?, files);
-    if suites.is_empty() {
-        bail!("no package with tests has a changed file");
-    }
-    run(suites, prepare)
-}
-
-/// Those whose package contains one of the files. A package may contain another one; the file is then of the inner.
-fn that_contain(mut suites: Vec<Suite>, files: &[PathBuf]) -> Vec<Suite> {
-    let dirs: BTreeSet<PathBuf> = suites.iter().map(|suite| suite.dir.clone()).collect();
-    let package_of =
-        |file: &PathBuf| file.ancestors().find(|dir| dirs.contains(*dir)).map(Path::to_path_buf);
-    let chosen: BTreeSet<PathBuf> = files.iter().filter_map(package_of).collect();
-    suites.retain(|suite| chosen.contains(&suite.dir));
-    suites
-}
-
-fn run(suites: Vec<Suite>, prepare: Prepare<'_>) -> Result<Count> {
+/// Runs tests, including the ignored ones whose need is met; `prepare` adds the environment.
+pub(crate) fn run(suites: Vec<Suite>, needs: &Needs, prepare: Prepare<'_>) -> Result<Count> {
     let turns = rows(suites);
-    let one = |suite: &Suite| {
-        let begin = Instant::now();
-        let output = process::output(&mut command(suite, prepare)?)?;
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let count = Count::of(&text, output.status.success());
-        let took = term::duration(begin.elapsed());
-        let lines = format!("{} ({took})\n{}", suite.name, text.trim_start());
-        term::out(&lines);
-        if count.failed > 0 {
-            term::failure(&String::from_utf8_lossy(&output.stderr));
-        }
-        let again = |test| Failed { suite: suite.clone(), test };
-        anyhow::Ok((count, failed_tests(&text).map(again).collect::<Vec<_>>()))
-    };
+    let one = |suite: &Suite| play(suite, needs, prepare);
     let in_turn = |suites: &Vec<Suite>| suites.iter().map(one).collect::<Result<Vec<_>>>();
     let (mut all, mut failed) = (Count::default(), Vec::new());
     for done in lanes::at_once(&turns, lanes::per_processor() + 1, &in_turn)? {
@@ -124,6 +66,41 @@ fn run(suites: Vec<Suite>, prepare: Prepare<'_>) -> Result<Count> {
         }
     }
     Ok(all)
+}
+
+/// Runs a test program, and once more with the tests that it ignored and that can run here.
+fn play(suite: &Suite, needs: &Needs, prepare: Prepare<'_>) -> Result<(Count, Vec<Failed>)> {
+    let (mut count, text) = play_with(suite, &[], prepare)?;
+    let mut failed: Vec<String> = failed_tests(&text).collect();
+    let (now, not_run) = needs.sort(&suite.name, &text);
+    count.add(not_run);
+    if !now.is_empty() {
+        let expected = u64::try_from(now.len())?;
+        let arguments = [vec!["--ignored".to_owned(), "--exact".to_owned()], now].concat();
+        let (mut more, text) = play_with(suite, &arguments, prepare)?;
+        // A test whose name was misread did not run.
+        let ran = more.passed.saturating_add(more.failed);
+        more.failed = more.failed.saturating_add(expected.saturating_sub(ran));
+        failed.extend(failed_tests(&text));
+        count.add(more);
+    }
+    let again = |test| Failed { suite: suite.clone(), test };
+    Ok((count, failed.into_iter().map(again).collect()))
+}
+
+fn play_with(suite: &Suite, arguments: &[String], prepare: Prepare<'_>) -> Result<(Count, String)> {
+    let begin = Instant::now();
+    let output = process::output(command(suite, prepare)?.args(arguments))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let mut count = Count::of(&text, output.status.success());
+    count.add(needs::parts(&errors));
+    let took = term::duration(begin.elapsed());
+    term::out(&format!("{} ({took})\n{}", suite.name, text.trim_start()));
+    if count.failed > 0 {
+        term::failure(&errors);
+    }
+    Ok((count, text))
 }
 
 /// The [ROWS], then each of the others by itself.
@@ -143,12 +120,13 @@ fn rows(suites: Vec<Suite>) -> Vec<Vec<Suite>> {
 /// Runs a failed test again while no other test runs, and reports whether it really fails or passes only alone.
 fn again(failed: &Failed, prepare: Prepare<'_>, count: &mut Count) -> Result<()> {
     let name = format!("{} {}", failed.suite.name, failed.test);
-    let output = process::output(command(&failed.suite, prepare)?.args(["--exact", &failed.test]))?;
+    let mut alone = command(&failed.suite, prepare)?;
+    let output = process::output(alone.args(["--include-ignored", "--exact", &failed.test]))?;
     let text = String::from_utf8_lossy(&output.stdout);
-    let passed = Count::of(&text, output.status.success()) == Count::PASSED;
+    let passed = Count::of(&text, output.status.success()) == Count::passed();
     if passed {
         count.failed = count.failed.saturating_sub(1);
-        count.add(Count { passed: 1, failed: 0, flaky: 1 });
+        count.add(Count { flaky: 1, ..Count::passed() });
         term::failure(&format!("FLAKY: {name} failed beside others and passed alone"));
     } else {
         term::failure(&format!("{name} failed twice\n{text}"));
@@ -166,31 +144,48 @@ fn command(suite: &Suite, prepare: Prepare<'_>) -> Result<Command> {
     Ok(command)
 }
 
-/// The tests that libtest reports as `test a::b ... FAILED`.
-fn failed_tests(output: &str) -> impl Iterator<Item = String> {
-    let name =
-        |line: &str| Some(line.strip_prefix("test ")?.strip_suffix(" ... FAILED")?.to_owned());
-    output.lines().filter_map(name)
-}
-
 /// Runs one `cargo test` command and counts the results.
 pub(crate) fn counted(command: &mut Command) -> Result<Count> {
-    let mut output = String::new();
-    let exited_well = process::watch(command, |line| {
-        output.push_str(line);
-        output.push('\n');
-    })?;
-    let count = Count::of(&output, exited_well);
+    let (mut count, output) = watched(command)?;
+    count.add(needs::all_not_run("tests", &output));
     if count == Count::default() {
         bail!("cargo test ran no test");
     }
     Ok(count)
 }
 
-/// Builds all test programs.
-pub(crate) fn build(root: &Path) -> Result<Vec<Suite>> {
+/// Runs one `cargo test` command with arguments for the test program, and once more with the tests that it
+/// ignored and that can run here.
+pub(crate) fn counted_with_needs(
+    cargo_test: &dyn Fn() -> Result<Command>,
+    arguments: &[String],
+    needs: &Needs,
+) -> Result<Count> {
+    let (mut count, output) = watched(cargo_test()?.arg("--").args(arguments))?;
+    let (now, not_run) = needs.sort("tests", &output);
+    count.add(not_run);
+    if !now.is_empty() {
+        count.add(watched(cargo_test()?.args(["--", "--ignored", "--exact"]).args(now))?.0);
+    }
+    Ok(count)
+}
+
+fn watched(command: &mut Command) -> Result<(Count, String)> {
+    let mut output = String::new();
+    let exited_well = process::watch(command, |line| {
+        output.push_str(line);
+        output.push('\n');
+    })?;
+    Ok((Count::of(&output, exited_well), output))
+}
+
+/// Builds test programs.
+pub(crate) fn build(root: &Path, kind: Kind) -> Result<Vec<Suite>> {
     let mut command = cargo(root);
     command.arg("test").args(programs::ALL);
+    if kind == Kind::Unit {
+        command.args(["--lib", "--bins"]);
+    }
     command.args(["--no-run", "--message-format=json-render-diagnostics"]);
     let output = process::output(command.stderr(Stdio::inherit()))?;
     if !output.status.success() {
@@ -213,39 +208,18 @@ fn built(message: &str) -> Option<Suite> {
     let manifest = Path::new(message.get("manifest_path")?.as_str()?);
     Some(Suite {
         name: message.pointer("/target/name")?.as_str()?.to_owned(),
+        is_unit: !message.pointer("/target/kind")?.as_array()?.iter().any(|kind| kind == "test"),
         program: message.get("executable")?.as_str()?.into(),
         dir: manifest.parent()?.to_owned(),
     })
-}
-
-/// Reads libtest's `test result: ok. 12 passed; 0 failed; 1 ignored; …`.
-fn test_result(line: &str) -> Option<Count> {
-    let (_, numbers) = line.strip_prefix("test result: ")?.split_once(". ")?;
-    let number = |what: &str| {
-        numbers
-            .split("; ")
-            .find_map(|part| part.strip_suffix(what))
-            .and_then(|number| number.trim().parse().ok())
-    };
-    Some(Count { passed: number(" passed")?, failed: number(" failed")?, flaky: 0 })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn results_of_libtest_are_counted() {
-        let line =
-            "test result: FAILED. 12 passed; 3 failed; 1 ignored; 0 measured; 2 filtered out";
-        let count = Count { passed: 12, failed: 3, flaky: 0 };
-        assert_eq!(Count::of(&format!("{line}\n"), false), count);
-        assert_eq!(test_result("test a::b ... ok"), None);
-        assert_eq!(Count::of("no result\n", false), Count::FAILED);
-    }
-
     fn suite(name: &str, dir: &str) -> Suite {
-        Suite { name: name.to_owned(), program: name.into(), dir: dir.into() }
+        Suite { name: name.to_owned(), is_unit: false, program: name.into(), dir: dir.into() }
     }
 
     #[test]
@@ -259,50 +233,53 @@ mod tests {
         assert_eq!(names, expected);
     }
 
-    #[test]
-    fn a_changed_file_chooses_the_innermost_package_and_no_other() {
-        let all = [suite("a", "/w/a"), suite("a-tests", "/w/a"), suite("inner", "/w/a/inner")];
-        for (file, expected) in [
-            ("/w/a/src/lib.rs", &["a", "a-tests"][..]),
-            ("/w/a/inner/src/lib.rs", &["inner"]),
-            ("/w/ab/src/lib.rs", &[]),
-            ("/w/README.md", &[]),
-        ] {
-            let chosen = that_contain(all.to_vec(), &[file.into()]);
-            let names: Vec<_> = chosen.iter().map(|suite| suite.name.as_str()).collect();
-            assert_eq!(names, expected, "{file}");
-        }
+    /// A test program that is this script.
+    fn program(dir: &Path, name: &str, script: &str) -> Suite {
+        let path = dir.join(name);
+        std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        crate::tools::make_executable(&path).unwrap();
+        Suite { name: name.to_owned(), is_unit: false, program: path, dir: dir.to_owned() }
     }
 
-    #[test]
-    fn tests_that_failed_are_named() {
-        let output = "test a::b ... ok\ntest a::c ... FAILED\ntest result: FAILED. 1 passed\n";
-        assert_eq!(failed_tests(output).collect::<Vec<_>>(), ["a::c"]);
-    }
-
-    #[cfg(unix)]
     #[test]
     fn a_test_that_passes_alone_is_no_failure_and_one_that_does_not_stays_one() {
         let dir = tempfile::tempdir().unwrap();
         let program = |name: &str, result: &str, code: u8| {
-            let path = dir.path().join(name);
-            let text = format!("#!/bin/sh\necho 'test result: {result}'\nexit {code}\n");
-            std::fs::write(&path, text).unwrap();
-            std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755))
-                .unwrap();
-            Suite { name: name.to_owned(), program: path, dir: dir.path().to_owned() }
+            program(dir.path(), name, &format!("echo 'test result: {result}'\nexit {code}"))
         };
         let test = "b".to_owned();
         for (suite, expected) in [
-            (program("passes", "ok. 1 passed; 0 failed", 0), Count { flaky: 1, ..Count::PASSED }),
-            (program("fails", "FAILED. 0 passed; 1 failed", 101), Count::FAILED),
+            (program("passes", "ok. 1 passed; 0 failed", 0), Count { flaky: 1, ..Count::passed() }),
+            (program("fails", "FAILED. 0 passed; 1 failed", 101), Count::failed()),
             // Nothing of that name was run.
-            (program("is not there", "ok. 0 passed; 0 failed", 0), Count::FAILED),
+            (program("is not there", "ok. 0 passed; 0 failed", 0), Count::failed()),
         ] {
-            let mut count = Count::FAILED;
+            let mut count = Count::failed();
             again(&Failed { suite, test: test.clone() }, &|_| Ok(()), &mut count).unwrap();
             assert_eq!(count, expected);
         }
+    }
+
+    #[test]
+    fn ignored_tests_run_by_name_where_their_need_is_met_and_count_nowhere_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let script = "if [ \"$1\" = --ignored ]; then\n\
+            echo \"$*\" > ran; echo 'test result: ok. 1 passed; 0 failed; 0 ignored'; exit\nfi\n\
+            echo 'test a ... ignored, needs root: run as root'\n\
+            echo 'test b ... ignored, needs trustee: set TRUSTEE_BIN'\n\
+            echo 'NOT RUN needs history: an upgrade' >&2\n\
+            echo 'test result: ok. 3 passed; 0 failed; 2 ignored'";
+        let suite = program(dir.path(), "s", script);
+        let mut expected = Count { passed: 4, ..Count::not_run("trustee", "s::b") };
+        expected.add(Count::not_run("history", "an upgrade"));
+        let needs = Needs::that_meet(&["root"]);
+        assert_eq!(run(vec![suite.clone()], &needs, &|_| Ok(())).unwrap(), expected);
+        let ran = std::fs::read_to_string(dir.path().join("ran")).unwrap();
+        assert_eq!(ran.trim(), "--ignored --exact a");
+        expected.add(Count::not_run("root", "s::a"));
+        expected.passed = 3;
+        let nothing = Needs::that_meet(&[]);
+        assert_eq!(run(vec![suite], &nothing, &|_| Ok(())).unwrap(), expected);
     }
 
     #[test]
@@ -310,11 +287,11 @@ mod tests {
         let message = |executable: &str, test: bool| {
             format!(
                 r#"{{"reason":"compiler-artifact","manifest_path":"/w/a/Cargo.toml",
-                "target":{{"name":"a"}},"profile":{{"test":{test}}},"executable":{executable}}}"#
+                "target":{{"name":"a","kind":["test"]}},"profile":{{"test":{test}}},"executable":{executable}}}"#
             )
         };
         let found = built(&message("\"/t/a-1\"", true)).unwrap();
-        assert_eq!((found.name.as_str(), found.dir), ("a", "/w/a".into()));
+        assert_eq!((found.name.as_str(), found.is_unit, found.dir), ("a", false, "/w/a".into()));
         assert_eq!(built(&message("\"/t/a\"", false)), None, "a program");
         assert_eq!(built(&message("null", true)), None);
     }

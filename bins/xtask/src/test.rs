@@ -1,26 +1,23 @@
-//! `cargo xtask test`: everything that CI runs. A failed step does not prevent later ones from running; a
-//! missing tool does, because it would make them fail for the wrong reason.
+//! `cargo xtask test`: everything that CI runs, or the part that a tier, an area or a change selects. A failed
+//! step does not prevent later ones from running; a missing tool does, because it would make them fail for the
+//! wrong reason.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
 
+use crate::areas::{Area, Selection, Tier};
 use crate::cargo::{Metadata, cargo};
-use crate::suites::Count;
+use crate::count::Count;
+use crate::needs::{self, Needs};
 use crate::tools::{OpenSearch, Renew, Tools};
 use crate::{
     bootstrap_demo, check, demo, dist, docs, fuzz, images, lanes, outside, pcr_live, process,
     programs, room, services, suites, term, tools, vm,
 };
-
-/// Where tests look for recorded boots, relative to the root of the repository.
-const FIXTURES: &str = "../shared/fixtures";
-
-/// Steps of `--changed`: tests start programs of this workspace, some of them in pods.
-const OF_CHANGED: [&str; 3] = ["build", "static", "tests"];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -33,18 +30,34 @@ pub(crate) struct Args {
     /// Run this step only; repeatable; the summary names them
     #[arg(long, value_name = "STEP")]
     only: Vec<String>,
-    /// Run only the tests of packages whose files differ from this commit (default: the last one)
+    /// Run only the steps and tests of this tier
+    #[arg(long, conflicts_with_all = ["only", "opensearch"])]
+    tier: Option<Tier>,
+    /// Run only the steps and tests of this area; repeatable
+    #[arg(long = "area", value_name = "AREA", conflicts_with = "only")]
+    areas: Vec<Area>,
+    /// Run only what a difference from this commit can reach (default: the last commit)
     #[arg(long, value_name = "COMMIT", num_args = 0..=1, default_missing_value = "HEAD")]
     #[arg(conflicts_with_all = ["only", "opensearch"])]
     changed: Option<String>,
+    /// Fail if something does not run for this need; repeatable; the summary names them
+    #[arg(long, value_name = "NEED")]
+    require: Vec<String>,
 }
 
-impl Args {
+/// What to run, and with what.
+struct Run<'a> {
+    root: &'a Path,
+    args: &'a Args,
+    tools: Tools,
+    needs: Needs,
+    selection: Selection,
+}
+
+impl Run<'_> {
     fn wants(&self, step: &str) -> bool {
-        if self.changed.is_some() {
-            return OF_CHANGED.contains(&step);
-        }
-        self.only.is_empty() || self.only.iter().any(|only| only == step)
+        let only = &self.args.only;
+        if only.is_empty() { self.selection.step(step) } else { only.iter().any(|one| one == step) }
     }
 }
 
@@ -58,22 +71,21 @@ struct Step {
 pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     let begin = Instant::now();
     room::ensure(root)?;
-    let tools = tools::ensure()?;
-    tools::ensure_machines(&tools, &pcr_live::default_suites(), Renew::IfMissing)?;
-    tools::ensure_nodes(&tools)?;
-    tools::ensure_pods(&tools)?;
-    tools::ensure_docs(&tools)?;
-    tools::ensure_browser(&tools)?;
-    tools::ensure_services(&tools, OpenSearch::With)?;
-    let mut done = vec![Step { name: "tools", took: begin.elapsed(), count: Count::PASSED }];
-    let (first, then, beside) = (compile(root), steps(root, args, &tools), beside(root, &tools));
+    let needs = Needs::of_this_machine(root)?;
+    needs.require(&args.require)?;
+    needs.announce();
+    let selection = Selection::new(root, args.tier, &args.areas, args.changed.as_deref())?;
+    let run = Run { root, args, tools: set_up(args.tier)?, needs, selection };
+    let mut done = vec![Step { name: "tools", took: begin.elapsed(), count: Count::passed() }];
+    let (first, then, beside) = (compile(root), steps(&run), beside(&run));
     let all = || first.iter().chain(&then).chain(&beside).map(|step| step.0);
     if let Some(unknown) = args.only.iter().find(|only| all().all(|name| name != *only)) {
         let known: Vec<_> = all().collect();
         bail!("there is no step {unknown:?}; these are known: {}", known.join(", "));
     }
+    let left_out: Vec<&str> = all().filter(|step| !run.wants(step)).collect();
     let play = |steps: &[Work<'_>]| -> Vec<Step> {
-        steps.iter().filter(|step| args.wants(step.0)).map(timed).collect()
+        steps.iter().filter(|step| run.wants(step.0)).map(timed).collect()
     };
     done.extend(play(&first));
     thread::scope(|scope| {
@@ -86,14 +98,35 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
         done.extend(beside);
         anyhow::Ok(())
     })?;
-    summary(&done, begin.elapsed())
+    if let Some(reach) = &run.selection.reach {
+        let reached: Vec<&str> = reach.packages.iter().map(String::as_str).collect();
+        term::out(&format!("the change since {} reaches: {}", reach.since, reached.join(", ")));
+    }
+    if !left_out.is_empty() {
+        term::out(&format!("steps that were not selected: {}", left_out.join(", ")));
+    }
+    summary(&done, begin.elapsed(), &args.require)
+}
+
+/// The quick tier starts no servers and no machines.
+fn set_up(tier: Option<Tier>) -> Result<Tools> {
+    let tools = tools::ensure()?;
+    tools::ensure_docs(&tools)?;
+    if tier.is_none() {
+        tools::ensure_machines(&tools, &pcr_live::default_suites(), Renew::IfMissing)?;
+        tools::ensure_nodes(&tools)?;
+        tools::ensure_pods(&tools)?;
+        tools::ensure_browser(&tools)?;
+        tools::ensure_services(&tools, OpenSearch::With)?;
+    }
+    Ok(tools)
 }
 
 /// The name of a step, and what it does.
 type Work<'a> = (&'static str, Box<dyn Fn() -> Result<Count> + Send + Sync + 'a>);
 
 fn one<'a>(name: &'static str, work: impl Fn() -> Result<()> + Send + Sync + 'a) -> Work<'a> {
-    (name, Box::new(move || work().map(|()| Count::PASSED)))
+    (name, Box::new(move || work().map(|()| Count::passed())))
 }
 
 /// What the other steps need.
@@ -102,7 +135,7 @@ fn compile(root: &Path) -> Vec<Work<'_>> {
     let build = move || {
         programs::build_all(root)?;
         term::step("build the tests");
-        suites::build(root).map(drop)
+        suites::build(root, suites::Kind::All).map(drop)
     };
     vec![
         one("build", build),
@@ -111,22 +144,26 @@ fn compile(root: &Path) -> Vec<Work<'_>> {
 }
 
 /// Steps that mostly compile. They run beside the [others](steps), which mostly wait, and give way to them.
-fn beside<'a>(root: &'a Path, tools: &'a Tools) -> Vec<Work<'a>> {
+fn beside<'a>(run: &'a Run<'_>) -> Vec<Work<'a>> {
+    let (root, tools) = (run.root, &run.tools);
     vec![
         one("machines", move || vm::build(root, tools)),
-        one("check", move || check::run(root)),
+        ("check", Box::new(move || check::all(root))),
         one("site", move || docs::run(root)),
         ("crosscheck", Box::new(move || crosscheck(root))),
         ("outside", Box::new(move || outside::run(root, outside::Args::default()))),
+        one("interfaces", move || outside::interfaces(root)),
         one("installation", move || dist::check_install(root, tools)),
         one("fuzzers", move || fuzz::build(root).map(drop)),
     ]
 }
 
 /// All other steps in their order.
-fn steps<'a>(root: &'a Path, args: &'a Args, tools: &'a Tools) -> Vec<Work<'a>> {
+fn steps<'a>(run: &'a Run<'_>) -> Vec<Work<'a>> {
+    let (root, args, tools) = (run.root, run.args, &run.tools);
     let mut steps: Vec<Work<'a>> = vec![
-        ("tests", Box::new(move || tests(root, tools, args.changed.as_deref()))),
+        ("tests", Box::new(move || tests(run))),
+        ("doctests", Box::new(move || doctests(root, tools))),
         ("examples", Box::new(move || examples(root, tools))),
         one("demo", move || demo::play(root, tools, &[])),
         one("services-demo", move || services::check(root, tools)),
@@ -146,52 +183,35 @@ fn timed((name, work): &Work<'_>) -> Step {
     let begin = Instant::now();
     let count = work().unwrap_or_else(|error| {
         term::failure(&format!("{name}: {error:#}"));
-        Count::FAILED
+        Count::failed()
     });
     Step { name, took: begin.elapsed(), count }
 }
 
-/// All tests, or those of packages that differ from a commit.
-fn tests(root: &Path, tools: &Tools, changed_since: Option<&str>) -> Result<Count> {
+/// The selected tests.
+fn tests(run: &Run<'_>) -> Result<Count> {
     term::step("tests");
-    let bin_dir = programs::directory(root)?;
-    let has_fixtures = has_fixtures(root);
+    let bin_dir = programs::directory(run.root)?;
     let prepare = |command: &mut Command| {
         command.env("TEC_BIN_DIR", &bin_dir);
-        if !has_fixtures {
-            command.env("TEC_WITHOUT_FIXTURES", "1");
-        }
-        tools.environment(command)
+        run.tools.environment(command)
     };
-    if let Some(commit) = changed_since {
-        return suites::run_of(root, &changed(root, commit)?, &prepare);
-    }
-    let mut count = suites::run_all(root, &prepare)?;
+    let kind = match run.selection.tier {
+        Some(Tier::Quick) => suites::Kind::Unit,
+        None => suites::Kind::All,
+    };
+    let mut suites = suites::build(run.root, kind)?;
+    suites.retain(|suite| run.selection.suite(suite));
+    suites::run(suites, &run.needs, &prepare)
+}
+
+fn doctests(root: &Path, tools: &Tools) -> Result<Count> {
     term::step("tests in documentation");
     let mut documented = cargo(root);
     documented.arg("test").args(programs::ALL);
-    documented.args(["--doc", "--no-fail-fast"]);
-    prepare(&mut documented)?;
-    count.add(suites::counted(&mut documented)?);
-    Ok(count)
-}
-
-/// Files that differ from a commit, and new ones.
-fn changed(root: &Path, commit: &str) -> Result<Vec<PathBuf>> {
-    let git =
-        |words: &[&str]| process::capture(process::command("git").current_dir(root).args(words));
-    let known = git(&["diff", "--name-only", commit, "--"])?;
-    let new = git(&["ls-files", "--others", "--exclude-standard"])?;
-    Ok(known.lines().chain(new.lines()).map(|name| root.join(name)).collect())
-}
-
-/// Whether recorded boots and evidence are next to the repository, which contains none of the large ones.
-fn has_fixtures(root: &Path) -> bool {
-    let is_there = root.join(FIXTURES).is_dir();
-    if !is_there {
-        term::failure(&format!("NOT RUN: what needs recorded boots, since there is no {FIXTURES}"));
-    }
-    is_there
+    documented.args(["--doc", "--no-fail-fast"]).env("TEC_BIN_DIR", programs::directory(root)?);
+    tools.environment(&mut documented)?;
+    suites::counted(&mut documented)
 }
 
 /// Tests that run only on request; a missing tool then fails them.
@@ -252,12 +272,12 @@ fn boots(root: &Path, tools: &Tools) -> Result<Count> {
 fn total(steps: &[Step]) -> Count {
     let mut total = Count::default();
     for step in steps {
-        total.add(step.count);
+        total.add(step.count.clone());
     }
     total
 }
 
-fn summary(steps: &[Step], took: Duration) -> Result<()> {
+fn summary(steps: &[Step], took: Duration, required: &[String]) -> Result<()> {
     let total = total(steps);
     let row = |step: &Step| {
         vec![
@@ -265,17 +285,25 @@ fn summary(steps: &[Step], took: Duration) -> Result<()> {
             if step.count.failed == 0 { "ok" } else { "FAILED" }.to_owned(),
             step.count.passed.to_string(),
             step.count.failed.to_string(),
+            step.count.number_not_run().to_string(),
             term::duration(step.took),
         ]
     };
     let rows: Vec<_> = steps.iter().map(row).collect();
     term::step("summary");
-    term::table(&["step", "result", "passed", "failed", "took"], &rows);
+    term::table(&["step", "result", "passed", "failed", "not run", "took"], &rows);
     let (took, worked) = (term::duration(took), term::duration(process::worked()));
     term::out(&format!("took {took}, and {worked} of processor time"));
-    term::out(&format!("{} passed, {} failed, {} flaky", total.passed, total.failed, total.flaky));
+    needs::report(&total);
+    verdict(&total, required)
+}
+
+fn verdict(total: &Count, required: &[String]) -> Result<()> {
     if total.failed > 0 {
         bail!("not everything passed");
+    }
+    if let Some(need) = required.iter().find(|need| total.not_run.contains_key(need.as_str())) {
+        bail!("something did not run, and {need} is required");
     }
     Ok(())
 }
@@ -290,5 +318,13 @@ mod tests {
         let steps = steps.each_ref().map(timed);
         let total = total(&steps);
         assert_eq!((total.passed, total.failed), (1, 1));
+    }
+    #[test]
+    fn what_did_not_run_is_a_failure_only_if_it_is_required() {
+        let total = Count::not_run("advisories", "advisories");
+        verdict(&total, &[]).unwrap();
+        verdict(&total, &["root".to_owned()]).unwrap();
+        verdict(&total, &["advisories".to_owned()]).unwrap_err();
+        verdict(&Count::failed(), &[]).unwrap_err();
     }
 }

@@ -16,12 +16,13 @@ use anyhow::{Context as _, bail, ensure};
 use rand_core::{Rng as _, UnwrapErr};
 use tec_core::ak::{AkCandidate, TofuMatcher};
 use tec_core::attest::{PinnedPcrs, Tee};
+use tec_core::boot::Pins;
 use tec_core::code::Code;
 use tec_core::endpoint::Endpoint;
 use tec_core::explain::StepState;
 use tec_core::flow;
 use tec_core::flow::{
-    AkOutcome, AkPorts, AkSubmission, ClaimLimits, ProvisionPorts, RegisterPorts,
+    AkOutcome, AkPorts, AkSubmission, ClaimLimits, ProvisionPorts, RegisterPorts, UnpinnedInputs,
 };
 use tec_core::id::MachineId;
 use tec_core::ignition::{ClevisPinGenerator, PinGenerator as _};
@@ -68,7 +69,9 @@ impl Anchor {
         let expected = ChainComputer::new(SecureBoot::On).compute(image)?;
         let approved =
             ApprovedImage::new("debian".parse()?, "in memory", expected, self.clock.now());
-        flow::publish_image(&*self.store, &*self.store, &approved).await?;
+        // Of a GRUB chain, only PCR 4 is computed here: the initramfs is not checked.
+        let (pins, inputs) = (Pins::Predicted, UnpinnedInputs::Accept);
+        flow::publish_image(&*self.store, &*self.store, &approved, pins, inputs).await?;
         println!("image    {} approved", approved.name);
         Ok(())
     }

@@ -17,6 +17,7 @@
 mod live;
 mod pins;
 mod state;
+mod unpinned;
 mod whole;
 
 use std::fmt;
@@ -24,6 +25,7 @@ use std::fmt;
 pub use self::live::LiveImages;
 pub use self::pins::Pins;
 pub use self::state::{BootPart, BootState};
+pub use self::unpinned::{BootInput, Unpinned};
 pub use self::whole::WholeImages;
 pub(crate) use self::whole::{fits, nearest, of_image};
 

@@ -21,11 +21,6 @@ macro_rules! codes {
                 match self { $(Self::$name => $text),* }
             }
 
-            /// URL of its page.
-            pub fn url(self) -> String {
-                format!("{PAGES}{self}.md")
-            }
-
             /// HTTP status sent with it.
             pub const fn http_status(self) -> u16 {
                 match self { $(Self::$name => $status),* }

@@ -21,7 +21,7 @@ pub use self::escrow::{MAX_ESCROW, MAX_ESCROWS, escrow, escrowed};
 pub use self::next_boot::{NextBoot, next_boot};
 pub use self::platform::approve_platform;
 pub use self::provision::{ProvisionPorts, provision};
-pub use self::publish::{PublishError, publish_image, revoke_image};
+pub use self::publish::{PublishError, UnpinnedInputs, check_image, publish_image, revoke_image};
 pub use self::register::{
     RegisterError, RegisterPorts, Registration, change_machine, readmit_tpm, register,
     register_by_admin, remove_machine, revoke_machine,

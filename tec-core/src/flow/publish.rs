@@ -1,5 +1,6 @@
 //! Approval of images, and its revocation.
 
+use crate::boot::{Pins, Unpinned};
 use crate::id::ImageName;
 use crate::image::ApprovedImage;
 use crate::pcr::PcrIndex;
@@ -23,6 +24,14 @@ pub enum PublishError {
         /// The register.
         pcr: PcrIndex,
     },
+    /// No pinned register covers parts of the boot, and the admin did not accept that.
+    #[error("{unpinned}: a machine gets its disk key whatever it boots there")]
+    Unpinned {
+        /// The image.
+        image: ImageName,
+        /// The parts.
+        unpinned: Unpinned,
+    },
     /// The registry returned an error.
     #[error("cannot store the image {image}")]
     Store {
@@ -34,15 +43,25 @@ pub enum PublishError {
     },
 }
 
-/// Approves an image from now on. Earlier approvals remain valid: during an update old and new both
-/// count.
+/// What happens to an image of whose boot parts are not checked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "callers must choose")]
+pub enum UnpinnedInputs {
+    /// It is not approved.
+    #[default]
+    Refuse,
+    /// An admin accepts that these parts are not checked.
+    Accept,
+}
+
+/// Checks that an image can be approved by a server that pins these registers.
 ///
 /// # Errors
-/// A value that does not follow from its events is refused, since it could not be explained.
-pub async fn publish_image(
-    images: &dyn ImageRegistry,
-    audit: &dyn AuditSink,
+/// See [`publish_image`].
+pub fn check_image(
     image: &ApprovedImage,
+    pins: Pins,
+    inputs: UnpinnedInputs,
 ) -> Result<(), PublishError> {
     let name = || image.name.clone();
     if image.expected.pcrs.is_empty() {
@@ -51,6 +70,28 @@ pub async fn publish_image(
     if let Some(pcr) = image.expected.pcrs.iter().find(|pcr| !pcr.is_consistent()) {
         return Err(PublishError::Inconsistent { image: name(), pcr: pcr.id });
     }
+    let unpinned = pins.unpinned(&image.expected);
+    if inputs == UnpinnedInputs::Refuse && !unpinned.is_empty() {
+        return Err(PublishError::Unpinned { image: name(), unpinned });
+    }
+    Ok(())
+}
+
+/// Approves an image from now on. Earlier approvals remain valid: during an update old and new both
+/// count. `pins` are those of the server that judges its boots.
+///
+/// # Errors
+/// A value that does not follow from its events is refused, since it could not be explained; so is
+/// an image of whose boot parts are not checked, unless that is accepted.
+pub async fn publish_image(
+    images: &dyn ImageRegistry,
+    audit: &dyn AuditSink,
+    image: &ApprovedImage,
+    pins: Pins,
+    inputs: UnpinnedInputs,
+) -> Result<(), PublishError> {
+    check_image(image, pins, inputs)?;
+    let name = || image.name.clone();
     let stored = |source| PublishError::Store { image: name(), source };
     let event =
         AuditEvent::new(image.approved_at, AuditAction::ImageApproved, None, image.name.as_str());

@@ -1,7 +1,7 @@
 //! Release: an attested machine gets the key of its own disk.
 
 use crate::attest::{Attempt, Attested};
-use crate::boot::{BootState, BootStates, LiveImages};
+use crate::boot::{BootState, BootStates, LiveImages, Unpinned};
 use crate::code::Code;
 use crate::explain::Gate;
 use crate::flow::{Closed, taken_back};
@@ -78,11 +78,11 @@ pub async fn release(
         return refuse(ports, attempt, closed).await;
     }
     let still = explained(ports, attested).await.map_err(ReleaseError::Port)?;
-    let Some(booted) = still else {
+    let Some((booted, unpinned)) = still else {
         let why = format!("the approval of {} ended", attested.booted());
         return refuse(ports, attempt, Closed::new(Gate::Pcrs, why)).await;
     };
-    attempt.explained_by(&booted);
+    attempt.explained_by(&booted, unpinned);
     attempt.ladder.pass(Gate::ReleasePolicy, "its own path");
     let Some(secret) = ports.secrets.find(path).await.map_err(ReleaseError::Port)? else {
         let closed = Closed::new(Gate::Key, format!("nothing at {path}"));
@@ -117,11 +117,15 @@ async fn closed_gate(
 async fn explained(
     ports: ReleasePorts<'_>,
     attested: &Attested,
-) -> Result<Option<BootState>, PortError> {
+) -> Result<Option<(BootState, Unpinned)>, PortError> {
     let images = ports.images.list().await?;
     let live = LiveImages::at(&images, ports.clock.now());
-    let states = attested.pins().admit(ports.states, &live, attested.quoted());
-    Ok(states.into_iter().next())
+    let pins = attested.pins();
+    let booted = pins.admit(ports.states, &live, attested.quoted()).into_iter().next();
+    Ok(booted.map(|booted| {
+        let unpinned = pins.unpinned_in(&booted, &images);
+        (booted, unpinned)
+    }))
 }
 
 async fn refuse(

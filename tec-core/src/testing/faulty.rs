@@ -18,8 +18,6 @@ use crate::machine::{Machine, MachineChange};
 use crate::migrate::{
     AdoptPage, Adopted, Authority, Epoch, SwapOutcome, Transition, TrustAnchor, TrustUnit, UnitName,
 };
-use crate::node::derive::DataKeyId;
-use crate::node::envelope::{KeyWrapper, WrappedKeys};
 use crate::platform::{Firmware, Platform};
 use crate::port::{
     AkRegistry, AkSuccession, AttemptLog, AuditEvent, AuditSink, BeginOutcome, BindOutcome,
@@ -116,8 +114,12 @@ impl<T: Send + Sync> Faulty<T> {
         self.calls.load(Ordering::SeqCst)
     }
 
-    /// `call` has not started: a future does nothing before it is polled.
-    async fn run<R: Send>(
+    /// Makes one call according to the plan, for ports that are defined elsewhere. `call` has not started: a
+    /// future does nothing before it is polled.
+    ///
+    /// # Errors
+    /// Those of the call, and `Unavailable` where the plan says so.
+    pub async fn run<R: Send>(
         &self,
         operation: &'static str,
         call: impl Future<Output = Result<R, PortError>> + Send,
@@ -240,16 +242,6 @@ pass_through!(TrustAnchor {
     fn adopt(page: &AdoptPage<'_>) -> Vec<Adopted>;
     fn progress(epoch: Epoch) -> Option<UnitName>;
     fn shred(line: &AuditEvent) -> u64;
-});
-
-pass_through!(KeyWrapper {
-    fn wrap(id: &DataKeyId, plain: &SecretBytes) -> Vec<u8>;
-    fn unwrap(id: &DataKeyId, wrapped: &[u8]) -> SecretBytes;
-});
-
-pass_through!(WrappedKeys {
-    fn find(id: &DataKeyId) -> Option<Vec<u8>>;
-    fn add(id: &DataKeyId, wrapped: &[u8]) -> CreateOutcome;
 });
 
 pass_through!(KeyBroker {

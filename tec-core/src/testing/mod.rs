@@ -34,9 +34,7 @@ mod broker;
 mod clock;
 mod entropy;
 mod faulty;
-mod key_service;
 mod memory;
-mod node;
 mod plan;
 mod platform;
 pub mod sample;
@@ -46,23 +44,21 @@ pub use self::broker::MemoryBroker;
 pub use self::clock::ManualClock;
 pub use self::entropy::SeededEntropy;
 pub use self::faulty::{Call, Fault, Faulty};
-pub use self::key_service::MemoryKeyService;
 pub use self::memory::MemoryRegistry;
-pub use self::node::{MemoryNode, NodeRecord};
 pub use self::plan::{Mishap, PlanRow, PlanRun, World, crash_everywhere, run_plan, seeded_mishaps};
 pub use self::platform::PlatformBoot;
 pub use self::suite::{
     AuditedPorts, ak_matcher, ak_registry, ak_succession, attempt_log, audit_sink, audited_changes,
-    boot_states, clock_log, disk_keys, image_registry, key_broker, key_wrapper, machine_registry,
-    platform_log, secret_store, trust_anchor, wrapped_keys,
+    boot_states, clock_log, disk_keys, image_registry, key_broker, machine_registry, platform_log,
+    secret_store, trust_anchor,
 };
 
 /// Runs a future that never has to wait, like those of the doubles.
 ///
 /// # Panics
 /// If the future waits.
-#[cfg(test)]
-pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
+#[expect(clippy::panic, reason = "a double that waits is a defect of the test")]
+pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     let mut future = std::pin::pin!(future);
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     match future.as_mut().poll(&mut context) {

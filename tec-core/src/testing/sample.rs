@@ -4,12 +4,12 @@ use uuid::Uuid;
 
 use crate::ak::{AkRecord, ApprovedAk, PublicKey, TpmBoot};
 use crate::attest::Attempt;
+use crate::boot::Unpinned;
 use crate::digest::Sha256Digest;
 use crate::explain::{Gate, Ladder};
 use crate::id::{AttemptId, ImageName, MachineId, ResourcePath};
 use crate::image::{ApprovedImage, ExpectedPcr, ExpectedPcrs, ImageEvent};
 use crate::machine::{Machine, RegisteredBy};
-use crate::node::derive::DataKeyId;
 use crate::pcr::PcrIndex;
 use crate::port::{AuditAction, AuditEvent};
 use crate::secret::SecretBytes;
@@ -87,15 +87,6 @@ pub fn secret_path(machine: u64) -> ResourcePath {
     ResourcePath::luks_root(&machine_id(machine))
 }
 
-/// ID of the key of a state disk.
-pub fn data_key_id(number: u64) -> DataKeyId {
-    let machine = machine_id(number).to_string();
-    match machine.parse() {
-        Ok(disk) => DataKeyId::state_disk(disk),
-        Err(_) => unreachable!("a machine's id is a UUID"),
-    }
-}
-
 /// A secret.
 pub fn secret(number: u64) -> SecretBytes {
     SecretBytes::new(Sha256Digest::of(number.to_le_bytes()).as_bytes().to_vec())
@@ -151,6 +142,7 @@ pub fn attempt(number: u64, machine: Option<u64>) -> Attempt {
         machine: machine.map(machine_id),
         ak: Some(public_key(number).fingerprint()),
         booted: None,
+        unpinned: Unpinned::default(),
         unsigned: false,
         boot: None,
         repeats: None,

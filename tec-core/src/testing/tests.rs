@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{
-    Fault, Faulty, ManualClock, MemoryBroker, MemoryKeyService, MemoryRegistry, SeededEntropy,
-    sample,
-};
+use super::{Fault, Faulty, ManualClock, MemoryBroker, MemoryRegistry, SeededEntropy, sample};
 use crate::ak::{AllOf, EkBoundMatcher, ManualMatcher, TofuMatcher};
 use crate::boot::WholeImages;
 use crate::port::{AuditSink, Clock, Entropy, PortErrorKind, PutOutcome, SecretStore};
@@ -24,8 +21,6 @@ async fn memory_doubles_conform() {
     super::audited_changes(make, async |log: &MemoryRegistry| log.events()).await;
     super::attempt_log(make).await;
     super::key_broker(async || MemoryBroker::new()).await;
-    super::key_wrapper(&MemoryKeyService::new()).await;
-    super::wrapped_keys(&MemoryKeyService::new()).await;
     let number = std::cell::Cell::new(0);
     super::trust_anchor(async || {
         number.set(number.get() + 1);
@@ -84,8 +79,6 @@ async fn a_healthy_wrapper_conforms() {
     super::audited_changes(make, read).await;
     super::attempt_log(make).await;
     super::key_broker(async || Faulty::healthy(Arc::new(MemoryBroker::new()))).await;
-    super::key_wrapper(&Faulty::healthy(Arc::new(MemoryKeyService::new()))).await;
-    super::wrapped_keys(&Faulty::healthy(Arc::new(MemoryKeyService::new()))).await;
 }
 
 #[test]

@@ -8,11 +8,12 @@ use kube::api::ObjectMeta;
 use serde_json::{Value, json};
 use tec_k8s::api::crds;
 use tec_k8s::render::{
-    Component, Installation, Object, PodUser, definition_guard, node_rights, operator, user_roles,
+    Component, Images, Installation, OPERATOR_IMAGE, Object, PodUser, RelatedImage,
+    definition_guard, node_rights, operator, user_roles,
 };
 
 use crate::kustomize::GUARD;
-use crate::{Files, REPOSITORY, VERSION, dashboard, monitoring, values, yaml};
+use crate::{Files, VERSION, base_url, dashboard, monitoring, values, yaml};
 
 const CRDS: &str = "tec-crds";
 const OPERATOR: &str = "tec-operator";
@@ -24,16 +25,23 @@ type Place = fn(&mut Installation) -> &mut String;
 
 /// Prefix of every mark.
 const MARK: &str = "tec-mark-";
-/// Member of `images` in values.yaml, and the accessor of the image.
-const IMAGES: [(&str, Place); 7] = [
-    ("operator", |to| &mut to.image),
-    ("trustee", |to| &mut to.deploy.images.trustee),
-    ("kbsGuard", |to| &mut to.deploy.images.kbs_guard),
-    ("keyBroker", |to| &mut to.deploy.images.key_broker),
-    ("registrationServer", |to| &mut to.deploy.images.register_server),
-    ("attestationKeyRegister", |to| &mut to.deploy.images.attestation_key_register),
-    ("computePcrs", |to| &mut to.deploy.images.compute_pcrs),
+/// Member of `images` in values.yaml, the image of this release, and its accessor.
+const IMAGES: [(&str, &str, Place); 6] = [
+    ("operator", OPERATOR_IMAGE, |to| &mut to.image),
+    ("kbsGuard", RelatedImage::KbsGuard.image_name(), |to| &mut to.deploy.images.kbs_guard),
+    ("keyBroker", RelatedImage::KeyBroker.image_name(), |to| &mut to.deploy.images.key_broker),
+    ("registrationServer", RelatedImage::RegistrationServer.image_name(), |to| {
+        &mut to.deploy.images.register_server
+    }),
+    ("attestationKeyRegister", RelatedImage::AttestationKeyRegister.image_name(), |to| {
+        &mut to.deploy.images.attestation_key_register
+    }),
+    ("computePcrs", RelatedImage::ComputePcrs.image_name(), |to| {
+        &mut to.deploy.images.compute_pcrs
+    }),
 ];
+/// The same for the only image of another project, which has a default.
+const TRUSTEE: &str = "trustee";
 
 pub(crate) fn files() -> Result<Files> {
     let mut files = Files::new();
@@ -78,6 +86,7 @@ fn chart() -> Result<Files> {
         ("README.md".to_owned(), values::readme()),
         ("values.yaml".to_owned(), values()),
         ("values.schema.json".to_owned(), schema()?),
+        ("templates/_image.tpl".to_owned(), IMAGE.to_owned()),
         ("templates/NOTES.txt".to_owned(), NOTES.to_owned()),
         ("dashboards/tec.json".to_owned(), dashboard::json()?),
         ("templates/monitoring.yaml".to_owned(), monitoring_template()?),
@@ -146,9 +155,10 @@ imagePullSecrets:
 fn marked(user: PodUser) -> Installation {
     let mut installation = Installation::default();
     installation.namespace = format!("{MARK}namespace");
-    for (name, image) in IMAGES {
+    for (name, _, image) in IMAGES {
         *image(&mut installation) = format!("{MARK}{name}-");
     }
+    installation.deploy.images.trustee = format!("{MARK}{TRUSTEE}-");
     installation.deploy.user = user;
     installation
 }
@@ -163,10 +173,14 @@ fn template(objects: &[Object]) -> Result<Vec<String>> {
                 text = values::fill(&text)?;
             }
             text = text.replace(&format!("{MARK}namespace"), "{{ .Release.Namespace }}");
-            for (name, _) in IMAGES {
-                let value = format!("{{{{ .Values.images.{name} | quote }}}}");
+            for (name, image, _) in IMAGES {
+                let value = format!(
+                    "{{{{ include \"tec.image\" (list . .Values.images.{name} \"{image}\") | quote }}}}"
+                );
                 text = text.replace(&format!("{MARK}{name}-"), &value);
             }
+            let value = format!("{{{{ .Values.images.{TRUSTEE} | quote }}}}");
+            text = text.replace(&format!("{MARK}{TRUSTEE}-"), &value);
             ensure!(!text.contains(MARK), "{} has a mark left", object.name());
             Ok(text)
         })
@@ -196,30 +210,34 @@ fn monitoring_template() -> Result<String> {
 }
 
 fn about_chart(name: &str, description: &str) -> Result<String> {
-    yaml::document(&json!({
+    let mut chart = json!({
         "apiVersion": "v2",
         "appVersion": VERSION,
         "description": description,
-        "home": REPOSITORY,
         "kubeVersion": format!(">={KUBERNETES}-0"),
         "name": name,
-        "sources": [REPOSITORY],
         "type": "application",
         "version": VERSION,
-    }))
+    });
+    if let Some(url) = base_url() {
+        yaml::set(&mut chart, "home", json!(url));
+    }
+    yaml::document(&chart)
 }
 
 fn values() -> String {
-    let mut installation = Installation::default();
-    let mut images = String::new();
-    for (name, image) in IMAGES {
-        images.extend(["  ", name, ": ", image(&mut installation), "\n"]);
-    }
+    let images = IMAGES.map(|(name, ..)| format!("  {name}: \"\"\n")).concat();
+    let trustee = Images::default().trustee;
     format!(
         "{GENERATED}
-# Images, by tag or digest.
+# The registry that you pushed the images of this release to, such as registry.example/tec. Required, unless
+# every image is set.
+registry: \"\"
+
+# Images, by tag or digest. Empty: those of this release in the registry. The Trustee is another project's.
 images:
-{images}
+{images}  {TRUSTEE}: {trustee}
+
 # Secrets with credentials of the registry: a list of objects with `name`.
 imagePullSecrets: []
 {settings}
@@ -242,7 +260,8 @@ fn schema() -> Result<String> {
         json!({"type": "object", "additionalProperties": false, "properties": properties})
     };
     let text = json!({"type": "string", "minLength": 1});
-    let images: Value = IMAGES.iter().map(|(name, _)| ((*name).to_owned(), text.clone())).collect();
+    let names = IMAGES.iter().map(|(name, ..)| *name).chain([TRUSTEE]);
+    let images: Value = names.map(|name| (name.to_owned(), json!({"type": "string"}))).collect();
     let secret = json!({"type": "object", "required": ["name"], "properties": {"name": text}});
     let mut schema = object(json!({
         // Helm gives this member to every chart that is a dependency.
@@ -252,6 +271,7 @@ fn schema() -> Result<String> {
         "monitoring": object(
             json!({"dashboard": flag, "prometheusRule": flag, "serviceMonitor": flag})
         ),
+        "registry": {"type": "string"},
     }));
     if let Some(Value::Object(members)) = schema.get_mut("properties") {
         members.extend(values::properties());
@@ -262,6 +282,20 @@ fn schema() -> Result<String> {
     }
     Ok(format!("{}\n", serde_json::to_string_pretty(&schema)?))
 }
+
+/// Fails in one sentence where neither an image nor the registry is named: nothing else knows where the images
+/// of a release are.
+const IMAGE: &str = r#"{{- /* The image that a value names, or that of this release in the registry. */}}
+{{- define "tec.image" -}}
+{{- $root := index . 0 -}}
+{{- if index . 1 -}}
+{{- index . 1 -}}
+{{- else -}}
+{{- required "set the registry that you pushed the images of this release to: --set registry=registry.example/tec" $root.Values.registry | trimSuffix "/" -}}
+/{{ index . 2 }}:v{{ $root.Chart.AppVersion }}
+{{- end -}}
+{{- end }}
+"#;
 
 const NOTES: &str = "The operator of Trusted Execution Clusters runs in {{ .Release.Namespace }}.
 

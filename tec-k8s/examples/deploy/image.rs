@@ -1,6 +1,6 @@
 //! The Containerfile: one target per image, built from precompiled programs.
 
-use tec_k8s::render::RelatedImage;
+use tec_k8s::render::{OPERATOR_IMAGE, RelatedImage};
 
 use crate::Files;
 
@@ -8,7 +8,7 @@ use crate::Files;
 const NOBODY: &str = "65532:65532";
 /// Program, its image, and its user.
 const PROGRAMS: [(&str, &str, &str); 8] = [
-    ("operator", "trusted-cluster-operator", NOBODY),
+    ("operator", OPERATOR_IMAGE, NOBODY),
     ("register-server", RelatedImage::RegistrationServer.image_name(), NOBODY),
     ("attestation-key-register", RelatedImage::AttestationKeyRegister.image_name(), NOBODY),
     ("compute-pcrs", RelatedImage::ComputePcrs.image_name(), NOBODY),
@@ -17,7 +17,7 @@ const PROGRAMS: [(&str, &str, &str); 8] = [
     // Also the source of a release's `kubectl-tec`.
     ("tec", "tec", NOBODY),
     // The files of a control plane and the TPM device belong to root.
-    ("join-service", "join-service", "0:0"),
+    ("join-service", "tec-join-service", "0:0"),
 ];
 /// Programs of the image `tec-services`; each container names the one that it runs.
 const SERVICES: [&str; 3] = ["services-bootstrap", "services-init", "services-broker"];

@@ -10,6 +10,9 @@ use tec_k8s::render::{
 
 use crate::{Files, yaml};
 
+/// How to fill in the registry, which only the admin knows.
+pub(crate) const PLACEHOLDER: &str = "# Replace registry.invalid with the registry that you pushed the images of this \
+     release to:\n#   sed -i s#registry.invalid#registry.example/tec# <this file>\n";
 /// The file with the policy that protects the definitions.
 pub(crate) const GUARD: &str = "guard.yaml";
 
@@ -48,10 +51,13 @@ fn is_of_a_program(object: &Object) -> bool {
 
 fn base(files: &mut Files, accounts: &[Object], programs: &[Object]) -> Result<()> {
     let name_space = [namespace(DEFAULT_NAMESPACE)];
+    let programs = yaml::documents(programs)?;
+    let programs =
+        programs.replacen(yaml::GENERATED, &format!("{}{PLACEHOLDER}", yaml::GENERATED), 1);
     for (name, text) in [
         ("namespace.yaml", yaml::documents(&name_space)?),
         ("accounts.yaml", yaml::documents(accounts)?),
-        ("operator.yaml", yaml::documents(programs)?),
+        ("operator.yaml", programs),
     ] {
         files.insert(format!("base/{name}"), text);
     }
@@ -61,7 +67,7 @@ fn base(files: &mut Files, accounts: &[Object], programs: &[Object]) -> Result<(
         "accounts.yaml".to_owned(),
         "operator.yaml".to_owned(),
     ]);
-    set(&mut value, "namespace", json!(DEFAULT_NAMESPACE));
+    yaml::set(&mut value, "namespace", json!(DEFAULT_NAMESPACE));
     files.insert("base/kustomization.yaml".to_owned(), yaml::document(&value)?);
     Ok(())
 }
@@ -84,7 +90,7 @@ fn openshift() -> Result<String> {
         {"op": "replace", "path": "/spec/template/spec/containers/0/args", "value": arguments},
     ]);
     let mut value = resources(&["../base".to_owned()]);
-    set(
+    yaml::set(
         &mut value,
         "patches",
         json!([{
@@ -113,10 +119,4 @@ fn resources(names: &[String]) -> Value {
         "kind": "Kustomization",
         "resources": names,
     })
-}
-
-fn set(value: &mut Value, member: &str, to: Value) {
-    if let Value::Object(members) = value {
-        members.insert(member.to_owned(), to);
-    }
 }

@@ -12,7 +12,6 @@
 mod dashboard;
 mod helm;
 mod image;
-mod krew;
 mod kustomize;
 mod monitoring;
 mod olm;
@@ -30,8 +29,12 @@ type Files = BTreeMap<String, String>;
 
 /// Version of this release.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// URL of sources and pages.
-const REPOSITORY: &str = env!("CARGO_PKG_REPOSITORY");
+
+/// URL of the documentation site, if there is one: the packages contain no link without it.
+fn base_url() -> Option<String> {
+    let url = std::env::var_os("TEC_BASE_URL")?.into_string().ok()?;
+    (!url.is_empty()).then(|| url.trim_end_matches('/').to_owned())
+}
 
 fn main() -> Result<()> {
     let dir: PathBuf = std::env::args_os().nth(1).context("usage: deploy <directory>")?.into();
@@ -41,7 +44,6 @@ fn main() -> Result<()> {
         ("olm", olm::files()?),
         ("monitoring", monitoring::files()?),
         ("image", image::files()),
-        ("krew", krew::files()),
         ("reference", pages::reference()),
         ("runbooks", pages::runbooks()),
     ] {

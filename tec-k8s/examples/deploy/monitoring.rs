@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use tec_k8s::render::DEFAULT_NAMESPACE;
 use tec_k8s::signal::Alert;
 
-use crate::{Files, REPOSITORY, dashboard, yaml};
+use crate::{Files, base_url, dashboard, yaml};
 
 const NAME: &str = "trusted-execution-clusters";
 
@@ -64,14 +64,18 @@ fn rule(alert: &Alert) -> Value {
         "alert": alert.name,
         "annotations": {
             "description": alert.impact,
-            "runbook_url": format!("{REPOSITORY}/blob/main/docs/runbooks/{}.md", alert.name),
             "summary": alert.summary,
         },
         "expr": alert.expression(),
         "labels": {"severity": alert.severity.as_str()},
     });
-    if let Some(rule) = rule.as_object_mut() {
-        rule.insert("for".to_owned(), json!(alert.hold));
+    yaml::set(&mut rule, "for", json!(alert.hold));
+    let runbook = match base_url() {
+        Some(url) => ("runbook_url", format!("{url}/runbooks/{}.html", alert.name)),
+        None => ("runbook", format!("docs/runbooks/{}.md", alert.name)),
+    };
+    if let Some(annotations) = rule.get_mut("annotations") {
+        yaml::set(annotations, runbook.0, json!(runbook.1));
     }
     rule
 }

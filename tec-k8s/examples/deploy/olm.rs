@@ -6,12 +6,14 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use tec_k8s::api::{GROUP, VERSION as API_VERSION, crds};
-use tec_k8s::render::{Component, Installation, Object, PodUser, operator, user_roles};
+use tec_k8s::render::{
+    Component, Installation, OPERATOR_IMAGE, Object, PodUser, operator, user_roles,
+};
 
 use crate::helm::KUBERNETES;
-use crate::{Files, REPOSITORY, VERSION, kustomize, yaml};
+use crate::{Files, VERSION, base_url, kustomize, yaml};
 
-const PACKAGE: &str = "trusted-cluster-operator";
+const PACKAGE: &str = OPERATOR_IMAGE;
 const CHANNEL: &str = "dev-preview";
 const BUNDLE: &str = "operators.operatorframework.io.bundle";
 
@@ -21,7 +23,7 @@ pub(crate) fn files() -> Result<Files> {
     let mut files = Files::from([
         (
             format!("manifests/{PACKAGE}.clusterserviceversion.yaml"),
-            yaml::document(&version(&installation, &objects)?)?,
+            clusterserviceversion(&installation, &objects)?,
         ),
         ("metadata/annotations.yaml".to_owned(), annotations()?),
         ("bundle.Containerfile".to_owned(), containerfile()),
@@ -39,6 +41,16 @@ pub(crate) fn files() -> Result<Files> {
         }
     }
     Ok(files)
+}
+
+fn clusterserviceversion(installation: &Installation, objects: &[Object]) -> Result<String> {
+    let mut value = version(installation, objects)?;
+    if let Some(spec) = value.get_mut("spec").and_then(Value::as_object_mut) {
+        spec.retain(|_, member| !member.is_null());
+    }
+    let text = yaml::document(&value)?;
+    let head = format!("{}{}", yaml::GENERATED, kustomize::PLACEHOLDER);
+    Ok(text.replacen(yaml::GENERATED, &head, 1))
 }
 
 /// OpenShift ships the manager; it assigns users.
@@ -68,7 +80,6 @@ fn version(installation: &Installation, objects: &[Object]) -> Result<Value> {
                 "categories": "Security",
                 "containerImage": installation.image,
                 "description": SUMMARY,
-                "repository": REPOSITORY,
             },
             "name": format!("{PACKAGE}.v{VERSION}"),
         },
@@ -79,10 +90,10 @@ fn version(installation: &Installation, objects: &[Object]) -> Result<Value> {
             "install": {"strategy": "deployment", "spec": install(installation, objects)?},
             "installModes": modes(),
             "keywords": ["attestation", "tpm", "confidential computing", "disk encryption"],
-            "links": [{"name": "Source", "url": REPOSITORY}],
+            "links": base_url().map(|url| json!([{"name": "Documentation", "url": url}])),
             "maturity": "alpha",
             "minKubeVersion": KUBERNETES,
-            "provider": {"name": "Trusted Execution Clusters", "url": REPOSITORY},
+            "provider": {"name": "Trusted Execution Clusters"},
             "relatedImages": related_images(installation)?,
             "version": VERSION,
         },

@@ -57,7 +57,7 @@ fn generations() -> Value {
     json!({"enum": ["", "mounted", "unified", "v0.21"]})
 }
 
-/// All values except `images`, `imagePullSecrets` and `monitoring`, which have members of their own.
+/// All values except `registry`, `images`, `imagePullSecrets` and `monitoring`, which have members of their own.
 pub(crate) const SETTINGS: [Setting; 15] = [
     Setting {
         name: "assignedPodUser",
@@ -210,6 +210,11 @@ pub(crate) fn readme() -> String {
         format!("| `{name}` | `{default}` | {} |\n", about.replace('|', "\\|"))
     };
     let mut rows = String::new();
+    rows.push_str(&row(
+        "registry",
+        "none",
+        "The registry that you pushed the images of this release to. Required, unless every image is set.",
+    ));
     rows.push_str(&row("images.*", "this release", "Images, by tag or digest."));
     rows.push_str(&row(
         "imagePullSecrets",

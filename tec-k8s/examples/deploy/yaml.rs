@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use serde::Serialize;
+use serde_json::Value;
 
 /// First line of every generated file.
 pub(crate) const GENERATED: &str = "# Written by `cargo xtask codegen` from tec-k8s.\n";
@@ -21,4 +22,11 @@ pub(crate) fn documents<T: Serialize>(objects: &[T]) -> Result<String> {
 /// One file with this document.
 pub(crate) fn document<T: Serialize>(object: &T) -> Result<String> {
     documents(std::slice::from_ref(object))
+}
+
+/// Sets a member of an object.
+pub(crate) fn set(value: &mut Value, member: &str, to: Value) {
+    if let Value::Object(members) = value {
+        members.insert(member.to_owned(), to);
+    }
 }

@@ -11,27 +11,56 @@
 //!
 //! | feature | modules | for |
 //! |---|---|---|
+//! | (none) | [`derive`](mod@derive), [`envelope`], [`uri`], [`lock`], [`ticket`], [`grant`], [`init`], [`join`], [`recover`], [`drive`], [`port`] | the rules: what may happen and in which order, without I/O |
+//! | `atls` | [`atls`] | connections whose ends prove what they are |
+//! | `marker` | [`TpmMarker`] | PCR 15 as the marker of a cluster |
 //! | `rpc` | [`rpc`] | the services Init, Join and Recover, and their clients |
 //! | `host` | [`host`] | the state disk, files, kubeadm, key services, metadata |
 //! | `aws` | in [`host`] | key service and buckets of AWS |
 //! | `experimental-clouds` | in [`host`] | key services and buckets of Azure and Google Cloud |
 //! | `member` | [`member`] | what the join service keeps in the cluster |
 //! | `instance` | [`instance`], [`admission`] | the parts assembled, as the programs run them |
+//! | `test-util` | [`testing`] | doubles, and the suites of key services |
 //!
-//! *What it is not*: policies. [`tec_core::node`] decides what may happen, and in which order; attested TLS
-//! is `tec_tpm::atls`. The parts of the program `bootstrapper` are in [`instance`], those of `join-service`
-//! in [`admission`].
+//! *What it is*: keys and IDs derived ([`derive`](mod@derive)), keys wrapped by a key service ([`envelope`]),
+//! the URIs that locate keys and storage ([`uri`]), the one-way lock ([`lock`]), tickets and who may get one
+//! ([`ticket`], [`grant`]), the procedures as [plans](tec_core::plan::Plan), [`drive`], which carries out
+//! their effects over [ports](port), and implementations of those ports. The parts of the program
+//! `bootstrapper` are in [`instance`], those of `join-service` in [`admission`].
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(feature = "instance")]
 pub mod admission;
+#[cfg(feature = "atls")]
+pub mod atls;
+pub mod derive;
+pub mod drive;
+pub mod envelope;
 #[cfg(feature = "rpc")]
 mod generated;
+pub mod grant;
 #[cfg(feature = "host")]
 pub mod host;
+pub mod init;
 #[cfg(feature = "instance")]
 pub mod instance;
+pub mod join;
+pub mod journal;
+pub mod lock;
+#[cfg(feature = "marker")]
+mod marker;
 #[cfg(feature = "member")]
 pub mod member;
+pub mod metadata;
+pub mod port;
+pub mod recover;
 #[cfg(feature = "rpc")]
 pub mod rpc;
+pub mod state;
+#[cfg(any(test, feature = "test-util"))]
+pub mod testing;
+pub mod ticket;
+pub mod uri;
+
+#[cfg(feature = "marker")]
+pub use self::marker::TpmMarker;

@@ -8,9 +8,9 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tec_core::node::metadata::MetadataSource as _;
 use tec_core::port::{PortErrorKind, chain};
 use tec_node::host::{AzureCertificates, AzureMetadata};
+use tec_node::metadata::MetadataSource as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;

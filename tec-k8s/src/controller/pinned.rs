@@ -4,18 +4,18 @@ use tec_core::boot::Pins;
 use tec_core::image::ExpectedPcrs;
 use tec_core::pcr::PcrIndex;
 
-/// Registers that an image booted by GRUB determines, and what goes unchecked without them.
-const OF_GRUB: [(&[PcrIndex], &str); 4] = [
-    (&[PcrIndex::MOK], "enrolled machine owner keys are"),
-    (&[PcrIndex::BOOT_COMMANDS, PcrIndex::BOOT_FILES], "command line and initramfs are"),
-    (&[PcrIndex::BOOT_COMMANDS], "the command line is"),
-    (&[PcrIndex::BOOT_FILES], "the initramfs is"),
+/// Registers that every image has, and what goes unchecked without them. Kernel, initramfs and command line
+/// are told by [`Pins::unpinned`].
+const OF_GRUB: [(PcrIndex, &str); 3] = [
+    (PcrIndex::MOK, " (enrolled machine owner keys are not checked)"),
+    (PcrIndex::BOOT_COMMANDS, ""),
+    (PcrIndex::BOOT_FILES, ""),
 ];
-/// The same for a unified kernel image: PCR 4 covers its own command line and initramfs.
-const OF_UKI: [(&[PcrIndex], &str); 3] = [
-    (&[PcrIndex::MOK], "enrolled machine owner keys are"),
-    (&[PcrIndex::KERNEL_CONFIG], "command lines and credentials beside the image are"),
-    (&[PcrIndex::SYSTEM_EXTENSIONS], "system extensions are"),
+/// The same for a unified kernel image.
+const OF_UKI: [(PcrIndex, &str); 3] = [
+    (PcrIndex::MOK, " (enrolled machine owner keys are not checked)"),
+    (PcrIndex::KERNEL_CONFIG, " (credentials beside the image are not checked)"),
+    (PcrIndex::SYSTEM_EXTENSIONS, " (system extensions are not checked)"),
 ];
 
 /// The message of a committed image.
@@ -31,29 +31,24 @@ pub(super) fn told(pins: Pins, expected: &ExpectedPcrs) -> String {
         let lacking = list(&lacking, ", ");
         return format!("{told}; no prediction of PCR {lacking}: no boot of this image gets a key");
     }
-    let unchecked = unchecked(&pinned, expected);
-    match (unchecked.is_empty(), pins) {
+    let unpinned = pins.unpinned(expected);
+    // First, so that no table cuts it off.
+    let told = if unpinned.is_empty() { told } else { format!("{unpinned}; {told}") };
+    let others = others(&pinned, expected);
+    match (others.is_empty(), pins) {
         (true, _) => told,
-        (false, Pins::Predicted) => format!("{told}; not predicted: {}", unchecked.join(", ")),
-        (false, Pins::Exactly(_)) => format!("{told}; not pinned: {}", unchecked.join(", ")),
+        (false, Pins::Predicted) => format!("{told}; not predicted: {}", others.join(", ")),
+        (false, Pins::Exactly(_)) => format!("{told}; not pinned: {}", others.join(", ")),
     }
 }
 
 /// Registers that are not pinned, each with what therefore goes unchecked.
-fn unchecked(pinned: &[PcrIndex], expected: &ExpectedPcrs) -> Vec<String> {
+fn others(pinned: &[PcrIndex], expected: &ExpectedPcrs) -> Vec<String> {
     let mut events = expected.pcrs.iter().flat_map(|pcr| &pcr.events);
     let is_uki = events.any(|event| event.id.contains("Uki"));
-    let all: &[(&[PcrIndex], &str)] = if is_uki { &OF_UKI } else { &OF_GRUB };
-    let mut named = Vec::new();
-    let mut unchecked = Vec::new();
-    for (registers, what) in all {
-        let is_new = |pcr: &PcrIndex| !pinned.contains(pcr) && !named.contains(pcr);
-        if registers.iter().all(is_new) {
-            unchecked.push(format!("{} ({what} not checked)", list(registers, " and ")));
-            named.extend_from_slice(registers);
-        }
-    }
-    unchecked
+    let all = if is_uki { &OF_UKI } else { &OF_GRUB };
+    let others = all.iter().filter(|(pcr, _)| !pinned.contains(pcr));
+    others.map(|(pcr, what)| format!("{pcr}{what}")).collect()
 }
 
 fn list(registers: &[PcrIndex], between: &str) -> String {
@@ -70,13 +65,18 @@ mod tests {
 
     use super::*;
 
-    fn stating(registers: &[u8], kernel: &str) -> ExpectedPcrs {
-        let pcr = |index: &u8| {
-            let pcr = PcrIndex::new(*index).unwrap();
-            let event = ImageEvent::new("E", pcr, Sha256Digest::of("e"), kernel);
+    const GRUB: [&str; 5] =
+        ["4 Pcr4Vmlinuz", "7 Pcr7Db", "8 Pcr8KernelCmdline", "9 Pcr9File", "14 Pcr14MokList"];
+
+    /// A prediction with an event of each of these registers.
+    fn stating(events: &[&str]) -> ExpectedPcrs {
+        let pcr = |event: &&str| {
+            let (index, id) = event.split_once(' ').unwrap();
+            let pcr = PcrIndex::new(index.parse().unwrap()).unwrap();
+            let event = ImageEvent::new("E", pcr, Sha256Digest::of("e"), id);
             ExpectedPcr::from_events(pcr, [event])
         };
-        ExpectedPcrs::new(registers.iter().map(pcr).collect())
+        ExpectedPcrs::new(events.iter().map(pcr).collect())
     }
 
     fn exactly(registers: &[u8]) -> Pins {
@@ -86,27 +86,28 @@ mod tests {
 
     #[test]
     fn what_no_prediction_knows_is_told_with_its_consequence() {
-        let grub = |registers: &[u8]| told(Pins::Predicted, &stating(registers, "Pcr4Vmlinuz"));
+        let [boot, secure_boot, commands, files, keys] = GRUB;
+        let grub = |events: &[&str]| told(Pins::Predicted, &stating(events));
         assert_eq!(
-            grub(&[4, 7]),
-            "pinned: 4; not predicted: 14 (enrolled machine owner keys are not checked), 8 and 9 \
-             (command line and initramfs are not checked)"
+            grub(&[boot, secure_boot]),
+            "initramfs and command line are NOT checked; pinned: 4; not predicted: 14 (enrolled \
+             machine owner keys are not checked), 8, 9"
         );
         assert_eq!(
-            grub(&[4, 8, 14]),
-            "pinned: 4, 8, 14; not predicted: 9 (the initramfs is not checked)"
+            grub(&[boot, commands, keys]),
+            "initramfs is NOT checked; pinned: 4, 8, 14; not predicted: 9"
         );
-        assert_eq!(grub(&[4, 8, 9, 14]), "pinned: 4, 8, 9, 14");
-        let uki = told(Pins::Predicted, &stating(&[4, 11, 12, 14], "Pcr4Uki"));
+        assert_eq!(grub(&[boot, commands, files, keys]), "pinned: 4, 8, 9, 14");
+        let uki = ["4 Pcr4Uki", "11 Pcr11Initrd", "12 Pcr12LoadOptions", "14 Pcr14MokList"];
         assert_eq!(
-            uki,
+            told(Pins::Predicted, &stating(&uki)),
             "pinned: 4, 11, 12, 14; not predicted: 13 (system extensions are not checked)"
         );
     }
 
     #[test]
     fn an_image_that_no_boot_can_match_is_told_as_such() {
-        let without = stating(&[7, 14], "Pcr14MokList");
+        let without = stating(&[GRUB[1], GRUB[4]]);
         let told_of = |pins| told(pins, &without);
         let end = "no boot of this image gets a key";
         assert_eq!(told_of(Pins::Predicted), format!("no prediction of PCR 4: {end}"));
@@ -116,10 +117,9 @@ mod tests {
 
     #[test]
     fn registers_that_an_admin_left_out_are_told_too() {
-        let told = told(exactly(&[4, 14]), &stating(&[4, 8, 9, 14], "Pcr4Vmlinuz"));
         assert_eq!(
-            told,
-            "pinned: 4, 14; not pinned: 8 and 9 (command line and initramfs are not checked)"
+            told(exactly(&[4, 14]), &stating(&GRUB)),
+            "initramfs and command line are NOT checked; pinned: 4, 14; not pinned: 8, 9"
         );
     }
 }

@@ -5,7 +5,7 @@ use tec_core::pcr::PcrIndex;
 
 use super::Deploy;
 use super::meta::labels;
-use super::name::{Component, DEFAULT_NAMESPACE, RELEASE, image};
+use super::name::{Component, DEFAULT_NAMESPACE, NO_REGISTRY, OPERATOR_IMAGE, image};
 
 /// Where the operator is installed, and what it runs.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,11 +26,11 @@ pub struct Installation {
 }
 
 impl Default for Installation {
-    /// Installs this release in the default namespace.
+    /// Installs this release in the default namespace, from [no registry](NO_REGISTRY).
     fn default() -> Self {
         Self {
             namespace: DEFAULT_NAMESPACE.to_owned(),
-            image: image(Component::Operator.service_account(), RELEASE),
+            image: image(NO_REGISTRY, OPERATOR_IMAGE),
             deploy: Deploy::default(),
             pull_secrets: Vec::new(),
             arguments: Vec::new(),

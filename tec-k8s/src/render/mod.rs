@@ -36,6 +36,8 @@ mod settings;
 mod tests;
 mod trustee;
 
+use std::convert::Infallible;
+
 use k8s_openapi::api::core::v1::SecretVolumeSource;
 use tec_core::boot::Pins;
 
@@ -51,8 +53,9 @@ pub use self::job::{DOCKER_CONFIG, job, job_name};
 pub use self::meta::RenderError;
 pub use self::name::{
     ADMIN_AUDIENCE, BROKER_SESSION, BROKER_SESSION_KEY, Component, DEFAULT_NAMESPACE,
-    FIELD_MANAGER, IMAGE_PCRS, KBS_SERVICE, METRICS_PORT, REFERENCE_VALUES, RelatedImage,
-    TRUSTEE_AUTH, TRUSTEE_DATA, TRUSTEE_DEPLOYMENT, TRUSTEE_SIGNER,
+    FIELD_MANAGER, IMAGE_PCRS, KBS_SERVICE, METRICS_PORT, NO_REGISTRY, OPERATOR_IMAGE,
+    REFERENCE_VALUES, REGISTRY_VARIABLE, RelatedImage, TRUSTEE_AUTH, TRUSTEE_DATA,
+    TRUSTEE_DEPLOYMENT, TRUSTEE_SIGNER, image,
 };
 pub use self::object::Object;
 pub use self::operator::{namespace, operator};
@@ -81,36 +84,41 @@ pub struct Images {
 }
 
 impl Default for Images {
-    /// The images of this release.
+    /// The images of this release, in [no registry](NO_REGISTRY).
     fn default() -> Self {
-        let image = |related: RelatedImage| related.default_image();
-        Self {
-            trustee: image(RelatedImage::Trustee),
-            kbs_guard: image(RelatedImage::KbsGuard),
-            key_broker: image(RelatedImage::KeyBroker),
-            register_server: image(RelatedImage::RegistrationServer),
-            attestation_key_register: image(RelatedImage::AttestationKeyRegister),
-            compute_pcrs: image(RelatedImage::ComputePcrs),
-        }
+        let Ok(images) = Self::try_of(|related| Ok::<_, Infallible>(related.image_in(NO_REGISTRY)));
+        images
     }
 }
 
 impl Images {
-    /// The images set in `variable`, which stands for the environment; the release's own otherwise.
-    pub fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Self {
-        let image = |related: RelatedImage| {
-            variable(related.variable())
-                .filter(|image| !image.is_empty())
-                .unwrap_or_else(|| related.default_image())
-        };
-        Self {
-            trustee: image(RelatedImage::Trustee),
-            kbs_guard: image(RelatedImage::KbsGuard),
-            key_broker: image(RelatedImage::KeyBroker),
-            register_server: image(RelatedImage::RegistrationServer),
-            attestation_key_register: image(RelatedImage::AttestationKeyRegister),
-            compute_pcrs: image(RelatedImage::ComputePcrs),
-        }
+    /// The images set in `variable`, which stands for the environment; otherwise, those of this release in the
+    /// registry that [`REGISTRY_VARIABLE`] names.
+    ///
+    /// # Errors
+    /// An image of this project is not set, and neither is the registry.
+    pub fn from_variables(
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, NoRegistryError> {
+        let set = |name: &str| variable(name).filter(|value| !value.is_empty());
+        let registry = set(REGISTRY_VARIABLE);
+        Self::try_of(|related| match (set(related.variable()), related, &registry) {
+            (Some(image), ..) => Ok(image),
+            (None, RelatedImage::Trustee, _) => Ok(related.image_in(NO_REGISTRY)),
+            (None, _, Some(registry)) => Ok(related.image_in(registry)),
+            (None, ..) => Err(NoRegistryError { variable: related.variable() }),
+        })
+    }
+
+    fn try_of<E>(image: impl Fn(RelatedImage) -> Result<String, E>) -> Result<Self, E> {
+        Ok(Self {
+            trustee: image(RelatedImage::Trustee)?,
+            kbs_guard: image(RelatedImage::KbsGuard)?,
+            key_broker: image(RelatedImage::KeyBroker)?,
+            register_server: image(RelatedImage::RegistrationServer)?,
+            attestation_key_register: image(RelatedImage::AttestationKeyRegister)?,
+            compute_pcrs: image(RelatedImage::ComputePcrs)?,
+        })
     }
 
     fn of(&self, related: RelatedImage) -> &str {
@@ -123,6 +131,18 @@ impl Images {
             RelatedImage::ComputePcrs => &self.compute_pcrs,
         }
     }
+}
+
+/// It is not known where an image of this project is.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the images of this release are in no known registry: set TEC_REGISTRY to the registry that they were \
+     pushed to, or {variable} to the image"
+)]
+#[non_exhaustive]
+pub struct NoRegistryError {
+    /// Variable of the first image that is missing.
+    pub variable: &'static str,
 }
 
 /// The user that a pod's processes run as; root cannot be chosen.

@@ -148,28 +148,38 @@ impl RelatedImage {
     pub const fn image_name(self) -> &'static str {
         match self {
             Self::Trustee => "key-broker-service",
-            Self::KbsGuard => "kbs-guard",
-            Self::KeyBroker => "key-broker",
-            Self::RegistrationServer => "registration-server",
-            Self::AttestationKeyRegister => "attestation-key-register",
-            Self::ComputePcrs => "compute-pcrs",
+            Self::KbsGuard => "tec-kbs-guard",
+            Self::KeyBroker => "tec-key-broker",
+            Self::RegistrationServer => "tec-register",
+            Self::AttestationKeyRegister => "tec-attestation-key-register",
+            Self::ComputePcrs => "tec-compute-pcrs",
         }
     }
 
-    /// The image that runs if the variable is not set (trusted-cluster-operator).
-    pub fn default_image(self) -> String {
+    /// The image of this release, in the registry that it was pushed to. The Trustee is another project's and
+    /// comes from that project.
+    pub fn image_in(self, registry: &str) -> String {
         match self {
-            // Its configuration belongs to the generation v0.21, whatever the tag says.
-            Self::Trustee => image(self.image_name(), "v0.20.0"),
-            other => image(other.image_name(), RELEASE),
+            Self::Trustee => TRUSTEE_IMAGE.to_owned(),
+            ours => image(registry, ours.image_name()),
         }
     }
 }
 
-/// Tag of this release's own images.
-pub(super) const RELEASE: &str = concat!("v", env!("CARGO_PKG_VERSION"));
+/// The Trustee's own release of the generation v0.21, with the attestation service built in (its
+/// kbs/config/kubernetes/base/kustomization.yaml).
+const TRUSTEE_IMAGE: &str =
+    "ghcr.io/confidential-containers/key-broker-service:built-in-as-v0.21.0";
 
-/// An image from the project's registry.
-pub(super) fn image(name: &str, tag: &str) -> String {
-    format!("quay.io/{DEFAULT_NAMESPACE}/{name}:{tag}")
+/// Image of the operator, without its registry and tag.
+pub const OPERATOR_IMAGE: &str = "tec-operator";
+/// Stands for the registry in manifests until someone names the one that images were pushed to. The domain
+/// `.invalid` never resolves (RFC 2606, section 2), so nothing is pulled from it.
+pub const NO_REGISTRY: &str = "registry.invalid";
+/// Variable with the registry of this release's images.
+pub const REGISTRY_VARIABLE: &str = "TEC_REGISTRY";
+
+/// An image of this release.
+pub fn image(registry: &str, name: &str) -> String {
+    format!("{}/{name}:v{}", registry.trim_end_matches('/'), env!("CARGO_PKG_VERSION"))
 }

@@ -373,10 +373,28 @@ fn an_empty_variable_is_no_image() {
     let images = Images::from_variables(|name| match name {
         "RELATED_IMAGE_TRUSTEE" => Some(String::new()),
         "RELATED_IMAGE_KBS_GUARD" => Some("registry.example/guard@sha256:00".to_owned()),
+        REGISTRY_VARIABLE => Some("registry.example/tec/".to_owned()),
         _ => None,
     });
+    let images = images.unwrap();
     assert_eq!(images.trustee, Images::default().trustee);
     assert_eq!(images.kbs_guard, "registry.example/guard@sha256:00");
+    let broker = concat!("registry.example/tec/tec-key-broker:v", env!("CARGO_PKG_VERSION"));
+    assert_eq!(images.key_broker, broker);
+}
+
+#[test]
+fn images_are_pulled_only_from_a_registry_that_someone_named() {
+    for unset in [None, Some(String::new())] {
+        let error = Images::from_variables(|_| unset.clone()).unwrap_err();
+        assert!(error.to_string().contains("TEC_REGISTRY"), "{error}");
+    }
+    let images = Images::default();
+    for related in RelatedImage::ALL.into_iter().filter(|image| *image != RelatedImage::Trustee) {
+        let image = images.of(related);
+        assert!(image.starts_with("registry.invalid/tec-"), "{image}");
+    }
+    assert!(Installation::default().image.starts_with("registry.invalid/tec-operator:"));
 }
 
 #[test]

@@ -67,7 +67,7 @@ pub enum CertificateError {
 
 /// A certificate and the parts of it that are needed to check it.
 #[derive(Clone, Debug)]
-pub(crate) struct Parsed {
+pub struct Parsed {
     certificate: Certificate,
     signed: Vec<u8>,
 }
@@ -77,8 +77,11 @@ impl Parsed {
         Self::from_der_up_to(der, MAX_CERTIFICATE)
     }
 
-    /// Like `from_der`, for certificates that may be larger.
-    pub(crate) fn from_der_up_to(der: &[u8], limit: usize) -> Result<Self, CertificateError> {
+    /// Parses a DER certificate of at most `limit` bytes.
+    ///
+    /// # Errors
+    /// [`CertificateError`] if it is larger, malformed, not version 3, or has an unknown critical extension.
+    pub fn from_der_up_to(der: &[u8], limit: usize) -> Result<Self, CertificateError> {
         if der.len() > limit {
             return Err(CertificateError::TooLarge { length: der.len() });
         }
@@ -107,12 +110,13 @@ impl Parsed {
         }
     }
 
-    pub(crate) fn certificate(&self) -> &Certificate {
+    /// Its fields.
+    pub fn certificate(&self) -> &Certificate {
         &self.certificate
     }
 
-    /// The signed bytes.
-    pub(crate) fn signed(&self) -> &[u8] {
+    /// The bytes that its signature covers.
+    pub fn signed(&self) -> &[u8] {
         &self.signed
     }
 
@@ -125,7 +129,7 @@ impl Parsed {
     }
 
     /// First and last second of validity.
-    pub(crate) fn validity(&self) -> (Timestamp, Timestamp) {
+    pub fn validity(&self) -> (Timestamp, Timestamp) {
         let seconds = |time: x509_cert::time::Time| {
             let seconds = time.to_unix_duration().as_secs();
             Timestamp::from_unix_seconds(i64::try_from(seconds).unwrap_or(i64::MAX))

@@ -13,7 +13,7 @@ mod chain;
 mod credential;
 mod issuer;
 
-pub(crate) use self::certificate::Parsed;
+pub use self::certificate::Parsed;
 #[cfg(any(feature = "direct", feature = "tss"))]
 pub(crate) use self::certificate::without_padding;
 pub use self::certificate::{CertificateError, EkCertificate};

@@ -7,7 +7,7 @@ use tec_core::pcr::PcrIndex;
 
 use super::{OutputError, to_json};
 
-/// Values that are enforced, as `tec_tpm::atls::Measurements` reads them. PCR 15 is left out: it names the
+/// Values that are enforced, as attested TLS (`tec-node`) reads them. PCR 15 is left out: it names the
 /// cluster of a node, and is compared separately.
 ///
 /// # Errors
@@ -19,20 +19,4 @@ pub fn measurements(values: &BTreeMap<PcrIndex, Sha256Digest>) -> Result<String,
         .map(|(pcr, value)| (u8::from(*pcr), value.to_string()))
         .collect();
     to_json(&values, "a file of measurements")
-}
-
-#[cfg(all(test, feature = "atls"))]
-mod tests {
-    use super::*;
-    use crate::atls::Measurements;
-
-    #[test]
-    fn what_is_written_is_read_without_the_register_of_the_cluster() {
-        let value = Sha256Digest::of("boot manager");
-        let values = BTreeMap::from([(PcrIndex::BOOT_MANAGER, value), (PcrIndex::CLUSTER, value)]);
-        let json = measurements(&values).unwrap();
-        let read = Measurements::from_json(json.as_bytes()).unwrap();
-        let registers: Vec<_> = read.registers().map(|(pcr, one)| (pcr, one.expected)).collect();
-        assert_eq!(registers, [(PcrIndex::BOOT_MANAGER, value)]);
-    }
 }

@@ -16,8 +16,6 @@ use sha2::Sha256;
 use tec_core::ak::{Credential, EkOffer, PublicKey};
 use tec_core::attest::Tee;
 use tec_core::digest::Sha256Digest;
-use tec_core::node::derive::ClusterId;
-use tec_core::node::lock::{BootstrapMarker, MarkerState};
 use tec_core::pcr::{PCR_COUNT, PcrIndex, PcrSet, PcrValues};
 use tec_core::port::{AttestationEvidence, Attester, PortError};
 use tec_core::secret::SecretBytes;
@@ -267,18 +265,6 @@ impl SoftTpm {
             Some(log) => evidence.with_event_log(log),
             None => evidence,
         }
-    }
-}
-
-#[async_trait]
-impl BootstrapMarker for SoftTpm {
-    async fn read(&self) -> Result<MarkerState, PortError> {
-        Ok(MarkerState::of(*self.pcrs().value(PcrIndex::CLUSTER)))
-    }
-
-    async fn set(&self, cluster: &ClusterId) -> Result<(), PortError> {
-        self.extend(PcrIndex::CLUSTER, &Sha256Digest::of(cluster.as_bytes()));
-        Ok(())
     }
 }
 

@@ -7,8 +7,9 @@ use async_trait::async_trait;
 use tec_core::attest::Tee;
 use tec_core::port::{AttestationEvidence, Attester, PortError};
 
-use super::AnyTpm;
+use super::{AnyTpm, TpmError};
 use crate::ak::AkHandle;
+use crate::evidence::TpmEvidence;
 use crate::verifier;
 
 /// Where an attester finds the event log of this boot.
@@ -20,8 +21,8 @@ pub type EventLogSource = Arc<dyn Fn() -> Option<Vec<u8>> + Send + Sync>;
 /// Blocks while the TPM works; see [`AnyTpm`].
 #[derive(Clone)]
 pub struct TpmAttester {
-    pub(super) tpm: Arc<dyn AnyTpm>,
-    pub(super) handle: AkHandle,
+    tpm: Arc<dyn AnyTpm>,
+    handle: AkHandle,
     event_log: Option<EventLogSource>,
 }
 
@@ -42,6 +43,22 @@ impl TpmAttester {
     pub fn with_event_log(mut self, source: EventLogSource) -> Self {
         self.event_log = Some(source);
         self
+    }
+
+    /// TPM2B_PUBLIC of the attestation key.
+    ///
+    /// # Errors
+    /// Those of [`AnyTpm::ak_public_area`].
+    pub fn ak_public_area(&self) -> Result<Vec<u8>, TpmError> {
+        self.tpm.ak_public_area(self.handle)
+    }
+
+    /// A quote over `nonce` itself, without an event log, for protocols with their own nonces.
+    ///
+    /// # Errors
+    /// Those of [`AnyTpm::quote`].
+    pub fn evidence_for(&self, nonce: &[u8; 32]) -> Result<TpmEvidence, TpmError> {
+        self.tpm.quote(self.handle, nonce)
     }
 }
 

@@ -8,31 +8,34 @@ use std::path::{Path, PathBuf};
 /// PE files: Debian's boot files and those of recorded boots, each once.
 pub(crate) fn boot_files() -> Vec<PathBuf> {
     let mut files = Vec::new();
-    for folder in [images(), fixtures("qemu")] {
-        collect(&folder, &mut files);
-    }
+    collect(&images(), &mut files);
+    files.extend(given("qemu"));
     let mut seen = BTreeSet::new();
     files.retain(|file| is_pe(file) && seen.insert(fs::metadata(file).unwrap().ino()));
     println!("{} boot files", files.len());
+    assert!(!files.is_empty());
     files
 }
 
-/// Event logs of recorded boots and of other machines.
+/// Event logs of recorded boots, and of other machines if there are any.
 pub(crate) fn logs() -> Vec<PathBuf> {
     let mut logs = Vec::new();
-    collect(&fixtures("eventlogs"), &mut logs);
-    collect(&fixtures("qemu"), &mut logs);
-    logs.retain(|log| {
-        let folder = log.parent().unwrap();
-        log.ends_with("eventlog.bin") || folder.ends_with("eventlogs") && log.extension().is_none()
-    });
+    collect(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/boots"), &mut logs);
+    logs.extend(["qemu", "boots"].into_iter().flat_map(given));
+    logs.retain(|log| log.ends_with("eventlog.bin"));
+    logs.extend(given("eventlogs").into_iter().filter(|log| log.extension().is_none()));
     println!("{} recorded logs", logs.len());
     logs
 }
 
-/// A folder beside the repository, whether it is there or not.
-fn fixtures(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/fixtures").join(name)
+/// The files of a folder below `TEC_FIXTURES`, which adds cases to the tests.
+fn given(name: &str) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    let folder = std::env::var_os("TEC_FIXTURES").map(|folder| Path::new(&folder).join(name));
+    if let Some(folder) = folder.filter(|folder| folder.is_dir()) {
+        collect(&folder, &mut files);
+    }
+    files
 }
 
 fn images() -> PathBuf {
@@ -46,14 +49,8 @@ fn images() -> PathBuf {
 
 /// All files below a folder, sorted.
 fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
-    let Ok(entries) = fs::read_dir(folder) else {
-        assert!(
-            std::env::var_os("TEC_WITHOUT_FIXTURES").is_some(),
-            "{} is missing; TEC_WITHOUT_FIXTURES=1 leaves out what needs it",
-            folder.display()
-        );
-        return;
-    };
+    let entries = fs::read_dir(folder);
+    let entries = entries.unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
     paths.sort();
     for path in paths {

@@ -9,9 +9,8 @@
 //! | `tpm2_eventlog` | events in order, replayed registers of all banks |
 //! | systemd-measure | PCR 11 of unified kernel images in all banks |
 //!
-//! Inputs: files and logs that are generated here, Debian's boot files where `TEC_IMAGES` or the
-//! cache of `cargo xtask tools` has them, and recorded boots if they are stored beside the
-//! repository.
+//! Inputs: files and logs that are generated here, the logs of `tests/boots`, Debian's boot files from
+//! `TEC_IMAGES` or the cache of `cargo xtask tools`, and what the folder `TEC_FIXTURES` adds.
 
 #![expect(
     clippy::unwrap_used,

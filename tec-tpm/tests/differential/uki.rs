@@ -92,8 +92,10 @@ fn images_that_are_made_here_have_the_value_that_systemd_measure_computes() {
 }
 
 #[test]
+#[ignore = "needs recorded-boots: set TEC_FIXTURES"]
 fn recorded_images_have_the_value_that_systemd_measure_computes() {
     let version = tool_version();
+    let mut compared = 0;
     for file in input::boot_files() {
         let bytes = fs::read(&file).unwrap();
         let sections = sections(&bytes);
@@ -111,7 +113,9 @@ fn recorded_images_have_the_value_that_systemd_measure_computes() {
         let measured = sections.iter().filter(|(name, _)| names.contains(&&&**name));
         compare(bytes.clone(), &measured.cloned().collect());
         println!("{} compared", shown(&file));
+        compared += 1;
     }
+    assert!(compared > 0, "no image has a stub of the tool's generation");
 }
 
 fn shown(file: &Path) -> String {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use tec_core::digest::Sha256Digest;
-use tec_core::node::derive::ClusterId;
+use tec_node::derive::ClusterId;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;

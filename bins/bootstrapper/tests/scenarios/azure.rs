@@ -6,12 +6,12 @@ use std::process::Command;
 use std::sync::Arc;
 
 use tec_core::testing::ManualClock;
+use tec_node::atls::{
+    AtlsError, AtlsStream, AzureSnpAk, LiveMeasurements, ValidateError, Variant, VtpmValidator,
+};
 use tec_node::instance::node::{Attestation, endpoint};
 use tec_node::instance::settings::TpmSettings;
 use tec_tpm::ak::{AkAlgorithm, AkHandle};
-use tec_tpm::atls::{
-    AtlsError, AtlsStream, AzureSnpAk, LiveMeasurements, ValidateError, Variant, VtpmValidator,
-};
 use tec_tpm::direct::Tpm;
 use tec_tpm::snp::{Policy, Product};
 use tec_tpm::testing::{SoftAzure, SoftSnp, Swtpm};

@@ -12,6 +12,7 @@ use rcgen::{
 use tec_core::ak::{Credential, EkOffer, Fingerprint};
 use tec_core::digest::Sha256Digest;
 use tec_core::port::{Clock as _, PortError, PortErrorKind};
+use tec_node::atls::{PinnedAks, Variant, VtpmValidator};
 use tec_node::host::KubeletIdentity as _;
 use tec_node::instance::authority::Authority;
 use tec_node::instance::identity::Identity;
@@ -23,7 +24,6 @@ use tec_node::rpc::generated::join::{
 };
 use tec_node::rpc::{Reason, TpmOffer};
 use tec_support::{SystemClock, SystemEntropy};
-use tec_tpm::atls::{PinnedAks, Variant, VtpmValidator};
 use time::OffsetDateTime;
 use tonic::Status;
 use tonic::transport::Channel;

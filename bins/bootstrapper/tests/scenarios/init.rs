@@ -4,12 +4,12 @@ use std::fs;
 use std::time::Duration;
 
 use tec_core::digest::Sha256Digest;
-use tec_core::node::derive::{ClusterId, DataKeyId};
-use tec_core::node::port::StateDisk as _;
-use tec_core::node::state::NodeState;
-use tec_core::node::uri::KmsUri;
+use tec_node::derive::{ClusterId, DataKeyId};
+use tec_node::port::StateDisk as _;
 use tec_node::rpc::generated::init::api_client::ApiClient;
 use tec_node::rpc::generated::init::{InitRequest, InitResponse};
+use tec_node::state::NodeState;
+use tec_node::uri::KmsUri;
 use tonic::{Code, Status};
 
 use crate::stage::{INIT_SECRET, KMS, Machine, mode};
@@ -35,7 +35,7 @@ async fn derived(machine: &Machine) -> Vec<u8> {
         unreachable!("the URI names a master secret");
     };
     let id = DataKeyId::state_disk(machine.disk().id().await.unwrap());
-    let key = tec_core::node::port::DataKeys::data_key(&master, &id, 32).await;
+    let key = tec_node::port::DataKeys::data_key(&master, &id, 32).await;
     key.unwrap().expose("compare").to_vec()
 }
 
@@ -54,7 +54,7 @@ async fn init_makes_a_cluster_and_leaves_no_secret_behind() {
     assert!(!machine.opens_with(b"initial").await);
     let state = machine.path("root/run/state/constellation/node_state.json");
     let state = NodeState::from_json(&fs::read(state).unwrap()).unwrap();
-    assert_eq!(state.role, tec_core::node::state::Role::ControlPlane);
+    assert_eq!(state.role, tec_node::state::Role::ControlPlane);
 
     let calls = machine.calls();
     let order: Vec<&str> = calls.lines().map(|line| line.split(" --").next().unwrap()).collect();

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tec_core::digest::Sha256Digest;
-use tec_core::node::derive::ClusterId;
-use tec_core::node::ticket::PkiFile;
+use tec_node::derive::ClusterId;
+use tec_node::ticket::PkiFile;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;

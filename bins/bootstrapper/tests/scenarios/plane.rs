@@ -3,13 +3,13 @@
 use std::fs;
 use std::time::Duration;
 
-use tec_core::node::derive::ClusterId;
-use tec_core::node::ticket::PkiFile;
 use tec_core::port::Clock as _;
 use tec_node::admission::plane::{AdminKey, PlaneTicket};
+use tec_node::derive::ClusterId;
 use tec_node::instance::node::Attestation;
 use tec_node::rpc::Reason;
 use tec_node::rpc::generated::join::IssueJoinTicketRequest;
+use tec_node::ticket::PkiFile;
 use tec_support::{SystemClock, SystemEntropy};
 use tonic::Status;
 

@@ -9,18 +9,18 @@ use std::{fs, thread};
 
 use tec_core::ak::Fingerprint;
 use tec_core::digest::Sha256Digest;
-use tec_core::node::port::StateDisk as _;
 use tec_core::pcr::PcrIndex;
 use tec_core::secret::SecretBytes;
+use tec_node::atls::{
+    Endpoint, Expectation, LiveMeasurements, Measurements, PinnedAks, Severity, Variant,
+    VtpmValidator,
+};
 use tec_node::host::{HostPrograms, LuksDisk};
 use tec_node::instance::node::{Attestation, endpoint};
 use tec_node::instance::settings::TpmSettings;
 use tec_node::instance::transport;
+use tec_node::port::StateDisk as _;
 use tec_support::testing::free_port;
-use tec_tpm::atls::{
-    Endpoint, Expectation, LiveMeasurements, Measurements, PinnedAks, Severity, Variant,
-    VtpmValidator,
-};
 use tec_tpm::direct::Tpm;
 use tec_tpm::testing::Swtpm;
 use tec_tpm::tpm::AnyTpm as _;

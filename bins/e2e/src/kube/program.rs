@@ -3,9 +3,12 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
+use tec_k8s::render::REGISTRY_VARIABLE;
+
 use super::control_plane::ControlPlane;
 use super::guarded::Guarded;
 use super::operator::Bench;
+use crate::packages::REGISTRY;
 use crate::settings::own_program;
 
 /// Starts a replica with this name that reconciles a namespace, with the permissions of a kubeconfig.
@@ -35,6 +38,7 @@ pub fn start_operator_with(
         ("KUBECONFIG", kubeconfig.as_os_str()),
         ("POD_NAMESPACE", OsStr::new(namespace)),
         ("POD_NAME", OsStr::new(identity)),
+        (REGISTRY_VARIABLE, OsStr::new(REGISTRY)),
     ];
     let mut all = vec!["--metrics-addr", "127.0.0.1:0"];
     all.extend(arguments);

@@ -9,13 +9,13 @@ use anyhow::{Context as _, bail, ensure};
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 use tec_k8s::api::GROUP;
-use tec_k8s::render::{DANGEROUS_DELETE, Installation, RelatedImage, definition_guard};
+use tec_k8s::render::{DANGEROUS_DELETE, OPERATOR_IMAGE, RelatedImage, definition_guard, image};
 
 use super::image::Release;
 use super::registry::Authority;
 use super::{ADDRESS, FOLDER, Image, Node, output, until};
 use crate::kube::program;
-use crate::packages::{directory, tool};
+use crate::packages::{REGISTRY, SET_REGISTRY, directory, tool};
 use crate::settings::cache;
 
 /// Namespace of the operator.
@@ -53,7 +53,7 @@ pub struct Charts {
 }
 
 impl Charts {
-    /// A new node with the images that the charts name by default; the calling thread is in its network from
+    /// A new node with the images that the charts name in this registry; the calling thread is in its network from
     /// now on. There is only one such node per machine, including that of `cargo xtask cluster`.
     ///
     /// # Errors
@@ -73,9 +73,8 @@ impl Charts {
         let work = tempfile::tempdir_in(&self.node.dir)?;
         let release = Release::new(work, &PROGRAMS, self.authority.pem())?;
         let related = RelatedImage::ALL.into_iter().filter(|image| *image != RelatedImage::Trustee);
-        let ours = related.map(|image| (image.image_name(), image.default_image()));
-        for (target, tag) in ours.chain([(OPERATOR, Installation::default().image)]) {
-            self.node.import(&release.build(target, &tag)?)?;
+        for target in related.map(RelatedImage::image_name).chain([OPERATOR_IMAGE]) {
+            self.node.import(&release.build(target, &image(REGISTRY, target))?)?;
         }
         Ok(())
     }
@@ -147,7 +146,7 @@ impl Charts {
         output(self.node.command(tool("bin/helm")?).args(arguments)).map(drop)
     }
 
-    /// `helm install` or `helm upgrade` of both charts with default values, from a folder.
+    /// `helm install` or `helm upgrade` of both charts, from a folder.
     ///
     /// # Errors
     /// Helm refuses, or the operator does not become available.
@@ -162,7 +161,7 @@ impl Charts {
     /// Helm refuses, or the operator does not become available.
     pub fn operator(&self, verb: &str, charts: &Path) -> anyhow::Result<()> {
         let chart = charts.join("tec-operator").display().to_string();
-        self.helm(&[verb, "tec", &chart, "--namespace", NAMESPACE])?;
+        self.helm(&[verb, "tec", &chart, SET_REGISTRY, "--namespace", NAMESPACE])?;
         self.available(OPERATOR)
     }
 
@@ -172,7 +171,8 @@ impl Charts {
     /// Helm refuses.
     pub fn upgrade_with(&self, value: &str) -> anyhow::Result<()> {
         let chart = charts_of_today().join("tec-operator").display().to_string();
-        self.helm(&["upgrade", "tec", &chart, "--namespace", NAMESPACE, "--set", value])
+        let upgrade = ["upgrade", "tec", &chart, SET_REGISTRY, "--namespace", NAMESPACE];
+        self.helm(&[&upgrade[..], &["--set", value]].concat())
     }
 
     /// Rolls back to the revision before the last.

@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use serde_json::json;
 
 use super::{FOLDER, Node, output, services};
-use crate::packages::tool;
+use crate::packages::{SET_REGISTRY, tool};
 use crate::settings::cache;
 
 /// Namespace of the chart.
@@ -120,7 +120,7 @@ impl Platform {
     /// Helm refuses.
     pub fn install(&self, values: &[&str]) -> anyhow::Result<()> {
         let mut helm = self.node.command(tool("bin/helm")?);
-        helm.args(["install", "services", "--namespace", PLATFORM]).arg(chart());
+        helm.args(["install", "services", SET_REGISTRY, "--namespace", PLATFORM]).arg(chart());
         output(helm.args(values.iter().flat_map(|value| ["--set", value]))).map(drop)
     }
 

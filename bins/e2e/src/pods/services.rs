@@ -2,17 +2,18 @@
 
 use std::path::{Path, PathBuf};
 
+use tec_k8s::render;
+
 use super::Image;
 use crate::kube::program;
-use crate::packages::tool;
+use crate::packages::{REGISTRY, tool};
 
-const REPOSITORY: &str = "quay.io/trusted-execution-clusters";
 const HOME: &str = "usr/share/opensearch";
 /// Programs called by OpenSearch's own start script.
 const SCRIPTED: [&str; 6] = ["basename", "dirname", "env", "expr", "ls", "uname"];
 
 fn image(name: &str, program: PathBuf) -> Image {
-    Image::of(format!("{REPOSITORY}/{name}:v0.1.0"), program)
+    Image::of(render::image(REGISTRY, name), program)
 }
 
 /// Our programs, and the vault.

@@ -39,7 +39,7 @@ impl Stage {
         let mut outside = Anchor::start(settings, &directory.join("outside"), logs, &flags)?;
         let image = settings.image("current");
         let image = image.to_str().context("the cache's path is not UTF-8")?;
-        let approved = outside.tec(&["image", "approve", "debian", image])?;
+        let approved = outside.tec(&["image", "approve", "debian", image, "--accept-unpinned"])?;
         let servers = vec![outside.kbs()?, kbs];
         let nodes = self.soft_nodes(&outside, &approved, &servers)?;
         let fleet = Fleet::start(nodes);

@@ -129,7 +129,7 @@ impl Stage {
         let pcrs = self.directory.join("next.json");
         fs::write(&pcrs, serde_json::to_vec(&chain.expected()?)?)?;
         let pcrs = pcrs.to_str().context("the directory's path is not UTF-8")?;
-        let approval = ["image", "approve", "debian-next", "--pcrs", pcrs];
+        let approval = ["image", "approve", "debian-next", "--pcrs", pcrs, "--accept-unpinned"];
         self.anchor.tec(&approval)?;
         Ok(chain)
     }

@@ -10,7 +10,7 @@ use crate::kube::{Guarded, eventually};
 use crate::packages::tool;
 use crate::process::Transcript;
 use anyhow::Context as _;
-use tec_k8s::service::{Http, Target, Vault};
+use tec_services::shell::{Http, Target, Vault};
 
 use tec_support::testing::free_address;
 

@@ -10,7 +10,7 @@ use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, PolicyRule, Role, RoleBindi
 use kube::Api;
 use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
-use tec_core::service::caller::Account;
+use tec_services::caller::Account;
 
 /// Audience of the tokens of the controller's callers.
 pub const AUDIENCE: &str = "tec-services";

@@ -11,9 +11,10 @@ use http::Method;
 use rustls::pki_types::ServerName;
 use serde_json::json;
 use tec_core::secret::SecretBytes;
-use tec_k8s::service::{Http, Target};
+use tec_services::shell::{Http, Target};
 use tec_support::certificate::Certificate;
 
+use crate::packages;
 use crate::pods::{APPS, PLATFORM, Platform, until};
 use crate::services::opensearch::ask;
 
@@ -74,8 +75,7 @@ pub fn play(out: &mut dyn Write) -> anyhow::Result<Platform> {
 
 /// The example, whose broker sends its log to the collector, too.
 fn component(files: &Path) -> anyhow::Result<PathBuf> {
-    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/component");
-    let text = std::fs::read_to_string(example.join("component.yaml"))?;
+    let text = packages::component()?;
     let flag = "            - --stored-events\n";
     let with = format!("{flag}            - --otlp=collector.{PLATFORM}.svc:4318\n");
     anyhow::ensure!(text.contains(flag), "the example has no such line: {flag}");

@@ -4,8 +4,8 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use tec_k8s::service::Vault;
-use tec_services::bootstrap::controller::Controller;
+use services::bootstrap::controller::Controller;
+use tec_services::shell::Vault;
 
 use crate::services::bao::{Bao, Seal};
 use crate::services::stage::Stage;

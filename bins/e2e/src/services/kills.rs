@@ -11,6 +11,7 @@ use anyhow::Context as _;
 use super::tally;
 use super::tally::Count;
 use super::victim::{VICTIMS, Victim};
+use crate::packages;
 use crate::pods::{APPS, PLATFORM, Platform, watch};
 
 const SOON: Duration = Duration::from_mins(4);
@@ -113,8 +114,7 @@ fn table(
 
 /// The example's manifest, for another program, with the volume of the counts.
 fn load(files: &Path, name: &str, words: &str) -> anyhow::Result<PathBuf> {
-    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/component");
-    let mut text = std::fs::read_to_string(example.join("component.yaml"))?;
+    let mut text = packages::component()?;
     let mount = "            - {name: shared, mountPath: /shared, readOnly: true}\n";
     let volumes = "      volumes:\n";
     for (found, with) in [

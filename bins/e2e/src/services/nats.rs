@@ -9,9 +9,9 @@ use crate::kube::{Guarded, eventually};
 use crate::packages::tool;
 use anyhow::Context as _;
 use http::Method;
-use tec_k8s::service::{Http, Target};
-use tec_services::init::cli::Args;
-use tec_services::init::run;
+use services::init::cli::Args;
+use services::init::run;
+use tec_services::shell::{Http, Target};
 
 use crate::services::platform::Platform;
 use tec_support::testing::free_address;

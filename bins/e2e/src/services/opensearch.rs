@@ -15,8 +15,8 @@ use http::Method;
 use rustls::pki_types::ServerName;
 use serde_json::Value;
 use tec_core::secret::SecretBytes;
-use tec_core::service::opensearch;
-use tec_k8s::service::{Http, Target};
+use tec_services::opensearch;
+use tec_services::shell::{Http, Target};
 use tec_support::certificate::Certificate;
 use tokio::time::Instant;
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use tec_services::broker::bus::Bus;
+use services::broker::bus::Bus;
 use tec_support::SystemClock;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -67,7 +67,7 @@ pub async fn run(platform: &Platform, nats: &Nats, load: Load) -> anyhow::Result
     let init = nats.init.clone();
     keepers.spawn(async move {
         let reload = init.out.join("nats.pid");
-        tec_services::init::run::keep(&init, Some(&reload), &SystemClock).await
+        services::init::run::keep(&init, Some(&reload), &SystemClock).await
     });
     let mut keep = |bus: &Arc<Bus>| {
         let bus = Arc::clone(bus);

@@ -10,10 +10,10 @@ use clap::Parser as _;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use serde_json::Value;
-use tec_core::service::caller::Account;
-use tec_services::bootstrap::cli::{Action, Args};
-use tec_services::bootstrap::compose;
-use tec_services::bootstrap::controller::Controller;
+use services::bootstrap::cli::{Action, Args};
+use services::bootstrap::compose;
+use services::bootstrap::controller::Controller;
+use tec_services::caller::Account;
 use tec_support::files::write_public;
 use tempfile::TempDir;
 

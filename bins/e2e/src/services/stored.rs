@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use tec_services::broker::events::Events;
+use services::broker::events::Events;
 use tec_support::SystemClock;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};

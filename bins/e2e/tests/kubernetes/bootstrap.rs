@@ -14,6 +14,7 @@ use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::Value;
 use tec_e2e::kube::{Broker, ControlPlane, Guarded, program, start_operator_with, within};
+use tec_e2e::packages::REGISTRY;
 use tec_e2e::process::Transcript;
 use tec_e2e::runbook::commands;
 use tec_e2e::settings::{Settings, own_program};
@@ -76,7 +77,7 @@ impl Place<'_> {
     /// Runs `tec bootstrap init` with the addresses of this place.
     fn try_init(&self, words: &[&str]) -> (u8, Value) {
         let [register, ak, kbs] = self.ports.map(|port| format!("127.0.0.1:{port}"));
-        let own = ["--public-host=localhost", "--register-addr", &register];
+        let own = ["--public-host=localhost", "--registry", REGISTRY, "--register-addr", &register];
         let own = [&own[..], &["--ak-addr", &ak, "--kbs-addr", &kbs]].concat();
         self.bootstrap("init", &[&own, words].concat())
     }
@@ -170,7 +171,7 @@ async fn a_namespace_of_another_cluster_becomes_an_anchor_that_nodes_accept() {
     let token = format!("--registration-token-file={}", token.display());
     let image = world.settings.image("current");
     let image = format!("debian={}", image.display());
-    let words = [&*token, "--image", &image, "--ak-approval=tofu"];
+    let words = [&*token, "--image", &image, "--accept-unpinned", "--ak-approval=tofu"];
     let founded = place.init(&words);
     assert!(founded["made"].as_array().unwrap().len() > 20, "{founded}");
     let config = world.directory.path().join("installer.ign");
@@ -265,7 +266,7 @@ async fn no_flag_is_dropped_on_the_way_into_a_namespace() {
     };
     let (roots, other) = (file("roots.pem"), file("other.pem"));
     let words = ["--ak-approval=ek", &roots, "--pull-secret=pulls", "--assigned-pod-user"];
-    let image = "--operator-image=operator=registry.example/operator:1";
+    let image = "--operator-image=tec-operator=registry.example/operator:1";
     place.init(&[&words[..], &[image, "--unclaimed-seconds=77"]].concat());
 
     let client = world.plane.admin().unwrap();

@@ -12,7 +12,7 @@ use tec_core::machine::{Machine as Known, RegisteredBy};
 use tec_core::port::Clock as _;
 use tec_core::testing::sample;
 use tec_e2e::kube::{ControlPlane, Guarded, eventually, start_operator};
-use tec_e2e::packages::{directory, helm_at};
+use tec_e2e::packages::{SET_REGISTRY, directory, helm_at};
 use tec_k8s::api::{Machine, TrustedExecutionCluster, TrustedExecutionClusterSpec};
 use tec_support::SystemClock;
 
@@ -32,7 +32,7 @@ impl Installed {
         installed.helm(&["install", "tec-crds", &chart("tec-crds")]);
         let release = ["install", "tec", &chart("tec-operator"), "--create-namespace"];
         let image = "--set=images.operator=registry.example/operator:1";
-        installed.helm(&[&release[..], &[image, "--namespace", NAMESPACE]].concat());
+        installed.helm(&[&release[..], &[image, SET_REGISTRY, "--namespace", NAMESPACE]].concat());
         installed
     }
 
@@ -132,7 +132,7 @@ async fn an_upgrade_of_the_chart_changes_the_image_and_a_rollback_brings_it_back
         pod.containers[0].image.clone().unwrap()
     };
     let upgrade = ["upgrade", "tec", &chart("tec-operator"), "--namespace", NAMESPACE];
-    let newer = ["--set=images.operator=registry.example/operator:2"];
+    let newer = [SET_REGISTRY, "--set=images.operator=registry.example/operator:2"];
     installed.helm(&[&upgrade[..], &newer].concat());
     assert_eq!(image().await, "registry.example/operator:2");
     installed.helm(&["rollback", "tec", "1", "--namespace", NAMESPACE]);

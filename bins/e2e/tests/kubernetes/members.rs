@@ -11,16 +11,16 @@ use kube::Api;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, ObjectMeta, PostParams};
 use serde_json::{Value, json};
 use tec_core::ak::Fingerprint;
-use tec_core::node::grant::Claim;
-use tec_core::node::state::Role;
 use tec_core::port::{CreateOutcome, PortErrorKind};
 use tec_core::testing::sample;
 use tec_e2e::kube::{Bench, cluster};
 use tec_e2e::settings::own_program;
 use tec_k8s::api::Machine;
 use tec_k8s::client::KubeRegistry;
+use tec_node::grant::Claim;
 use tec_node::member::KubeEnrollments;
 use tec_node::rpc::{Enrollments as _, Settled};
+use tec_node::state::Role;
 use tec_support::SystemClock;
 
 struct World {

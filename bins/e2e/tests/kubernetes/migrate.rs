@@ -359,7 +359,7 @@ async fn no_boot_fails_while_trust_moves_from_a_laptop_into_the_cluster() {
     let rates = ["--register-rate=100000", "--kbs-rate=100000", "--pcrs=4"];
     let mut laptop = Anchor::start(&settings, &state_dir, &logs, &rates).unwrap();
     let root = settings.image("current");
-    let approval = ["image", "approve", "debian", root.to_str().unwrap()];
+    let approval = ["image", "approve", "debian", root.to_str().unwrap(), "--accept-unpinned"];
     let boot = load::boot_digests(&laptop.tec(&approval).unwrap()).unwrap();
     let mut fleet = Vec::new();
     for seed in 1..=nodes() {

@@ -10,7 +10,7 @@ use k8s_openapi::api::authorization::v1::{
 use kube::api::PostParams;
 use kube::{Api, Client};
 use tec_e2e::kube::ControlPlane;
-use tec_e2e::packages::{directory, helm_at};
+use tec_e2e::packages::{SET_REGISTRY, directory, helm_at};
 use tec_k8s::render::Component;
 
 const NAMESPACE: &str = "tec-rights";
@@ -199,7 +199,7 @@ async fn may(client: &Client, [verb, group, resource, namespace]: [&str; 4]) -> 
 async fn each_account_may_do_what_it_must_and_nothing_else() {
     let plane = ControlPlane::start().await.unwrap();
     let chart = directory().join("helm/tec-operator");
-    let install = ["install", "tec", chart.to_str().unwrap(), "--create-namespace"];
+    let install = ["install", "tec", chart.to_str().unwrap(), SET_REGISTRY, "--create-namespace"];
     let admin = plane.admin_kubeconfig().unwrap();
     helm_at(&admin, &[&install[..], &["--namespace", NAMESPACE]].concat()).unwrap();
     let nobody = plane.account(NAMESPACE, "nobody", &[]).await.unwrap();
@@ -230,7 +230,7 @@ async fn each_account_may_do_what_it_must_and_nothing_else() {
 async fn only_where_it_is_asked_for_may_the_operator_change_nodes_and_nobody_else() {
     let plane = ControlPlane::start().await.unwrap();
     let chart = directory().join("helm/tec-operator");
-    let install = ["install", "tec", chart.to_str().unwrap(), "--create-namespace"];
+    let install = ["install", "tec", chart.to_str().unwrap(), SET_REGISTRY, "--create-namespace"];
     let admin = plane.admin_kubeconfig().unwrap();
     let asked = ["--namespace", NAMESPACE, "--set", "actOnNodes=true"];
     helm_at(&admin, &[&install[..], &asked].concat()).unwrap();

@@ -2,9 +2,8 @@
 //! it writes, the guard in front, fed by the operator, and queried by nodes with software TPMs.
 //!
 //! `TRUSTEE_BIN` is the path of its program `kbs`, of generation v0.21, built elsewhere with the TPM
-//! verifier. Without it, these tests do nothing and say so.
+//! verifier.
 
-use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -29,14 +28,10 @@ const DEPLOYMENT: &str = "trustee-deployment";
 /// Address of the key broker in its pod.
 const LOOPBACK: &str = "127.0.0.1:8081";
 
-/// The Trustee to test; its absence is reported, bypassing the capture of test output.
-fn kbs() -> Option<PathBuf> {
-    let kbs = std::env::var_os("TRUSTEE_BIN").map(PathBuf::from);
-    if kbs.is_none() {
-        let why = "NOT RUN: no real Trustee was tried. Set TRUSTEE_BIN to the program kbs of one.";
-        let mut aloud = std::io::stderr();
-        writeln!(aloud, "{why}").unwrap();
-    }
+/// The Trustee to test.
+fn kbs() -> PathBuf {
+    let kbs = std::env::var_os("TRUSTEE_BIN").map(PathBuf::from).unwrap();
+    assert!(kbs.is_file(), "TRUSTEE_BIN is not a file: {}", kbs.display());
     kbs
 }
 
@@ -148,9 +143,9 @@ impl World {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs trustee: set TRUSTEE_BIN"]
 async fn a_real_trustee_releases_to_the_machine_itself_after_an_approved_boot_alone() {
-    let Some(kbs) = kbs() else { return };
-    let world = World::new(kbs).await;
+    let world = World::new(kbs()).await;
     let (mut one, two) =
         (Node::register(&world.bench, 1).await, Node::register(&world.bench, 2).await);
     let key = world.unlocks(&one).await;
@@ -173,9 +168,9 @@ async fn a_real_trustee_releases_to_the_machine_itself_after_an_approved_boot_al
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs trustee: set TRUSTEE_BIN"]
 async fn a_real_trustee_that_lost_its_pod_is_filled_again_with_the_same_keys() {
-    let Some(kbs) = kbs() else { return };
-    let mut world = World::new(kbs).await;
+    let mut world = World::new(kbs()).await;
     let node = Node::register(&world.bench, 1).await;
     world.report(1).await;
     let key = world.unlocks(&node).await;
@@ -191,9 +186,9 @@ async fn a_real_trustee_that_lost_its_pod_is_filled_again_with_the_same_keys() {
 
 /// Its admin API is closed; everything is a file from a ConfigMap or a Secret.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs trustee: set TRUSTEE_BIN"]
 async fn a_real_trustee_whose_files_are_mounted_releases_to_the_machine_itself() {
-    let Some(kbs) = kbs() else { return };
-    let mut world = World::without_pod(kbs, PublishMode::Volumes).await;
+    let mut world = World::without_pod(kbs(), PublishMode::Volumes).await;
     let (mut one, two) =
         (Node::register(&world.bench, 1).await, Node::register(&world.bench, 2).await);
     let machines = world.bench.objects::<Machine>().unwrap();
@@ -285,9 +280,9 @@ async fn reply(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs trustee: set TRUSTEE_BIN"]
 async fn our_broker_refuses_strangers_as_a_real_trustee_does() {
-    let Some(kbs) = kbs() else { return };
-    let world = World::new(kbs).await;
+    let world = World::new(kbs()).await;
     let ours = guard::broker(&SoftTpm::rsa(1)).await;
     for ask in STRANGERS {
         assert_eq!(reply(ours, ask).await, reply(world.upstream, ask).await, "{ask:?}");

@@ -19,7 +19,7 @@ const OLD: &str = "registry.example/tec:1";
 const NEW: &str = "registry.example/tec:2";
 
 fn version(image: &str) -> Deploy {
-    Deploy::new(Images::from_variables(|_| Some(image.to_owned())))
+    Deploy::new(Images::from_variables(|_| Some(image.to_owned())).unwrap())
 }
 
 /// An operator with these images, replacing the previous one.

@@ -5,11 +5,11 @@
 mod raft;
 
 use std::io::Write as _;
-use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use tec_e2e::packages;
 use tec_e2e::pods::{APPS, PLATFORM, Platform, until};
 
 /// Longest time for a platform to start from nothing, on a node that has the images.
@@ -68,8 +68,9 @@ fn three_pods_of_the_vault_with_certificates_of_the_chart() {
 
 fn component(platform: &Platform) {
     platform.share_authorities().unwrap();
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    platform.apply(APPS, &root.join("examples/component/component.yaml")).unwrap();
+    let file = platform.files().join("component.yaml");
+    std::fs::write(&file, packages::component().unwrap()).unwrap();
+    platform.apply(APPS, &file).unwrap();
     platform.ready(APPS, "deployment/hello", SOON).unwrap();
     hears_itself(platform);
     nothing_was_restarted(platform, APPS);

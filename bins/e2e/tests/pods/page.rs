@@ -4,7 +4,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use tec_e2e::kube::program;
-use tec_e2e::packages::{directory, tool};
+use tec_e2e::packages::{REGISTRY, directory, tool};
 use tec_e2e::pods::{ADDRESS, Charts};
 use tec_e2e::transcript::execute;
 
@@ -30,6 +30,7 @@ pub(crate) fn every_command_prints_what_the_page_says(charts: &Charts, image: &s
         .env("HOME", home.path())
         .env("WORK", home.path())
         .env("ADDRESS", ADDRESS)
+        .env("REGISTRY", REGISTRY)
         .env("IMAGE", image);
     let kubeconfig = own_kubeconfig(charts, home.path());
     shell.env("KUBECONFIG", kubeconfig);

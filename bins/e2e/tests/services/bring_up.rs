@@ -4,8 +4,8 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::json;
-use tec_core::service::Fatal;
 use tec_e2e::services::stage::Stage;
+use tec_services::Fatal;
 
 use crate::vault::{assert_nowhere_in_plain, fatal, root_tokens, seal_status, stored_key};
 

@@ -9,10 +9,10 @@ use rustls::client::verify_server_name;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::server::ParsedCertificate;
+use services::init::own_key::OwnKey;
 use tec_core::secret::SecretBytes;
 use tec_e2e::services::platform::Platform;
-use tec_k8s::service::client::{ComponentBootstrapRequest, TlsMaterial};
-use tec_services::init::own_key::OwnKey;
+use tec_services::shell::client::{ComponentBootstrapRequest, TlsMaterial};
 use tec_support::certificate::Certificate;
 use tonic::{Code, Status};
 

@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use tec_core::service::vault::snapshot;
+use services::bootstrap::controller::Controller;
 use tec_e2e::kube::{eventually, program};
 use tec_e2e::packages::{directory, tool};
 use tec_e2e::services::bao::Seal;
 use tec_e2e::services::cluster::Cluster;
 use tec_e2e::services::stage::Stage;
 use tec_e2e::transcript::execute;
-use tec_services::bootstrap::controller::Controller;
+use tec_services::vault::snapshot;
 
 use crate::backup::{facts, lose_objects, lose_volume, taken};
 use crate::kills::guard;

@@ -6,15 +6,15 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
+use services::bootstrap::snapshots::{SnapshotError, Step};
+use services::broker::events::Events;
+use services::init::heal::{Found, Store};
 use tec_e2e::kube::eventually;
 use tec_e2e::services::bao::Seal;
 use tec_e2e::services::cluster::Cluster;
 use tec_e2e::services::nats::Nats;
 use tec_e2e::services::platform::Platform;
 use tec_e2e::services::stage::Stage;
-use tec_services::bootstrap::snapshots::{SnapshotError, Step};
-use tec_services::broker::events::Events;
-use tec_services::init::heal::{Found, Store};
 use tec_support::testing::free_address;
 use tokio::time::timeout;
 use tonic::{Code, Status};

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tec_core::service::Fatal;
-use tec_core::service::vault::Ordinal;
 use tec_e2e::services::stage::Stage;
+use tec_services::Fatal;
+use tec_services::vault::Ordinal;
 
 use crate::vault::{fatal, seal_status};
 

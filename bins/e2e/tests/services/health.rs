@@ -3,7 +3,7 @@
 use futures::{StreamExt as _, stream};
 use tec_e2e::services::platform::Platform;
 use tec_e2e::services::stage::Stage;
-use tec_k8s::service;
+use tec_services::shell;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
@@ -34,14 +34,14 @@ async fn status(channel: &Channel, name: &str) -> ServingStatus {
 async fn health_follows_the_vault() {
     let mut platform = Platform::new(&[]).await.unwrap();
     let channel = channel(&platform).await;
-    for name in ["", service::NAME] {
+    for name in ["", shell::NAME] {
         let before = status(&channel, name).await;
         assert_eq!(before, ServingStatus::NotServing, "{name:?}");
     }
     platform.keep().unwrap();
     let becomes = async |expected| {
         tec_e2e::kube::eventually("another health", async || {
-            Ok(status(&channel, service::NAME).await == expected)
+            Ok(status(&channel, shell::NAME).await == expected)
         })
         .await
         .unwrap();
@@ -79,5 +79,5 @@ async fn reflection_names_the_service() {
     let mut answers = answers.unwrap().into_inner();
     let answer = answers.next().await.unwrap().unwrap().message_response;
     let Some(MessageResponse::ListServicesResponse(list)) = answer else { panic!("{answer:?}") };
-    assert!(list.service.iter().any(|one| one.name == service::NAME));
+    assert!(list.service.iter().any(|one| one.name == shell::NAME));
 }

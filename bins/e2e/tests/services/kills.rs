@@ -5,20 +5,20 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use futures::{StreamExt as _, stream};
+use services::bootstrap::controller::Controller;
+use services::bootstrap::disk::Volume;
+use services::bootstrap::guard;
 use tec_core::plan;
 use tec_core::plan::Shell;
 use tec_core::port::EntropyRng;
 use tec_core::secret::SecretArray;
-use tec_core::service::vault::{
-    BringUp, Effect, Event, Fresh, Method, Outcome, Rekey, RootPart, Setup, SetupEffect, SetupEvent,
-};
 use tec_e2e::services::bao::Seal;
 use tec_e2e::services::cluster::Cluster;
 use tec_e2e::services::stage::Stage;
-use tec_k8s::service::{BringUpShell, SetupShell};
-use tec_services::bootstrap::controller::Controller;
-use tec_services::bootstrap::disk::Volume;
-use tec_services::bootstrap::guard;
+use tec_services::shell::{BringUpShell, SetupShell};
+use tec_services::vault::{
+    BringUp, Effect, Event, Fresh, Method, Outcome, Rekey, RootPart, Setup, SetupEffect, SetupEvent,
+};
 use tec_support::serve::Shutdown;
 use tokio::task::JoinSet;
 

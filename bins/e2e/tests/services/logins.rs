@@ -9,19 +9,19 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use kube::Api;
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
+use services::broker::identity::Identity;
 use tec_core::port::Clock;
-use tec_core::service::caller::Account;
-use tec_core::service::vault::Request;
 use tec_core::time::Timestamp;
 use tec_e2e::kube::Freeze;
 use tec_e2e::services::cluster::Cluster;
 use tec_e2e::services::platform::Platform;
 use tec_e2e::services::stage::Stage;
-use tec_k8s::service::client::bootstrap_client::BootstrapClient;
-use tec_k8s::service::client::{
+use tec_services::caller::Account;
+use tec_services::shell::client::bootstrap_client::BootstrapClient;
+use tec_services::shell::client::{
     ComponentBootstrapRequest, NatsBootstrapRequest, TelemetryBootstrapRequest, TelemetryKind,
 };
-use tec_services::broker::identity::Identity;
+use tec_services::vault::Request;
 use tec_support::SystemClock;
 use tokio::task::JoinSet;
 use tonic::Code;
@@ -297,7 +297,7 @@ async fn whoever_trusts_another_authority_speaks_to_nobody() {
     let names = rcgen::CertificateParams::new(vec!["other".to_owned()]).unwrap();
     let other = names.self_signed(&rcgen::KeyPair::generate().unwrap());
     std::fs::write(&args.way.ca, other.unwrap().pem()).unwrap();
-    tec_services::init::run::run(&args).await.unwrap_err();
+    services::init::run::run(&args).await.unwrap_err();
     assert!(!args.out.join("password").exists());
     let identity = Identity::new(args.way, Arc::new(SystemClock));
     identity.grant().await.unwrap_err();

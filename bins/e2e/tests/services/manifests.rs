@@ -13,12 +13,12 @@ use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use rcgen::{CertificateParams, KeyPair};
 use serde_json::json;
+use services::bootstrap::cli::{Action, Args, Serve, Unseal};
 use tec_core::port::Clock as _;
 use tec_e2e::kube::{Guarded, eventually};
-use tec_e2e::packages::tool;
+use tec_e2e::packages::{SET_REGISTRY, tool};
 use tec_e2e::process::Transcript;
 use tec_e2e::services::cluster::{Cluster, callers_rules, controller_rules};
-use tec_services::bootstrap::cli::{Action, Args, Serve, Unseal};
 use tec_support::SystemClock;
 use tec_support::testing::free_address;
 use tokio::net::UnixStream;
@@ -39,7 +39,7 @@ async fn the_chart_is_taken_and_its_controller_may_do_what_the_tests_let_it_do()
     let namespace = cluster.plane.namespace("chart").await.unwrap();
     let apps = cluster.plane.namespace("chart-apps").await.unwrap();
     let mut helm = Command::new(tool("bin/helm").unwrap());
-    helm.args(["install", "services", "--namespace", &namespace])
+    helm.args(["install", "services", SET_REGISTRY, "--namespace", &namespace])
         .args(["--set", &format!("componentNamespaces={{{apps}}}")])
         .args(["--set", "telemetry.enabled=true"])
         .arg(chart())
@@ -67,7 +67,7 @@ async fn the_chart_is_taken_and_its_controller_may_do_what_the_tests_let_it_do()
 async fn configuration(cluster: &Cluster, prefix: &str, values: &[&str]) -> (String, StatefulSet) {
     let namespace = cluster.plane.namespace(prefix).await.unwrap();
     let mut helm = Command::new(tool("bin/helm").unwrap());
-    helm.args(["install", "services", "--namespace", &namespace])
+    helm.args(["install", "services", SET_REGISTRY, "--namespace", &namespace])
         .args(["--set", &format!("componentNamespaces={{{namespace}}}")])
         .args(values.iter().flat_map(|value| ["--set", value]))
         .arg(chart())
@@ -206,7 +206,7 @@ async fn an_upgrade_replaces_the_certificate_of_raft_when_it_is_old_or_was_delet
     let secrets: Api<Secret> = Api::namespaced(cluster.plane.admin().unwrap(), &namespace);
     let upgraded = async || {
         let mut helm = Command::new(tool("bin/helm").unwrap());
-        helm.args(["upgrade", "--install", "services", "--namespace", &namespace])
+        helm.args(["upgrade", "--install", "services", SET_REGISTRY, "--namespace", &namespace])
             .args(["--set", &format!("componentNamespaces={{{namespace}}}")])
             .args(["--set", "vault.replicas=3"])
             .arg(chart())

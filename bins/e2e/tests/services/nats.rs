@@ -11,6 +11,8 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::PostParams;
 use nkeys::KeyPair;
+use services::broker::bus::Bus;
+use services::broker::identity::Identity;
 use tec_core::secret::SecretBytes;
 use tec_e2e::kube::eventually;
 use tec_e2e::services::later::Later;
@@ -18,11 +20,9 @@ use tec_e2e::services::nats::Nats;
 use tec_e2e::services::platform::Platform;
 use tec_e2e::services::rotation;
 use tec_e2e::services::rotation::Load;
-use tec_k8s::service::client::{
+use tec_services::shell::client::{
     ComponentBootstrapRequest, ComponentBootstrapResponse, SignNonceRequest,
 };
-use tec_services::broker::bus::Bus;
-use tec_services::broker::identity::Identity;
 use tec_support::SystemClock;
 use tec_support::certificate::Certificate;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
@@ -234,7 +234,7 @@ async fn the_server_shows_a_renewed_certificate_without_a_restart() {
     let certificate = nats.init.out.join("tls.crt");
     let before = std::fs::read(&certificate).unwrap();
     let reload = nats.init.out.join("nats.pid");
-    let keep = tec_services::init::run::keep(&nats.init, Some(&reload), &SystemClock);
+    let keep = services::init::run::keep(&nats.init, Some(&reload), &SystemClock);
     let renewed = eventually("the server read its certificate again", async || {
         Ok(nats.log()?.contains("Reloaded: tls"))
     });

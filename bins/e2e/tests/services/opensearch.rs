@@ -1,7 +1,7 @@
 //! What an OpenSearch node gets; the node itself is in tests/opensearch.
 
 use tec_e2e::services::platform::Platform;
-use tec_k8s::service::client::OpenSearchBootstrapRequest;
+use tec_services::shell::client::OpenSearchBootstrapRequest;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_opensearch_node_gets_hashes_and_certificates_and_no_password() {

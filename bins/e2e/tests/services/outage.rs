@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use clap::Parser as _;
+use services::broker::{cli, run};
 use tec_e2e::kube::{eventually, within};
 use tec_e2e::services::nats::Nats;
 use tec_e2e::services::platform::Platform;
-use tec_k8s::service::broker::broker_client::BrokerClient;
-use tec_k8s::service::broker::{PublishRequest, SubscribeRequest};
-use tec_services::broker::{cli, run};
+use tec_services::shell::broker::broker_client::BrokerClient;
+use tec_services::shell::broker::{PublishRequest, SubscribeRequest};
 use tec_support::SystemClock;
 use tec_support::serve::Shutdown;
 use tec_support::testing::free_address;

@@ -5,15 +5,15 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use services::bootstrap::controller::Controller;
 use tec_core::secret::SecretBytes;
-use tec_core::service::caller::Role;
-use tec_core::service::vault::{Request, call};
 use tec_e2e::kube::eventually;
 use tec_e2e::services::follower::Follower;
 use tec_e2e::services::platform::Platform;
 use tec_e2e::services::stage::Stage;
-use tec_k8s::service::Vault;
-use tec_services::bootstrap::controller::Controller;
+use tec_services::caller::Role;
+use tec_services::shell::Vault;
+use tec_services::vault::{Request, call};
 
 use crate::vault::{assert_nowhere_in_plain, stored_key, voters};
 
@@ -181,7 +181,7 @@ async fn the_wrapped_key_is_for_controllers_only() {
     for name in ["nats", "opensearch", "collector"] {
         let account = stage.cluster.account(name).unwrap();
         let token = stage.cluster.token(&account).await.unwrap();
-        let request = tec_k8s::service::client::WrappedKeyRequest {
+        let request = tec_services::shell::client::WrappedKeyRequest {
             service_account_token: token.into_bytes(),
             request_id: "test".to_owned(),
         };

@@ -1,14 +1,14 @@
 //! Another key that opens the vault, while the controller dies and the vault restarts.
 
 use serde_json::{Value, json};
+use services::bootstrap::controller::Controller;
 use tec_core::plan;
 use tec_core::port::EntropyRng;
 use tec_core::secret::SecretArray;
-use tec_core::service::vault::{Event, Rekey, Request};
 use tec_e2e::services::platform::Platform;
 use tec_e2e::services::stage::Stage;
-use tec_k8s::service::BringUpShell;
-use tec_services::bootstrap::controller::Controller;
+use tec_services::shell::BringUpShell;
+use tec_services::vault::{Event, Rekey, Request};
 
 use crate::kills::Dying;
 use crate::raft::three;

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
-use tec_core::service::vault::{Request, Stage as Replaced};
+use services::bootstrap::controller::Controller;
 use tec_e2e::kube::eventually;
 use tec_e2e::services::later::Later;
 use tec_e2e::services::nats::Nats;
@@ -15,7 +15,7 @@ use tec_e2e::services::platform::Platform;
 use tec_e2e::services::rotation;
 use tec_e2e::services::rotation::Load;
 use tec_e2e::services::stage::Stage;
-use tec_services::bootstrap::controller::Controller;
+use tec_services::vault::{Request, Stage as Replaced};
 
 use crate::kills::set_up;
 use crate::vault::{assert_nowhere_in_plain, seal_status, stored_key};

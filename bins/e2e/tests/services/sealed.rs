@@ -4,9 +4,9 @@
 use k8s_openapi::api::core::v1::Event;
 use kube::Api;
 use kube::api::ListParams;
-use tec_core::service::Fatal;
+use services::bootstrap::controller::RoundError;
 use tec_e2e::services::stage::Stage;
-use tec_services::bootstrap::controller::RoundError;
+use tec_services::Fatal;
 use tec_support::serve::Shutdown;
 
 use crate::vault::{fatal, seal, seal_status, stored_key};

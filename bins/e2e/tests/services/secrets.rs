@@ -7,13 +7,13 @@ use std::{fs, io};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use services::init::run;
 use tec_core::secret::SecretBytes;
-use tec_core::service::vault::password::Stored;
-use tec_core::service::vault::{OPENSEARCH_USERS, password};
 use tec_e2e::services::nats::Nats;
 use tec_e2e::services::platform::Platform;
 use tec_e2e::services::stage::Stage;
-use tec_services::init::run;
+use tec_services::vault::password::Stored;
+use tec_services::vault::{OPENSEARCH_USERS, password};
 use tracing::Dispatch;
 use tracing::subscriber::NoSubscriber;
 use tracing_subscriber::fmt::MakeWriter;

@@ -8,12 +8,12 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::Value;
-use tec_core::service::vault::Request;
 use tec_e2e::kube::eventually;
 use tec_e2e::services::nats::{Member, Nats};
 use tec_e2e::services::platform::Platform;
 use tec_e2e::services::rotation::Load;
 use tec_e2e::services::{rotation, stored};
+use tec_services::vault::Request;
 use tec_support::testing::free_address;
 
 use crate::nats::by_hand;

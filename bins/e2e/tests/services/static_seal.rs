@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use serde_json::json;
 use tec_core::port::Entropy as _;
-use tec_core::service::Fatal;
-use tec_core::service::vault::Request;
 use tec_e2e::kube::eventually;
 use tec_e2e::services::bao::Seal;
 use tec_e2e::services::cluster::Cluster;
 use tec_e2e::services::stage::Stage;
+use tec_services::Fatal;
+use tec_services::vault::Request;
 use tec_support::SystemEntropy;
 
 use crate::vault::{assert_nowhere_in_plain, fatal, seal_status, stored_key};

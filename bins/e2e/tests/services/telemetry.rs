@@ -3,18 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use tec_core::service::caller::Account;
-use tec_core::service::telemetry::{Line, Severity};
+use services::bootstrap::export;
+use services::init::run;
 use tec_core::time::Timestamp;
 use tec_e2e::kube::eventually;
 use tec_e2e::services::platform::Platform;
 use tec_e2e::services::sink::Sink;
-use tec_k8s::service::Export;
-use tec_k8s::service::client::{
+use tec_services::caller::Account;
+use tec_services::shell::Export;
+use tec_services::shell::client::{
     TelemetryBootstrapRequest, TelemetryBootstrapResponse, TelemetryKind,
 };
-use tec_services::bootstrap::export;
-use tec_services::init::run;
+use tec_services::telemetry::{Line, Severity};
 use tec_support::SystemClock;
 use tokio::sync::mpsc;
 use tonic::{Code, Status};

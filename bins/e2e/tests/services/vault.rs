@@ -3,11 +3,11 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use serde_json::{Value, json};
+use services::bootstrap::controller::{Controller, RoundError};
 use tec_core::secret::{SecretArray, SecretBytes};
-use tec_core::service::Fatal;
-use tec_core::service::vault::{Binding, Request, WrappedKey};
 use tec_e2e::services::stage::Stage;
-use tec_services::bootstrap::controller::{Controller, RoundError};
+use tec_services::Fatal;
+use tec_services::vault::{Binding, Request, WrappedKey};
 
 use crate::secrets::{Needle, astray};
 

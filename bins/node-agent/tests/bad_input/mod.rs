@@ -17,7 +17,7 @@ fn told(output: &Output, code: Code, cause: &str) {
     let lines = refused(output);
     assert_eq!(lines[0], format!("{code} {}", code.title()));
     assert!(lines[1].contains(cause), "{lines:?}");
-    assert!(lines[2].ends_with(&format!("docs/errors/{code}.md")));
+    assert!(lines[2].ends_with(&format!("tec explain {code}")));
 }
 
 #[track_caller]

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use axum::Router;
 use tec_core::ak::{AkMatcher, TofuMatcher};
 use tec_core::attest::{Attempt, PinnedPcrs, Tee};
+use tec_core::boot::Pins;
 use tec_core::digest::Sha256Digest;
 use tec_core::endpoint::Endpoint;
-use tec_core::flow::{ClaimLimits, publish_image};
+use tec_core::flow::{ClaimLimits, UnpinnedInputs, publish_image};
 use tec_core::http::{AkService, AkServiceConfig};
 use tec_core::id::{MachineId, ResourcePath};
 use tec_core::ignition::{ClevisPinGenerator, PinGenerator as _};
@@ -125,7 +126,8 @@ impl World {
     pub(crate) fn approve_values(&self, name: &str, expected: ExpectedPcrs) {
         let name = name.parse().unwrap();
         let image = ApprovedImage::new(name, "registry.example/os", expected, SystemClock.now());
-        let published = publish_image(&*self.registry, &*self.registry, &image);
+        let (pins, inputs) = (Pins::Predicted, UnpinnedInputs::Accept);
+        let published = publish_image(&*self.registry, &*self.registry, &image, pins, inputs);
         self.runtime.block_on(published).unwrap();
     }
 

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use clap::Parser as _;
-use tec_services::bootstrap::cli::{Action, Args};
-use tec_services::bootstrap::controller::{Controller, RoundError};
-use tec_services::bootstrap::disk::Volume;
-use tec_services::bootstrap::{compose, copy, export, guard, restore, show};
+use services::bootstrap::cli::{Action, Args};
+use services::bootstrap::controller::{Controller, RoundError};
+use services::bootstrap::disk::Volume;
+use services::bootstrap::{compose, copy, export, guard, restore, show};
 use tec_support::exit::CodedError;
 use tec_support::serve::{Shutdown, Transport};
 use tec_support::{exit, program, serve};

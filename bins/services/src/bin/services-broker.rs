@@ -4,10 +4,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Parser as _;
-use tec_services::broker::cli::Args;
-use tec_services::broker::run;
-use tec_services::init::connect;
-use tec_services::init::connect::Mounted;
+use services::broker::cli::Args;
+use services::broker::run;
+use services::init::connect;
+use services::init::connect::Mounted;
 use tec_support::serve::Shutdown;
 use tec_support::{SystemClock, exit, program};
 

@@ -3,10 +3,10 @@
 use std::process::ExitCode;
 
 use clap::Parser as _;
-use tec_services::init::cli::Args;
-use tec_services::init::connect::Mounted;
-use tec_services::init::heal::Store;
-use tec_services::init::{connect, run};
+use services::init::cli::Args;
+use services::init::connect::Mounted;
+use services::init::heal::Store;
+use services::init::{connect, run};
 use tec_support::{SystemClock, exit, program};
 
 fn main() -> ExitCode {

@@ -10,13 +10,15 @@ use nkeys::KeyPair;
 use serde::Deserialize;
 use tec_core::port::Clock;
 use tec_core::secret::SecretBytes;
-use tec_core::service::nats;
-use tec_core::service::nats::{PublicKey, Revocations};
-use tec_core::service::vault::{
+use tec_services::nats;
+use tec_services::nats::{PublicKey, Revocations};
+use tec_services::shell::{
+    ACCOUNTS, Cluster, Keys, Minter, OPERATOR, Replaceable, Standing, Vault,
+};
+use tec_services::vault::{
     NATS_ACCOUNTS, NATS_OPERATOR, Record, Request, Response, Signers, Stage, Stored, Verdict, Wish,
     overlap,
 };
-use tec_k8s::service::{ACCOUNTS, Cluster, Keys, Minter, OPERATOR, Replaceable, Standing, Vault};
 use tec_support::certificate::Certificate;
 use tokio::sync::Mutex;
 

@@ -6,9 +6,9 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use clap::Parser;
-use tec_core::service::caller::Account;
-use tec_core::service::vault::OPENSEARCH_USERS;
-use tec_core::service::vault::snapshot::SnapshotFile;
+use tec_services::caller::Account;
+use tec_services::vault::OPENSEARCH_USERS;
+use tec_services::vault::snapshot::SnapshotFile;
 use tec_support::program::LogArgs;
 
 /// Sets up a vault from scratch, and serves the services that bootstrap from it.

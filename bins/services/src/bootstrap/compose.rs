@@ -10,11 +10,11 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
 use tec_core::port::Clock;
-use tec_core::service::vault::snapshot::Schedule;
-use tec_core::service::vault::{Ordinal, Peers, Platform, SealKind};
-use tec_k8s::service::{
+use tec_services::shell::{
     ApiServer, Cluster, Disk, Http, Keys, SecretNames, Settings, Standing, Target, Vault,
 };
+use tec_services::vault::snapshot::Schedule;
+use tec_services::vault::{Ordinal, Peers, Platform, SealKind};
 use tec_support::certificate::Certificate;
 use tec_support::{SystemClock, SystemEntropy};
 use tokio::sync::Mutex;

@@ -9,16 +9,16 @@ use axum::Router;
 use tec_core::plan;
 use tec_core::port::{Clock, Entropy, EntropyRng, chain};
 use tec_core::secret::{SecretArray, SecretBytes};
-use tec_core::service::Fatal;
-use tec_core::service::vault::{
-    BringUp, Event, Fresh, OnDrift, Ordinal, Outcome, Platform, Rekey, RootPart, SealKind, Setup,
-    SetupEnd, SetupEvent, Stage,
-};
 use tec_core::time::Timestamp;
-use tec_k8s::service;
-use tec_k8s::service::{
+use tec_services::Fatal;
+use tec_services::shell;
+use tec_services::shell::{
     Bootstrap, BringUpShell, Cluster, Disk, Peers, Replaceable, Settings, SetupShell, Standing,
     Vault, Warning,
+};
+use tec_services::vault::{
+    BringUp, Event, Fresh, OnDrift, Ordinal, Outcome, Platform, Rekey, RootPart, SealKind, Setup,
+    SetupEnd, SetupEvent, Stage,
 };
 use tec_support::certificate::Certificate;
 use tec_support::serve::Shutdown;
@@ -157,11 +157,11 @@ impl Controller {
         );
         let health = self.health.service().await;
         let reflection = tonic_reflection::server::Builder::configure()
-            .register_encoded_file_descriptor_set(&service::descriptors())
-            .with_service_name(service::NAME)
+            .register_encoded_file_descriptor_set(&shell::descriptors())
+            .with_service_name(shell::NAME)
             .build_v1()
             .context("cannot build the reflection service")?;
-        let mut routes = tonic::service::Routes::new(service::service(Arc::new(bootstrap)));
+        let mut routes = tonic::service::Routes::new(shell::service(Arc::new(bootstrap)));
         routes = routes.add_service(health).add_service(reflection);
         Ok(routes.into_axum_router())
     }

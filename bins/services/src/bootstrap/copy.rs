@@ -13,8 +13,8 @@ use std::{fs, io};
 
 use sha2::{Digest as _, Sha256};
 use tec_core::code::Code;
-use tec_core::service::vault::snapshot::SnapshotFile;
-use tec_core::service::vault::{WrapError, WrappedKey, snapshot};
+use tec_services::vault::snapshot::SnapshotFile;
+use tec_services::vault::{WrapError, WrappedKey, snapshot};
 use tec_support::exit::CodedError;
 
 use crate::bootstrap::archive;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use tec_k8s::service::Disk;
+use tec_services::shell::Disk;
 use tec_support::files::write_private;
 
 /// The wrapped key.

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use tec_core::service::telemetry::Line;
-use tec_k8s::service::{Export, Http, Target};
+use tec_services::shell::{Export, Http, Target};
+use tec_services::telemetry::Line;
 use tokio::sync::mpsc::Receiver;
 
 use crate::bootstrap::controller::Controller;

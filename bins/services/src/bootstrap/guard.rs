@@ -1,7 +1,7 @@
 //! Runs the vault as a child, and empties its storage when the controller asks for it.
 //!
 //! The vault's container runs this program around the vault, since nothing else can stop it. A reset is
-//! requested only while the vault holds nothing; see [`tec_core::service::vault`]. A request next to a
+//! requested only while the vault holds nothing; see [`tec_services::vault`]. A request next to a
 //! wrapped key is stale: it is removed without a reset.
 //!
 //! The vault's certificate, for pods that join it, is not from the vault. When its file changes, the vault gets
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use rustix::process::{Pid, Signal, kill_process};
-use tec_k8s::service::Disk as _;
+use tec_services::shell::Disk as _;
 use tec_support::serve::Shutdown;
 use tokio::process::{Child, Command};
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::get;
-use tec_k8s::service;
+use tec_services::shell;
 use tonic_health::ServingStatus;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
@@ -69,7 +69,7 @@ impl Health {
     async fn tell(&self, is_ready: bool) {
         self.is_ready.store(is_ready, Ordering::Relaxed);
         let status = if is_ready { ServingStatus::Serving } else { ServingStatus::NotServing };
-        for name in ["", service::NAME] {
+        for name in ["", shell::NAME] {
             self.reporter.set_service_status(name, status).await;
         }
     }
@@ -87,7 +87,7 @@ mod tests {
     async fn is_ready(health: &Health) -> bool {
         let service = HealthService::from_health_reporter(health.reporter.clone());
         let told = health.is_ready.load(Ordering::Relaxed);
-        for name in ["", service::NAME] {
+        for name in ["", shell::NAME] {
             let request = HealthCheckRequest { service: name.to_owned() };
             let answer = service.check(Request::new(request)).await.unwrap();
             let status = answer.into_inner().status;

@@ -1,8 +1,8 @@
 //! The controller beside a vault: sets it up, keeps it in its desired state, and serves the services that
 //! bootstrap from it.
 //!
-//! *What it is*: the loop around the plans of [`tec_core::service::vault`], and the gRPC server of
-//! [`tec_k8s::service`] with a certificate that the vault issued.
+//! *What it is*: the loop around the plans of [`tec_services::vault`], and the gRPC server of
+//! [`tec_services::shell`] with a certificate that the vault issued.
 //!
 //! *What it is not*: a place where decisions are made.
 

@@ -9,12 +9,12 @@ use anyhow::Context as _;
 use http::Method;
 use tec_core::port::{Clock, Entropy, EntropyRng};
 use tec_core::secret::{SecretArray, SecretBytes};
-use tec_core::service::opensearch;
-use tec_core::service::tls::Material;
-use tec_core::service::vault::call::Subject;
-use tec_core::service::vault::password::Stored;
-use tec_core::service::vault::{OPENSEARCH_USERS, Request, Response, call, password};
-use tec_k8s::service::{Http, Standing, Target, Vault};
+use tec_services::opensearch;
+use tec_services::shell::{Http, Standing, Target, Vault};
+use tec_services::tls::Material;
+use tec_services::vault::call::Subject;
+use tec_services::vault::password::Stored;
+use tec_services::vault::{OPENSEARCH_USERS, Request, Response, call, password};
 use tec_support::certificate::Certificate;
 
 /// Deadline for a request, which even a busy node meets.

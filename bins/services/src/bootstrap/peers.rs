@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use tec_k8s::service::client::WrappedKeyRequest;
-use tec_k8s::service::client::bootstrap_client::BootstrapClient;
-use tec_k8s::service::{Cluster, Peers};
+use tec_services::shell::client::WrappedKeyRequest;
+use tec_services::shell::client::bootstrap_client::BootstrapClient;
+use tec_services::shell::{Cluster, Peers};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
 
 /// Deadline that a reachable controller meets, including its vault's review of our token.

@@ -7,9 +7,9 @@ use std::time::Duration;
 use anyhow::Context as _;
 use tec_core::code::Code;
 use tec_core::plan;
-use tec_core::service::vault::restore::{Event, Restore};
-use tec_core::service::vault::snapshot;
-use tec_k8s::service::{Cluster, Http, RestoreShell, Target, Vault};
+use tec_services::shell::{Cluster, Http, RestoreShell, Target, Vault};
+use tec_services::vault::restore::{Event, Restore};
+use tec_services::vault::snapshot;
 use tec_support::exit::CodedError;
 
 use crate::bootstrap::archive;

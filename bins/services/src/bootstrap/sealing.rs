@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use tec_core::service::vault::Sealed;
+use tec_services::vault::Sealed;
 
 use crate::bootstrap::cli::Unseal;
 

@@ -2,10 +2,10 @@
 
 use anyhow::Context as _;
 use tec_core::secret::SecretBytes;
-use tec_core::service::caller::Role;
-use tec_core::service::vault::password::Stored;
-use tec_core::service::vault::{call, password};
-use tec_k8s::service::{Http, Target, Vault};
+use tec_services::caller::Role;
+use tec_services::shell::{Http, Target, Vault};
+use tec_services::vault::password::Stored;
+use tec_services::vault::{call, password};
 
 use crate::bootstrap::cli::Password;
 use crate::bootstrap::compose::VAULT_DEADLINE;

@@ -16,11 +16,11 @@ use std::{fs, io};
 
 use tec_core::port::{Clock, PortError};
 use tec_core::secret::SecretBytes;
-use tec_core::service::caller::Role;
-use tec_core::service::vault::snapshot::Schedule;
-use tec_core::service::vault::{Request, call, snapshot};
 use tec_core::time::Timestamp;
-use tec_k8s::service::{Disk, Vault};
+use tec_services::caller::Role;
+use tec_services::shell::{Disk, Vault};
+use tec_services::vault::snapshot::Schedule;
+use tec_services::vault::{Request, call, snapshot};
 use tec_support::files::write_private;
 
 use crate::bootstrap::archive;

@@ -20,7 +20,7 @@ use anyhow::Context as _;
 use async_nats::connection::State;
 use async_nats::{AuthError, Client, ConnectOptions, Event, Message, Subscriber};
 use futures::StreamExt as _;
-use tec_core::service::pace;
+use tec_services::pace;
 use tec_support::SystemEntropy;
 use tokio::sync::{Mutex, RwLock, mpsc, watch};
 use tokio::task::JoinSet;

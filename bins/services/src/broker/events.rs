@@ -15,7 +15,7 @@ use futures::StreamExt as _;
 use nkeys::KeyPair;
 use serde::Deserialize;
 use serde_json::json;
-use tec_core::service::nats::{EVENTS, READ_EVENTS};
+use tec_services::nats::{EVENTS, READ_EVENTS};
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};

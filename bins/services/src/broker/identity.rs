@@ -11,9 +11,9 @@ use anyhow::Context as _;
 use async_nats::{Auth, AuthError};
 use nkeys::KeyPair;
 use tec_core::port::Clock;
-use tec_core::service::tls::renew_after;
 use tec_core::time::Timestamp;
-use tec_k8s::service::client::ComponentBootstrapRequest;
+use tec_services::shell::client::ComponentBootstrapRequest;
+use tec_services::tls::renew_after;
 use tec_support::certificate::Certificate;
 use tokio::sync::{Mutex, watch};
 

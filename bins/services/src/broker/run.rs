@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::init::output::Output;
 use anyhow::Context as _;
 use tec_core::port::Clock;
-use tec_k8s::service::{Export, Http, Target};
+use tec_services::shell::{Export, Http, Target};
 use tec_support::serve;
 use tec_support::serve::{Shutdown, Transport};
 use tokio::sync::watch;

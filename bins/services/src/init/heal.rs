@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use rustix::process::Signal;
-use tec_k8s::service::{Http, Target};
+use tec_services::shell::{Http, Target};
 
 use crate::init::cli::{Args, Service};
 use crate::init::run;

@@ -9,9 +9,9 @@ use std::time::Duration;
 use anyhow::Context as _;
 use sha2::{Digest as _, Sha256};
 use tec_core::secret::SecretBytes;
-use tec_core::service::tls::renew_after;
 use tec_core::time::Timestamp;
-use tec_k8s::service::client::TlsMaterial;
+use tec_services::shell::client::TlsMaterial;
+use tec_services::tls::renew_after;
 use tec_support::files::{write_private, write_public};
 
 /// Marks that all files were written; holds their digest.

@@ -3,7 +3,7 @@
 use anyhow::Context as _;
 use rcgen::{CertificateParams, DistinguishedName, KeyPair};
 use tec_core::secret::SecretBytes;
-use tec_k8s::service::client::TlsMaterial;
+use tec_services::shell::client::TlsMaterial;
 
 /// A key, and its certificate request.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl OwnKey {
 
 #[cfg(test)]
 mod tests {
-    use tec_core::service::tls::SigningRequest;
+    use tec_services::tls::SigningRequest;
 
     use super::*;
 

@@ -9,12 +9,12 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use tec_core::port::Clock;
 use tec_core::secret::SecretBytes;
-use tec_core::service::telemetry::{Endpoint, Listen, TlsFiles};
-use tec_core::service::{nats, opensearch, pace, telemetry};
-use tec_k8s::service::client::{
+use tec_services::shell::client::{
     NatsBootstrapRequest, OpenSearchBootstrapRequest, TelemetryBootstrapRequest,
     TelemetryBootstrapResponse, TelemetryKind,
 };
+use tec_services::telemetry::{Endpoint, Listen, TlsFiles};
+use tec_services::{nats, opensearch, pace, telemetry};
 use tec_support::SystemEntropy;
 
 use crate::init::cli::{Args, Service};

@@ -158,6 +158,8 @@ pub struct Page {
     pub as_of: Option<Timestamp>,
     /// Seconds after which a browser loads the page again.
     pub refresh: Option<u32>,
+    /// What an admin accepted and should not forget.
+    pub warnings: Vec<String>,
     /// What an admin should do.
     pub needs_you: Vec<String>,
     /// The trust flow: name and lines of each station.
@@ -216,6 +218,7 @@ impl Page {
                     @if waiting > 0 { li.wait { "… " (waiting) " without a result" } }
                 }
             }
+            @for line in &self.warnings { p.no { b { (line) } } }
             @for line in &self.needs_you { p { b { "Needs you: " } (line) } }
         }
     }

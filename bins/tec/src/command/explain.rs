@@ -39,7 +39,8 @@ pub(crate) async fn explain(
 /// cluster.
 pub(crate) fn explain_code(args: &ExplainArgs, output: &Output) -> Option<anyhow::Result<u8>> {
     let code = args.subject.as_deref()?.parse::<Code>().ok()?;
-    Some(output.print(&Page::of(code), |_| page(code)).map(|()| OK))
+    let text = |of: &Page| format!("{}\n  more:  {}", page(code), of.more);
+    Some(output.print(&Page::of(code), text).map(|()| OK))
 }
 
 /// A UUID may name an attempt or a machine; attempts are looked up first.
@@ -85,11 +86,12 @@ struct Page {
     title: &'static str,
     cause: &'static str,
     fix: &'static str,
-    more: String,
+    more: &'static str,
 }
 
 impl Page {
     fn of(code: Code) -> Self {
-        Self { code, title: code.title(), cause: code.cause(), fix: code.fix(), more: code.url() }
+        let more = code.family().look;
+        Self { code, title: code.title(), cause: code.cause(), fix: code.fix(), more }
     }
 }

@@ -6,9 +6,10 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use serde::Serialize;
-use tec_core::boot::BootState;
+use tec_core::boot::{BootState, Pins};
 use tec_core::code::Code;
 use tec_core::flow;
+use tec_core::flow::{PublishError, UnpinnedInputs};
 use tec_core::id::{ImageName, MachineId};
 use tec_core::image::{ApprovedImage, ExpectedPcrs};
 use tec_core::port::{AttemptLog, AuditSink, Clock as _, ImageRegistry};
@@ -26,9 +27,12 @@ use super::pcr::bundle;
 use super::{coded, input};
 use crate::args::Consent;
 use crate::consent::consented;
-use crate::image::{ApproveArgs, ImageCommand, Origin, ProofArgs, image_state, last_image, render};
+use crate::image::{
+    ApproveArgs, ImageCommand, Origin, ProofArgs, UnpinnedImage, WithUnpinned, image_state,
+    last_image, render,
+};
 use crate::output::{Output, Table};
-use crate::state::{open, open_existing};
+use crate::state::{Said, open, open_existing};
 
 /// Largest file of computed values to read.
 const MAX_PCRS_FILE: u64 = 4 << 20;
@@ -43,11 +47,15 @@ pub(crate) async fn image(
         ImageCommand::List(_) => {
             let store = open_existing(state_dir)?;
             let images = list(&store).await?;
-            output.table(&images, &image_table(&images))?;
+            let pins = Said::pins(state_dir)?;
+            let table = image_table(&images).with_notes(&UnpinnedImage::among(&images, pins));
+            let images: Vec<_> = images.into_iter().map(|image| shown(image, pins)).collect();
+            output.table(&images, &table)?;
         }
         ImageCommand::Show { name } => {
             let image = find(&*open_existing(state_dir)?, &name).await?;
-            output.print(&image, render)?;
+            let shown = shown(image, Said::pins(state_dir)?);
+            output.print(&shown, |shown| render(&shown.object, &shown.unpinned))?;
         }
         ImageCommand::Revoke { name, consent } => {
             revoke(&*open_existing(state_dir)?, &name, consent, output).await?;
@@ -62,14 +70,33 @@ async fn approve(state_dir: &Path, args: ApproveArgs, output: &Output) -> anyhow
     let now = SystemClock.now();
     let mut image = ApprovedImage::new(args.name, values.reference, values.expected, now);
     image.expires_at = [chosen, values.expires_at].into_iter().flatten().min();
+    let (pins, inputs) = (Said::pins(state_dir)?, args.unpinned.inputs());
+    // Before the store is created.
+    flow::check_image(&image, pins, inputs).map_err(coded_refusal)?;
     if !args.dry_run.dry_run {
         let store = open(state_dir)?;
-        flow::publish_image(&*store, &*store, &image).await?;
+        flow::publish_image(&*store, &*store, &image, pins, inputs).await?;
     }
-    let approval = Approval { image, unpredictable: values.unpredictable };
-    output.print(&approval, |approval| {
-        render(&approval.image) + &unpredictable_text(&approval.unpredictable)
+    let approval = Approval { image: shown(image, pins), unpredictable: values.unpredictable };
+    output.print(&approval, |Approval { image, unpredictable }| {
+        render(&image.object, &image.unpinned) + &unpredictable_text(unpredictable)
     })
+}
+
+fn shown(image: ApprovedImage, pins: Pins) -> WithUnpinned<ApprovedImage> {
+    let unpinned = pins.unpinned(&image.expected);
+    WithUnpinned { object: image, unpinned }
+}
+
+/// Adds its code to a refusal that an admin can accept.
+fn coded_refusal(error: PublishError) -> anyhow::Error {
+    match &error {
+        PublishError::Unpinned { image, .. } => {
+            let context = format!("cannot approve image {image}");
+            CodedError::caused(Code::ImageUnpinned, context, error).into()
+        }
+        _ => error.into(),
+    }
 }
 
 async fn list(store: &Store) -> anyhow::Result<Vec<ApprovedImage>> {
@@ -80,8 +107,8 @@ async fn list(store: &Store) -> anyhow::Result<Vec<ApprovedImage>> {
 /// Approves an image without any further flags.
 pub(crate) async fn approve_plain(
     (images, audit): (&dyn ImageRegistry, &dyn AuditSink),
-    name: ImageName,
-    path: &Path,
+    (name, path): (ImageName, &Path),
+    (pins, inputs): (Pins, UnpinnedInputs),
 ) -> anyhow::Result<ApprovedImage> {
     /// The defaults of those flags.
     #[derive(clap::Parser)]
@@ -100,7 +127,8 @@ pub(crate) async fn approve_plain(
     let values = values(&unsaid.origin, &unsaid.proof, &unsaid.chain, &unsaid.machine)?;
     let now = SystemClock.now();
     let image = ApprovedImage::new(name, values.reference, values.expected, now);
-    flow::publish_image(images, audit, &image).await?;
+    let published = flow::publish_image(images, audit, &image, pins, inputs).await;
+    published.map_err(coded_refusal)?;
     Ok(image)
 }
 
@@ -113,11 +141,11 @@ struct Values {
     unpredictable: Vec<UnpredictableRegisters>,
 }
 
-/// An approval as printed, with the parts of the boot that it does not cover.
+/// An approval as printed, with the registers that it does not cover.
 #[derive(Serialize)]
 struct Approval {
     #[serde(flatten)]
-    image: ApprovedImage,
+    image: WithUnpinned<ApprovedImage>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     unpredictable: Vec<UnpredictableRegisters>,
 }

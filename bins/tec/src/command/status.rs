@@ -33,6 +33,7 @@ fn render(status: &Status) -> String {
         counts.active, counts.unclaimed, counts.quarantined, counts.revoked, counts.retired
     ));
     lines.push(format!("images        {} approved", status.images_live));
+    lines.extend(status.unpinned.iter().map(ToString::to_string));
     if let Some(SeenMachine { machine, seen }) = &status.last_seen {
         lines.push(format!("last seen     machine {machine} {} ago, {}", seen.age(), seen.result));
     }

@@ -14,12 +14,11 @@ use tec_support::exit::{FAILED, OK};
 use self::facts::{Facts, Seen};
 use super::access::Cluster;
 use super::condition;
-use super::status::is_live;
+use super::image::is_live;
 use crate::output::Output;
 
 /// Page whose headings are the IDs of the checks.
-const PAGE: &str =
-    concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/how-to/check-an-installation.md");
+const PAGE: &str = "docs/how-to/check-an-installation.md";
 /// The oldest Kubernetes with selectable fields of custom resources by default.
 const KUBERNETES: (u32, u32) = (1, 31);
 

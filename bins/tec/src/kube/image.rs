@@ -6,18 +6,22 @@ use anyhow::Context as _;
 use kube::ResourceExt as _;
 use serde::Serialize;
 use serde_json::json;
+use tec_core::attest::PinnedPcrs;
+use tec_core::boot::{Pins, Unpinned};
 use tec_core::code::Code;
 use tec_core::id::ImageName;
+use tec_core::image::ExpectedPcrs;
+use tec_core::pcr::PcrIndex;
 use tec_core::port::{Clock as _, chain};
 use tec_k8s::api::{ApprovedImage, ApprovedImageSpec, ConditionKind, Machine};
 use tec_support::SystemClock;
 use tec_support::exit::{CodedError, OK};
 
 use super::access::Cluster;
-use super::{cell, cells, condition};
+use super::{cell, cells, condition, is_true};
 use crate::args::{Consent, DryRun};
 use crate::consent::consented;
-use crate::image::{ImageCommand, last_image, render};
+use crate::image::{ImageCommand, UnpinnedImage, WithUnpinned, last_image, render};
 use crate::output::{Output, Table};
 
 pub(crate) async fn image(
@@ -28,7 +32,9 @@ pub(crate) async fn image(
     match command {
         ImageCommand::List(_) => {
             let images = cluster.list::<ApprovedImage>().await?;
-            output.table(&images, &image_table(&images))?;
+            let table = image_table(&images).with_notes(&unpinned_images(&images));
+            let images: Vec<_> = images.into_iter().map(with_unpinned).collect();
+            output.table(&images, &table)?;
         }
         ImageCommand::Show { name } => show(cluster, &name, output).await?,
         ImageCommand::Approve(args) => {
@@ -49,7 +55,7 @@ pub(crate) async fn image(
 
 #[derive(Serialize)]
 struct Shown {
-    image: ApprovedImage,
+    image: WithUnpinned<ApprovedImage>,
     /// IDs of the machines that last booted it.
     last_booted_by: Vec<String>,
     /// The same machines as displayed.
@@ -62,15 +68,16 @@ async fn show(cluster: &Cluster, name: &ImageName, output: &Output) -> anyhow::R
     let machines = cluster.list::<Machine>().await?;
     let booted = booted(&machines, name);
     let labels = booted.iter().map(|machine| machine.label()).collect();
-    let shown = Shown { image, last_booted_by: ids(&booted), labels };
+    let shown = Shown { image: with_unpinned(image), last_booted_by: ids(&booted), labels };
     output.print(&shown, detail)
 }
 
 fn detail(shown: &Shown) -> String {
-    let status = shown.image.status.clone().unwrap_or_default();
-    let mut text = match shown.image.to_core() {
-        Ok(image) => render(&image),
-        Err(error) => format!("image {}  {}\n", shown.image.name_any(), chain(&error)),
+    let WithUnpinned { object, unpinned } = &shown.image;
+    let status = object.status.clone().unwrap_or_default();
+    let mut text = match object.to_core() {
+        Ok(image) => render(&image, unpinned),
+        Err(error) => format!("image {}  {}\n", object.name_any(), chain(&error)),
     };
     let pinned: Vec<_> = status.pinned_pcrs.iter().map(ToString::to_string).collect();
     let pinned = if pinned.is_empty() { "none".to_owned() } else { pinned.join(", ") };
@@ -83,6 +90,35 @@ fn detail(shown: &Shown) -> String {
         let _ = writeln!(text, "  last booted by machine {machine}");
     }
     text
+}
+
+/// What is not checked of an image's boots, according to its status. While nothing is known of them, none
+/// of them gets a key.
+fn with_unpinned(object: ApprovedImage) -> WithUnpinned<ApprovedImage> {
+    let status = object.status.clone().unwrap_or_default();
+    let pinned = status.pinned_pcrs.iter().filter_map(|index| PcrIndex::new(*index).ok());
+    let pins = PinnedPcrs::new(pinned.collect()).map_or(Pins::Predicted, Pins::Exactly);
+    let unpinned = match status.pcrs {
+        unknown if unknown.is_empty() => Unpinned::default(),
+        pcrs => pins.unpinned(&ExpectedPcrs::new(pcrs)),
+    };
+    WithUnpinned { object, unpinned }
+}
+
+/// An expired approval is no longer committed, so the time is not checked here.
+pub(super) fn is_live(image: &ApprovedImage) -> bool {
+    let conditions = image.status.as_ref().map(|status| &status.conditions);
+    image.spec.revoked_at.is_none()
+        && conditions.is_some_and(|all| is_true(all, ConditionKind::Committed))
+}
+
+/// The live images of whose boots parts are not checked.
+pub(super) fn unpinned_images(images: &[ApprovedImage]) -> Vec<UnpinnedImage> {
+    let live = images.iter().filter(|image| is_live(image));
+    let of = |image: &ApprovedImage| {
+        UnpinnedImage::of(&image.name_any(), with_unpinned(image.clone()).unpinned)
+    };
+    live.filter_map(of).collect()
 }
 
 async fn approve(

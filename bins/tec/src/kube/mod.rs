@@ -29,6 +29,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use tec_core::code::Code;
 use tec_core::image::ApprovedImage;
 use tec_core::port::{PortError, PortErrorKind};
+use tec_k8s::api::ConditionKind;
 use tec_k8s::client::KubeRegistry;
 use tec_support::SystemClock;
 use tec_support::exit::CodedError;
@@ -80,6 +81,10 @@ pub(crate) async fn approvals(
 /// The condition of this type.
 fn condition<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a Condition> {
     conditions.iter().find(|condition| condition.type_ == kind)
+}
+
+fn is_true(conditions: &[Condition], kind: ConditionKind) -> bool {
+    condition(conditions, kind.as_str()).is_some_and(|condition| condition.status == "True")
 }
 
 /// Status and reason of a condition, for a table.

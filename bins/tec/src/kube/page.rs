@@ -7,7 +7,11 @@ use tec_support::SystemClock;
 use tec_support::page::{Mark, Page, Refusal, Row};
 
 /// Machines and images. The differences of a refused boot are in the log of attempts, not in the objects.
-pub(super) fn page(needs_you: &[String], machines: &[Machine], images: Vec<String>) -> Page {
+pub(super) fn page(
+    (warnings, needs_you): (Vec<String>, Vec<String>),
+    machines: &[Machine],
+    images: Vec<String>,
+) -> Page {
     let rows: Vec<_> = machines.iter().map(row).collect();
     let refused = machines.iter().filter_map(refusal);
     let flow = [
@@ -19,7 +23,8 @@ pub(super) fn page(needs_you: &[String], machines: &[Machine], images: Vec<Strin
     Page {
         as_of: Some(SystemClock.now()),
         title: "Trusted machines".to_owned(),
-        needs_you: needs_you.to_vec(),
+        warnings,
+        needs_you,
         flow: flow.map(|(name, what)| [name.to_owned(), what]).into(),
         refusals: refused.collect(),
         images,
@@ -76,7 +81,7 @@ mod tests {
             "status": { "lastAttestation": { "at": "2026-11-26T01:02:03Z", "code": "TEC-A412" } },
         }))
         .unwrap();
-        let mut page = page(&[], &[machine], Vec::new());
+        let mut page = page((Vec::new(), Vec::new()), &[machine], Vec::new());
         assert_eq!(page.refusals[0].code, "TEC-A412");
         assert!(!page.refusals[0].why.is_empty());
         page.machines.clear();

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt as _;
 use serde::Serialize;
 use tec_core::machine::MachineState;
@@ -13,7 +12,9 @@ use tec_k8s::api::{
 use tec_support::exit::{NOT_READY, OK};
 
 use super::access::Cluster;
-use super::condition;
+use super::image::{is_live, unpinned_images};
+use super::{condition, is_true};
+use crate::image::UnpinnedImage;
 use crate::output::{Output, write_page};
 
 #[derive(Debug, Serialize)]
@@ -23,6 +24,8 @@ struct Status {
     machines: Machines,
     keys_waiting: usize,
     images_live: usize,
+    /// Approved images of whose boot parts are not checked.
+    unpinned: Vec<UnpinnedImage>,
     needs_you: Vec<String>,
 }
 
@@ -62,7 +65,9 @@ pub(crate) async fn status(
     );
     if let Some(file) = html {
         let live = images.iter().filter(|image| is_live(image)).map(kube::ResourceExt::name_any);
-        write_page(&super::page::page(&status.needs_you, &machines, live.collect()), file)?;
+        let warnings = status.unpinned.iter().map(ToString::to_string).collect();
+        let lines = (warnings, status.needs_you.clone());
+        write_page(&super::page::page(lines, &machines, live.collect()), file)?;
     } else {
         output.print(&status, render)?;
     }
@@ -83,14 +88,11 @@ fn report(
         machines: count(machines),
         keys_waiting: keys.iter().filter(|key| waits(key)).count(),
         images_live: images.iter().filter(|image| is_live(image)).count(),
+        unpinned: unpinned_images(images),
         needs_you: Vec::new(),
     };
     status.needs_you = needs_you(&status);
     status
-}
-
-fn is_true(conditions: &[Condition], kind: ConditionKind) -> bool {
-    condition(conditions, kind.as_str()).is_some_and(|condition| condition.status == "True")
 }
 
 fn cluster_status(object: &TrustedExecutionCluster) -> ClusterStatus {
@@ -133,13 +135,6 @@ fn waits(key: &AttestationKey) -> bool {
     let conditions = key.status.as_ref().map(|status| &status.conditions);
     key.spec.revoked_at.is_none()
         && !conditions.is_some_and(|all| is_true(all, ConditionKind::Approved))
-}
-
-/// An expired approval is no longer committed, so the time is not checked here.
-pub(super) fn is_live(image: &ApprovedImage) -> bool {
-    let conditions = image.status.as_ref().map(|status| &status.conditions);
-    image.spec.revoked_at.is_none()
-        && conditions.is_some_and(|all| is_true(all, ConditionKind::Committed))
 }
 
 fn needs_you(status: &Status) -> Vec<String> {
@@ -193,6 +188,7 @@ fn render(status: &Status) -> String {
          {revoked} revoked, {retired} retired, {refused} refused last"
     ));
     lines.push(format!("images     {} approved", status.images_live));
+    lines.extend(status.unpinned.iter().map(ToString::to_string));
     lines.push(match status.needs_you.as_slice() {
         [] => "nothing needs you".to_owned(),
         list => format!("needs you:\n  {}", list.join("\n  ")),

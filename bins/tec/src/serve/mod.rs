@@ -19,7 +19,7 @@ use tec_core::boot::Pins;
 use tec_core::digest::Sha256Digest;
 use tec_core::endpoint::{BaseUrl, Endpoint};
 use tec_core::migrate::belonging::{Binding, Demands, Entry};
-use tec_core::port::{Clock, MachineRegistry as _};
+use tec_core::port::{Clock, ImageRegistry, MachineRegistry as _};
 use tec_core::store::Store;
 use tec_support::exit::{CodedError, OK};
 use tec_support::listen::{Counts, Server};
@@ -30,6 +30,7 @@ use tokio::task::JoinSet;
 
 use self::args::{Approval, ServeArgs};
 use self::pins::pins;
+use crate::image::UnpinnedImage;
 use crate::state::{Endpoints, Running, Said, open};
 
 /// Interval between removals of unclaimed machines.
@@ -56,6 +57,11 @@ pub(crate) async fn run(state_dir: &Path, args: ServeArgs) -> anyhow::Result<u8>
     let endpoints = endpoints(&args, ports, ca)?;
 
     let pins = pins(state_dir, &args.pins)?;
+    for UnpinnedImage { image, unpinned } in
+        UnpinnedImage::among(&ImageRegistry::list(&*store).await?, pins)
+    {
+        tracing::warn!(image, %unpinned, "an image is approved of which parts are not checked");
+    }
     let signer = signer::open(state_dir)?;
     let counts = ["register", "ak", "kbs"].map(Counts::new);
     let signing = (signer, counts.clone());

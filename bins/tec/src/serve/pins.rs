@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use tec_core::attest::PinnedPcrs;
 use tec_core::boot::Pins;
 use tec_support::pins::PinsArgs;
 
@@ -16,8 +15,7 @@ pub(super) fn pins(state_dir: &Path, args: &PinsArgs) -> anyhow::Result<Pins> {
     if let Some(pins) = args.given()? {
         return Ok(pins);
     }
-    let before = Said::read(state_dir)?.map(|said| said.pcrs.into_iter().collect());
-    let Some(Ok(kept)) = before.map(PinnedPcrs::new) else {
+    let Pins::Exactly(kept) = Said::pins(state_dir)? else {
         return Ok(Pins::Predicted);
     };
     tracing::warn!(
@@ -30,6 +28,7 @@ pub(super) fn pins(state_dir: &Path, args: &PinsArgs) -> anyhow::Result<Pins> {
 
 #[cfg(test)]
 mod tests {
+    use tec_core::attest::PinnedPcrs;
     use tec_core::migrate::belonging::Demands;
     use tec_core::pcr::PcrIndex;
     use tec_support::pins::Pin;

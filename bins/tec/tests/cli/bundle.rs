@@ -91,7 +91,7 @@ impl Signed {
 
     fn approve<'a>(&'a self, more: &[&'a str]) -> Vec<&'a str> {
         let state = str(&self.state);
-        let approve = ["--state-dir", state, "image", "approve", "os"];
+        let approve = ["--state-dir", state, "image", "approve", "os", "--accept-unpinned"];
         [&approve, &self.files()[..], more].concat()
     }
 }

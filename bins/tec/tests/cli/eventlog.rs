@@ -54,9 +54,7 @@ fn what_is_no_log_is_refused_by_name() {
 
 #[test]
 fn a_recorded_log_folds_to_the_registers_of_its_machine() {
-    let Some(boot) = recorded("trixie-sb-on") else {
-        return;
-    };
+    let boot = recorded("trixie-sb-on");
     let measured = fs::read(boot.join("pcrs.json")).unwrap();
     let measured: Value = serde_json::from_slice(&measured).unwrap();
     let file = boot.join("eventlog.bin");

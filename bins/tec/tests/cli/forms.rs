@@ -141,7 +141,7 @@ fn an_image_has_the_same_values_in_every_form() {
 fn an_image_is_approved_from_the_standard_input() {
     let files = TempDir::new().unwrap();
     let archive = write(files.path(), "image.tar", tar_of(&partition()));
-    let approve = ["image", "approve", "piped", "-", "--dry-run"];
+    let approve = ["image", "approve", "piped", "-", "--accept-unpinned", "--dry-run"];
     let output = tec_reading(&approve, File::open(&archive).unwrap());
     assert!(output.status.success(), "{}", crate::world::said(&output));
     let said = String::from_utf8(output.stdout).unwrap();

@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
+use tec_core::digest::Sha256Digest;
 use tec_tpm::compute::testing::debian_chain;
 
-use crate::world::{events, json, refused, registers, str, text, unpacked};
+use crate::world::{events, json, refused, registers, str, tec, text, unpacked, write};
 
 #[test]
 fn what_can_be_told_is_approved_and_what_is_left_is_said() {
@@ -12,7 +13,7 @@ fn what_can_be_told_is_approved_and_what_is_left_is_said() {
     let directory = tempfile::tempdir().unwrap();
     let state = directory.path().join("state");
     let at = ["--state-dir", str(&state)];
-    let approve = ["image", "approve", "debian", str(image.path())];
+    let approve = ["image", "approve", "debian", str(image.path()), "--accept-unpinned"];
     let said = text(&[&at[..], &approve].concat());
     assert!(said.contains("PCR 7: not predicted"), "{said}");
     assert!(said.contains("give --efivars"), "{said}");
@@ -23,6 +24,76 @@ fn what_can_be_told_is_approved_and_what_is_left_is_said() {
     assert_eq!(registers(&json(&again)), [4, 14]);
     let listed = json(&[&at[..], &["image", "list"]].concat());
     assert_eq!(listed.as_array().unwrap().len(), 1);
+}
+
+/// The configuration that a distribution generates has conditions, so that only PCR 4 is predicted.
+#[test]
+fn an_image_of_whose_boot_parts_are_not_checked_is_approved_only_if_that_is_accepted() {
+    let generated = "if [ x$feature = xy ]; then\n  search --set=root\nfi\nlinux /vmlinuz quiet\n";
+    let image = unpacked(&debian_chain("2.12").with("EFI/debian/grub.cfg", generated.as_bytes()));
+    let directory = tempfile::tempdir().unwrap();
+    let state = directory.path().join("state");
+    let at = ["--state-dir", str(&state)];
+    let approve = [&at[..], &["image", "approve", "debian", str(image.path())]].concat();
+    refused(&approve, 1, "error TEC-I428: cannot approve image debian: initramfs and command line");
+    refused(&approve, 1, "repeat the command with `--accept-unpinned`");
+    refused(&[&approve[..], &["--dry-run"]].concat(), 1, "are NOT checked");
+    assert!(!state.exists(), "no store was made for what was refused");
+    let found = [&at[..], &["bootstrap", "init", "--public-host", "h"]].concat();
+    let image = format!("debian={}", str(image.path()));
+    let found = [&found[..], &["--image", &image]].concat();
+    refused(&found, 1, "error TEC-I428");
+    assert_eq!(json(&[&at[..], &["image", "list"]].concat()), serde_json::json!([]));
+
+    let accepted = [&approve[..], &["--accept-unpinned"]].concat();
+    let sentence = "WARNING: initramfs and command line are NOT checked\n";
+    assert!(text(&accepted).contains(sentence));
+    text(&[&found[..], &["--accept-unpinned"]].concat());
+
+    let unpinned = serde_json::json!(["initramfs", "command-line"]);
+    let show = [&at[..], &["image", "show", "debian"]].concat();
+    assert!(text(&show).contains(sentence));
+    assert_eq!(json(&show)["unpinned"], unpinned);
+    let line = "WARNING: image debian: initramfs and command line are NOT checked\n";
+    let list = [&at[..], &["image", "list"]].concat();
+    assert!(text(&list).ends_with(line));
+    assert_eq!(json(&list)[0]["unpinned"], unpinned);
+    let status = |more: &[&str]| tec(&[&at[..], &["status"], more].concat());
+    assert!(String::from_utf8(status(&[]).stdout).unwrap().contains(line));
+    let json: serde_json::Value =
+        serde_json::from_slice(&status(&["--output", "json"]).stdout).unwrap();
+    assert_eq!(json["unpinned"][0]["unpinned"], unpinned);
+    let page = directory.path().join("page.html");
+    status(&["--html", str(&page)]);
+    assert!(std::fs::read_to_string(&page).unwrap().contains(line.trim_end()));
+}
+
+/// `tec serve --pcrs` decides what boots must match, whatever the prediction contains.
+#[test]
+fn registers_that_the_server_does_not_pin_cover_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let register = |pcr: u64, id: &str| {
+        let digest = Sha256Digest::of(id);
+        let value = Sha256Digest::ZERO.extended(&digest);
+        let event = serde_json::json!({"name": "E", "pcr": pcr, "hash": digest, "id": id});
+        serde_json::json!({"id": pcr, "value": value, "events": [event]})
+    };
+    let uki = [(4, "Pcr4Uki"), (11, "Pcr11Initrd"), (12, "Pcr12LoadOptions")];
+    let pcrs: Vec<_> = uki.iter().map(|(pcr, id)| register(*pcr, id)).collect();
+    let values = serde_json::json!({"pcrs": pcrs}).to_string();
+    let values = write(directory.path(), "uki.json", values);
+    let approve = |state: &str| {
+        let at = ["--state-dir", state, "image", "approve", "uki", "--pcrs", str(&values)];
+        at.map(str::to_owned)
+    };
+    let strict = directory.path().join("strict");
+    let whole = approve(str(&strict));
+    assert!(!text(&whole.each_ref().map(String::as_str)).contains("NOT checked"));
+    let lax = directory.path().join("lax");
+    let init = ["bootstrap", "init", "--public-host", "h", "--pcrs", "4"];
+    text(&[&["--state-dir", str(&lax)][..], &init].concat());
+    let partly = approve(str(&lax));
+    refused(&partly.each_ref().map(String::as_str), 1, "image uki: command line is NOT checked");
 }
 
 #[test]
@@ -37,6 +108,7 @@ fn a_dry_run_says_the_same_and_stores_nothing() {
         "approve",
         "debian",
         str(image.path()),
+        "--accept-unpinned",
         "--dry-run",
     ]);
     assert_eq!(registers(&approved), [4]);
@@ -62,7 +134,7 @@ fn debian_of_today_is_approved() {
     let cache = cache.or_else(|| Some(home?.join(".cache/tec/images/debian")));
     let image = cache.unwrap_or_default().join("current");
     assert!(image.is_dir(), "{} is missing; run `cargo xtask tools`", image.display());
-    let approve = ["image", "approve", "debian", str(&image), "--dry-run"];
+    let approve = ["image", "approve", "debian", str(&image), "--accept-unpinned", "--dry-run"];
     let approved = json(&[&approve[..], &["--no-mok"]].concat());
     assert_eq!(registers(&approved), [4, 14]);
     assert_eq!(events(&approved, 4)[2..5], ["Pcr4Shim", "Pcr4Grub", "Pcr4Vmlinuz"]);
@@ -79,7 +151,7 @@ fn the_last_image_is_revoked_only_after_a_yes() {
         listed.as_array().unwrap().iter().filter(|image| image["revoked_at"].is_null()).count()
     };
     for name in ["old", "new"] {
-        text(&[&at[..], &["approve", name, str(image.path())]].concat());
+        text(&[&at[..], &["approve", name, str(image.path()), "--accept-unpinned"]].concat());
     }
     text(&[&at[..], &["revoke", "old"]].concat());
     assert_eq!(live(), 1, "one of two needs no question");

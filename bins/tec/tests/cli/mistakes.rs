@@ -95,11 +95,10 @@ fn a_command_that_looks_makes_no_store() {
     assert_eq!(fs::read_dir(empty.path()).unwrap().count(), 0);
 }
 
+// Only root can become somebody else.
 #[test]
+#[ignore = "needs root: run as root"]
 fn another_user_is_not_told_to_take_the_directory_over() {
-    if !rustix::process::geteuid().is_root() {
-        return; // Only root can become somebody else.
-    }
     let (directory, state) = founded(&[]);
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let program = directory.path().join("tec"); // The build may be in a home that is closed to others.
@@ -135,9 +134,9 @@ fn what_cannot_be_explained_is_said_to_be_that() {
 fn a_code_is_explained_without_a_server() {
     let page = text(&["--state-dir", "/nowhere", "explain", "TEC-A412"]);
     assert!(page.starts_with("TEC-A412 "), "{page}");
-    assert!(page.contains("https://") && page.trim_end().ends_with("TEC-A412.md"), "{page}");
+    assert!(page.contains("  more:  On the server, ") && !page.contains("https://"), "{page}");
     assert!(page.contains("`tec image approve <name> <path>`"), "{page}");
-    assert!(!page.contains("tec explain"), "the page leads back to itself: {page}");
+    assert!(!page.contains("tec explain TEC-"), "the page leads back to itself: {page}");
     let page = json(&["--state-dir", "/nowhere", "explain", "TEC-A412"]);
     assert_eq!(page["code"], "TEC-A412");
 }

@@ -136,21 +136,13 @@ pub(crate) fn events(label: &Value, register: u64) -> Vec<&str> {
     events.iter().map(|e| e["id"].as_str().unwrap()).collect()
 }
 
-/// A recorded boot from the fixtures next to the repository. Without them the test fails, unless
-/// `TEC_WITHOUT_FIXTURES` is set.
-pub(crate) fn recorded(boot: &str) -> Option<PathBuf> {
-    let folder = std::env::var_os("TEC_PCR_FIXTURES").map_or_else(
-        || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/fixtures/qemu"),
-        PathBuf::from,
-    );
-    let boot = folder.join(boot);
-    if !boot.is_dir() {
-        assert!(
-            std::env::var_os("TEC_WITHOUT_FIXTURES").is_some(),
-            "{} is missing; TEC_WITHOUT_FIXTURES=1 leaves out what needs it",
-            boot.display()
-        );
-        return None;
-    }
-    Some(boot)
+/// A recorded boot of this repository: its log, registers and variables, without its boot files.
+pub(crate) fn recorded(boot: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tec-tpm/tests/boots").join(boot)
+}
+
+/// A recorded boot with its boot files.
+pub(crate) fn with_files(boot: &str) -> PathBuf {
+    let fixtures = std::env::var_os("TEC_FIXTURES").unwrap();
+    Path::new(&fixtures).join("qemu").join(boot)
 }

@@ -5,6 +5,7 @@
 
 mod circles;
 mod graph;
+mod hosts;
 mod layout;
 mod lines;
 mod manifest;
@@ -103,6 +104,7 @@ fn violations(root: &Path) -> Result<Vec<Violation>> {
     found.extend(text::check(&sources));
     found.extend(circles::check(&sources));
     found.extend(threat::check(root, &sources)?);
+    found.extend(hosts::check(root)?);
     match graph::check(root) {
         Ok(more) => found.extend(more),
         // A manifest that breaks a rule above may be one that cargo cannot resolve.

@@ -3,13 +3,13 @@
 //! * `docs/errors/`: one page per error code, from the table in tec-core;
 //! * `docs/reference/commands/`: all commands and flags, as `tec reference` prints them, and those of
 //!   the services' programs;
-//! * `tec-k8s/src/generated/`, `tec-k8s/node/src/generated/`: messages and services, from the
+//! * `tec-k8s/services/src/generated/`, `tec-k8s/node/src/generated/`: messages and services, from the
 //!   `proto/` beside them, by `tec-protogen`;
 //! * `tec-k8s/crds/`: the custom resources, from the types in tec-k8s;
 //! * `bins/operator/deploy/`: the packages of the operator, from the objects that tec-k8s renders;
 //! * `docs/runbooks/`, `docs/reference/kubernetes/`: alerts, metrics and Events, from its tables.
 //!
-//! Examples of tec-k8s write the last three, and one of tec-services its commands, so that xtask itself
+//! Examples of tec-k8s write the last three, and one of services its commands, so that xtask itself
 //! needs no Kubernetes crates.
 
 mod errors;
@@ -30,14 +30,13 @@ const CRDS: &str = "tec-k8s/crds";
 /// Where `.proto` files are, where their Rust code is, and the name of the file with their descriptors for
 /// servers with reflection.
 const MESSAGES: [(&str, &str, Option<&str>); 2] = [
-    ("tec-k8s/proto", "tec-k8s/src/generated", Some("descriptors")),
+    ("tec-k8s/services/proto", "tec-k8s/services/src/generated", Some("descriptors")),
     ("tec-k8s/node/proto", "tec-k8s/node/src/generated", None),
 ];
 /// Output of the example `deploy`: its name for a directory, and the path in the repository.
-const DEPLOY: [(&str, &str); 8] = [
+const DEPLOY: [(&str, &str); 7] = [
     ("helm", "bins/operator/deploy/helm"),
     ("image", "bins/operator/deploy/image"),
-    ("krew", "bins/operator/deploy/krew"),
     ("kustomize", "bins/operator/deploy/kustomize"),
     ("monitoring", "bins/operator/deploy/monitoring"),
     ("olm", "bins/operator/deploy/olm"),

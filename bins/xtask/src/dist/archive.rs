@@ -24,7 +24,7 @@ const MANIFESTS: [(&str, &str); 3] = [
 /// Files that belong to the node's program.
 const NODE: &str = "bins/node-agent/deploy";
 
-/// All programs of one architecture, and the plugin alone, as krew requires.
+/// All programs of one architecture, and the plugin of kubectl alone.
 pub(super) fn programs(dist: &Dist<'_>, arch: Arch, programs: &Path) -> Result<()> {
     term::step(&format!("archives for {}", arch.name()));
     let name = format!("tec-{}-linux-{}", dist.version, arch.name());
@@ -67,8 +67,7 @@ pub(super) fn manifests(dist: &Dist<'_>) -> Result<()> {
         let to = dist.out.join(format!("{name}-{}.tar.gz", dist.version));
         pack_contents(dist, &dist.root.join(folder), &to)?;
     }
-    let krew = dist.root.join("bins/operator/deploy/krew/tec.krew.yaml");
-    copy(&krew, &dist.out.join("tec.krew.yaml"))
+    Ok(())
 }
 
 /// An OCI layout as a single file, which `skopeo copy oci-archive:…` accepts.

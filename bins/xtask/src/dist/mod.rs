@@ -5,7 +5,7 @@
 //!   man, completions ─┼─► .deb and .rpm of each bins/*/deploy/package.yaml
 //!                     ├─► <program>-<arch>.cdx.json, what is linked into it
 //!                     └─► <image>.oci.tar
-//!   deploy/ ────────────► charts, kustomize, OLM bundle, krew manifest
+//!   deploy/ ────────────► charts, kustomize, OLM bundle
 //!                         SHA256SUMS, and SHA256SUMS.sig with --sign-key
 //! ```
 //!

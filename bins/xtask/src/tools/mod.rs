@@ -179,6 +179,14 @@ pub(crate) fn ensure_machines(tools: &Tools, suites: &BTreeSet<&str>, renew: Ren
     Ok(())
 }
 
+/// Sets up the boot files of these suites, without the tools to boot them.
+pub(crate) fn ensure_boot_files(tools: &Tools, suites: &BTreeSet<&str>) -> Result<()> {
+    term::step("boot files");
+    let _one_at_a_time = prepare(tools)?;
+    let mut apt = apt::Apt::default();
+    suites.iter().try_for_each(|suite| boot_files::ensure(tools, &mut apt, suite, Renew::IfMissing))
+}
+
 /// Sets up what virtual nodes need in addition to [`ensure_machines`]: Ignition's engine, two kernels with
 /// modules, and the programs of their initial file system.
 pub(crate) fn ensure_nodes(tools: &Tools) -> Result<()> {

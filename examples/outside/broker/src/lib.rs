@@ -7,9 +7,12 @@ use axum::Router;
 use axum::routing::get;
 use tec_core::ak::{AkCandidate, PublicKey, TofuMatcher};
 use tec_core::attest::{PinnedPcrs, Tee};
+use tec_core::boot::Pins;
 use tec_core::endpoint::Endpoint;
 use tec_core::flow;
-use tec_core::flow::{AkOutcome, AkPorts, AkSubmission, ProvisionPorts, RegisterPorts};
+use tec_core::flow::{
+    AkOutcome, AkPorts, AkSubmission, ProvisionPorts, RegisterPorts, UnpinnedInputs,
+};
 use tec_core::ignition::{ClevisPinGenerator, PinConfig, PinGenerator as _};
 use tec_core::image::{ApprovedImage, ExpectedPcrs};
 use tec_core::luks::RandomLuksKey;
@@ -43,7 +46,9 @@ impl Broker {
     /// The store fails.
     pub async fn approve(&self, name: &str, expected: ExpectedPcrs) -> Result<(), Failure> {
         let image = ApprovedImage::new(name.parse()?, "built here", expected, SystemClock.now());
-        flow::publish_image(&*self.0, &*self.0, &image).await?;
+        // Only the kernel's PCR is known here: the initramfs is not checked.
+        let (pins, inputs) = (Pins::Predicted, UnpinnedInputs::Accept);
+        flow::publish_image(&*self.0, &*self.0, &image, pins, inputs).await?;
         Ok(())
     }
 

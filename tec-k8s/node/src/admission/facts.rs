@@ -7,12 +7,12 @@ use std::{fmt, fs};
 
 use crate::instance::components;
 use crate::rpc::{ClusterFacts, NodeStanding};
+use crate::state::Role;
+use crate::ticket::{CaPin, Component, NodeName, PkiFile};
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client, ResourceExt as _};
 use tec_core::digest::Sha256Digest;
-use tec_core::node::state::Role;
-use tec_core::node::ticket::{CaPin, Component, NodeName, PkiFile};
 use tec_core::port::{PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
 use x509_cert::Certificate;

@@ -13,11 +13,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::atls::{Endpoint, LiveMeasurements, Measurements, VtpmValidator};
 use tec_core::digest::Sha256Digest;
 use tec_core::port::Clock;
 use tec_core::system::{SystemClock, SystemEntropy};
 use tec_support::program::Settings as _;
-use tec_tpm::atls::{Endpoint, LiveMeasurements, Measurements, VtpmValidator};
 
 use crate::admission::nodes::Nodes;
 use crate::admission::plane::AdminTickets;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use tec_core::ak::{Fingerprint, PublicKey, TpmObjects};
 use tec_core::port::Clock;
-use tec_tpm::atls::{AkTrust, ValidateError};
+
+use crate::atls::{AkTrust, ValidateError};
 
 use crate::instance::trust::Trust;
 use crate::rpc::EndorsementPolicy;

@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::derive::ClusterId;
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use p256::ecdsa::signature::{Signer as _, Verifier as _};
@@ -22,7 +23,6 @@ use p256::pkcs8::{
 };
 use serde::{Deserialize, Serialize};
 use tec_core::ak::{Fingerprint, PublicKey};
-use tec_core::node::derive::ClusterId;
 use tec_core::port::{Clock, Entropy, EntropyRng};
 use tec_core::secret::SecretBytes;
 use tec_core::time::Timestamp;

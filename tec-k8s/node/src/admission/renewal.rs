@@ -10,6 +10,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::grant::Claim;
+use crate::state::Role;
+use crate::ticket::NodeName;
 use k8s_openapi::api::certificates::v1::{
     CertificateSigningRequest, CertificateSigningRequestSpec,
 };
@@ -18,9 +21,6 @@ use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt as _};
 use rcgen::SanType;
 use serde_json::json;
-use tec_core::node::grant::Claim;
-use tec_core::node::state::Role;
-use tec_core::node::ticket::NodeName;
 use tec_core::port::{PortError, chain};
 use tec_k8s::client::{is_conflict, list_all, port_error};
 

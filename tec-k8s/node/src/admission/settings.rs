@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
+use crate::grant::ControlPlanes;
 use crate::instance::settings::TpmSettings;
 use crate::instance::trust::Trust;
 use serde::Deserialize;
 use tec_core::ak::Fingerprint;
-use tec_core::node::grant::ControlPlanes;
 use tec_support::program;
 
 /// Port on control planes, where nodes look for it (Constellation). The pod uses the host network.

@@ -6,11 +6,11 @@ use std::net::IpAddr;
 
 use crate::instance::authority::Authority;
 use crate::rpc::KubeletSigner;
+use crate::ticket::NodeName;
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt as _};
-use tec_core::node::ticket::NodeName;
 use tec_core::port::PortError;
 use tec_k8s::client::list_all;
 

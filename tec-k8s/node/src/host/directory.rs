@@ -6,11 +6,11 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use crate::journal::Intent;
+use crate::lock::LockedNode;
+use crate::port::NodeStore;
+use crate::state::NodeState;
 use async_trait::async_trait;
-use tec_core::node::journal::Intent;
-use tec_core::node::lock::LockedNode;
-use tec_core::node::port::NodeStore;
-use tec_core::node::state::NodeState;
 use tec_core::port::{PortError, PortErrorKind};
 
 /// Name of the journal file.
@@ -145,8 +145,8 @@ impl NodeStore for StateDirectory {
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
+    use crate::derive::ClusterId;
     use tec_core::digest::Sha256Digest;
-    use tec_core::node::derive::ClusterId;
 
     use super::*;
 

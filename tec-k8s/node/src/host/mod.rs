@@ -1,7 +1,7 @@
-//! The real node: its disk, its files, kubeadm, its metadata (feature `node`).
+//! The real node: its disk, its files, kubeadm, its metadata (feature `host`).
 //!
 //! ```text
-//!  tec_core::node::port        here
+//!  crate::port        here
 //!  StateDisk ────────────────► LuksDisk ─────────── cryptsetup
 //!  NodeStore ────────────────► StateDirectory ───── journal.json, node_state.json
 //!  ClusterInitializer, ──────► Kubeadm ──────────── kubeadm, systemctl, components by hash

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::rpc::KubeletSigner;
+use crate::ticket::NodeName;
 use async_trait::async_trait;
 use p256::pkcs8::EncodePrivateKey as _;
 use rcgen::{
@@ -14,7 +15,6 @@ use rcgen::{
     IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType, SerialNumber,
 };
 use rsa::pkcs1::DecodeRsaPrivateKey as _;
-use tec_core::node::ticket::NodeName;
 use tec_core::port::{Clock, Entropy, PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
 use time::{Duration, OffsetDateTime};

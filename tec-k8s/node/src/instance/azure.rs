@@ -5,12 +5,13 @@ use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use crate::host::AzureCertificates;
 use tec_core::port::{Clock as _, PortError, PortErrorKind, chain};
 use tec_core::system::SystemClock;
 use tec_core::time::Timestamp;
-use tec_tpm::atls::HclSource;
 use tec_tpm::direct::Tpm;
+
+use crate::atls::HclSource;
+use crate::host::AzureCertificates;
 
 /// NV index where the paravisor keeps its report (Azure, guest attestation for confidential VMs).
 const REPORT_INDEX: u32 = 0x0140_0001;

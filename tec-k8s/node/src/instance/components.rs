@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
+use crate::ticket::{Component, ComponentForm};
 use serde::Deserialize;
-use tec_core::node::ticket::{Component, ComponentForm};
 use tec_core::port::{PortError, PortErrorKind};
 
 /// `{"kubernetesVersion": "v1.34.3", "components": [{"url", "hash", "installPath", "extract"}]}`.

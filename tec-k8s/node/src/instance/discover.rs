@@ -3,12 +3,12 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use crate::atls::Endpoint;
+use crate::metadata::MetadataSource;
 use crate::rpc::{Dial, Reached};
+use crate::state::Role;
 use async_trait::async_trait;
-use tec_core::node::metadata::MetadataSource;
-use tec_core::node::state::Role;
 use tec_core::port::PortError;
-use tec_tpm::atls::Endpoint;
 
 use crate::instance::transport;
 
@@ -35,9 +35,8 @@ impl Dial for Discovery {
         let all = self.metadata.instances().await?;
         let others =
             all.iter().filter(|one| one.role == Role::ControlPlane && one.address != this.address);
-        let address = |one: &tec_core::node::metadata::Instance| {
-            SocketAddr::new(one.address, self.port).to_string()
-        };
+        let address =
+            |one: &crate::metadata::Instance| SocketAddr::new(one.address, self.port).to_string();
         Ok(others.map(address).collect())
     }
 

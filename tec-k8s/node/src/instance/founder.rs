@@ -5,13 +5,13 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::{fs, io};
 
+use crate::derive::DiskId;
+use crate::grant::Claim;
 use crate::host::write_whole;
+use crate::state::Role;
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 use tec_core::ak::PublicKey;
-use tec_core::node::derive::DiskId;
-use tec_core::node::grant::Claim;
-use tec_core::node::state::Role;
 
 const FILE: &str = "claim.json";
 const MODE: u32 = 0o600;

@@ -5,10 +5,10 @@ use std::path::Path;
 use std::{fs, io};
 
 use crate::host::{KubeletIdentity, KubeletKey};
+use crate::ticket::{CaPin, NodeName};
 use anyhow::Context as _;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData as _, SanType};
 use tec_core::digest::Sha256Digest;
-use tec_core::node::ticket::{CaPin, NodeName};
 use tec_core::port::{PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
 use x509_cert::Certificate;

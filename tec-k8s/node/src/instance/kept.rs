@@ -12,13 +12,13 @@ use std::path::PathBuf;
 use std::{fs, io};
 
 use crate::host::write_whole;
+use crate::lock::LockedNode;
+use crate::port::{ClusterJoiner, TicketSource};
 use crate::rpc::{ticket_from_bytes, ticket_to_bytes};
+use crate::state::Role;
+use crate::ticket::JoinTicket;
 use anyhow::Context as _;
 use async_trait::async_trait;
-use tec_core::node::lock::LockedNode;
-use tec_core::node::port::{ClusterJoiner, TicketSource};
-use tec_core::node::state::Role;
-use tec_core::node::ticket::JoinTicket;
 use tec_core::port::{Clock, PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
 

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::host::KeyBackends;
+use crate::port::{KeyServices, ReleasedSecrets};
+use crate::uri::TrusteeKey;
 use async_trait::async_trait;
 use tec_core::endpoint::Endpoint;
-use tec_core::node::port::{KeyServices, ReleasedSecrets};
-use tec_core::node::uri::TrusteeKey;
 use tec_core::port::{Attester, PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
 use tec_core::system::SystemEntropy;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::host::{Call, LuksDisk, Programs, StateDirectory, write_whole};
+use crate::port::MappedDisk;
+use crate::state::NodeState;
 use async_trait::async_trait;
-use tec_core::node::port::MappedDisk;
-use tec_core::node::state::NodeState;
 use tec_core::port::{PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
 

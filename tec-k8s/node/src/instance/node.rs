@@ -4,29 +4,30 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::atls::{
+    AzureInfo, ChannelBinding, Endpoint, EndpointBuilder, Issuer, LiveMeasurements, Measurements,
+    Variant, VtpmIssuer, VtpmValidator,
+};
 use crate::host::{
     AwsMetadata, AzureCertificates, AzureMetadata, FileMetadata, GcpMetadata, HostPrograms,
     KubeadmPaths, LuksDisk, Programs, QemuMetadata, StateDirectory, lies_on,
 };
+use crate::journal::Phase;
+use crate::lock::{BootstrapMarker, MarkerState, NodeLock};
+use crate::metadata::MetadataSource;
+use crate::port::{KeyServices, NodeStore as _, StateDisk as _};
 use anyhow::Context as _;
 use rustls::crypto::CryptoProvider;
 use tec_core::ak::{Fingerprint, PublicKey};
 use tec_core::code::Code;
-use tec_core::node::journal::Phase;
-use tec_core::node::lock::{BootstrapMarker, MarkerState, NodeLock};
-use tec_core::node::metadata::MetadataSource;
-use tec_core::node::port::{KeyServices, NodeStore as _, StateDisk as _};
 use tec_core::port::{Attester, Clock, Entropy, PortError, PortErrorKind};
 use tec_core::system::{SystemClock, SystemEntropy};
 use tec_support::exit::CodedError;
 use tec_tpm::ak::{AkAlgorithm, AkHandle};
-use tec_tpm::atls::{
-    AzureInfo, ChannelBinding, Endpoint, EndpointBuilder, Issuer, LiveMeasurements, Measurements,
-    Variant, VtpmIssuer, VtpmValidator,
-};
 use tec_tpm::direct::Tpm;
-use tec_tpm::tpm::{AnyTpm as _, TpmAttester, TpmMarker};
+use tec_tpm::tpm::{AnyTpm as _, TpmAttester};
 
+use crate::TpmMarker;
 use crate::instance::azure::AzureSource;
 use crate::instance::endorser::TpmEndorser;
 use crate::instance::keys;

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::port::Pause;
 use async_trait::async_trait;
-use tec_core::node::port::Pause;
 use tec_core::port::{Entropy, PortError};
 
 use crate::instance::finding::describe;

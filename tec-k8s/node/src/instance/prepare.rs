@@ -1,8 +1,8 @@
 //! `bootstrapper prepare`: turns a blank disk into the state disk of this boot.
 
+use crate::derive::DiskId;
+use crate::port::StateDisk as _;
 use tec_core::code::Code;
-use tec_core::node::derive::DiskId;
-use tec_core::node::port::StateDisk as _;
 use tec_core::system::SystemEntropy;
 use tec_support::exit;
 use tec_support::exit::CodedError;

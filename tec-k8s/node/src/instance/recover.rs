@@ -4,12 +4,12 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::drive::{OfferedKeys, RecoverPorts, drive_recover};
+use crate::port::{Pause as _, StateDisk as _};
+use crate::recover::{KeySource, RecoverOutcome};
 use crate::rpc::generated::recoverproto::api_server::ApiServer;
 use crate::rpc::{RecoverService, RejoinClient};
 use anyhow::Context as _;
-use tec_core::node::drive::{OfferedKeys, RecoverPorts, drive_recover};
-use tec_core::node::port::{Pause as _, StateDisk as _};
-use tec_core::node::recover::{KeySource, RecoverOutcome};
 use tec_core::port::chain;
 use tec_core::secret::SecretBytes;
 use tec_core::system::SystemEntropy;

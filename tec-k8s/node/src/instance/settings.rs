@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
+use crate::uri::ListedPlaces;
 use anyhow::Context as _;
 use serde::Deserialize;
-use tec_core::node::uri::ListedPlaces;
 use tec_support::program;
 
 use crate::host::ClusterDns;

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use crate::rpc::Dial as _;
 use tec_core::ak::Fingerprint;
-use tec_core::node::derive::DiskId;
-use tec_core::node::lock::MarkerState;
-use tec_core::node::metadata::Instance;
-use tec_core::node::port::StateDisk as _;
 use tec_core::port::PortError;
+
+use crate::derive::DiskId;
+use crate::lock::MarkerState;
+use crate::metadata::Instance;
+use crate::port::StateDisk as _;
+use crate::rpc::Dial as _;
 
 use crate::instance::discover::Discovery;
 use crate::instance::node::Node;

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::atls::{AkTrust, AnyAk, AzureSnpAk, ChannelBinding, EveryTrust, PinnedAks};
 use serde::Deserialize;
 use tec_core::ak::Fingerprint;
 use tec_core::port::Clock;
 use tec_core::system::SystemClock;
 use tec_support::{ek, evidence};
-use tec_tpm::atls::{AkTrust, AnyAk, AzureSnpAk, ChannelBinding, EveryTrust, PinnedAks};
 use tec_tpm::ek::CredentialIssuer;
 use tec_tpm::snp::{Policy, Tcb};
 

@@ -2,25 +2,25 @@
 
 use std::collections::BTreeSet;
 
+use crate::derive::DiskId;
+use crate::grant::Claim;
+use crate::ticket::NodeName;
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::{ListParams, ObjectMeta, PostParams};
+
+use super::roll::{NAME, Roll, full};
+use crate::rpc::{Enrollments, Settled};
 use tec_core::ak::{
     AkCandidate, AkDecision, AkMatcher, AkReason, AkRecord, AkState, Fingerprint, PublicKey,
 };
 use tec_core::flow::{AkOutcome, AkPorts, AkSubmission, ClaimLimits, approve};
 use tec_core::id::MachineId;
 use tec_core::machine::{Machine, MachineState, RegisteredBy};
-use tec_core::node::derive::DiskId;
-use tec_core::node::grant::Claim;
-use tec_core::node::ticket::NodeName;
 use tec_core::port::{
     AkRegistry, CreateOutcome, MachineRegistry, PortError, PortErrorKind, UnclaimedLimit,
 };
-
-use super::roll::{NAME, Roll, full};
-use crate::rpc::{Enrollments, Settled};
 use tec_k8s::api::{TrustedExecutionCluster, approval_matcher};
 use tec_k8s::client::{KubeRegistry, is_conflict, port_error};
 

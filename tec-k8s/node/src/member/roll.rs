@@ -9,14 +9,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use crate::derive::DiskId;
+use crate::grant::Claim;
+use crate::state::Role;
+use crate::ticket::NodeName;
 use k8s_openapi::api::core::v1::ConfigMap;
 use serde::{Deserialize, Serialize};
 use tec_core::ak::Fingerprint;
 use tec_core::code::Code;
-use tec_core::node::derive::DiskId;
-use tec_core::node::grant::Claim;
-use tec_core::node::state::Role;
-use tec_core::node::ticket::NodeName;
 use tec_core::port::{PortError, PortErrorKind};
 use tec_core::time::Timestamp;
 

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::ticket::NodeName;
 use async_trait::async_trait;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::api::core::v1::Node;
@@ -12,11 +13,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff;
 use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client, ResourceExt as _};
-use tec_core::node::ticket::NodeName;
-use tec_core::port::{Clock, PortError, PortErrorKind};
 use tokio::time::Instant;
 
 use crate::rpc::ControlPlaneTurns;
+use tec_core::port::{Clock, PortError, PortErrorKind};
 use tec_k8s::client::{is_conflict, port_error};
 
 const NAMESPACE: &str = "kube-system";

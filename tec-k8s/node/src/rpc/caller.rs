@@ -1,7 +1,7 @@
 //! The caller, as proven by the transport.
 
+use crate::lock::MarkerState;
 use tec_core::ak::{Fingerprint, PublicKey};
-use tec_core::node::lock::MarkerState;
 use tec_core::port::{PortError, PortErrorKind, chain};
 use tonic::{Code, Request, Status};
 

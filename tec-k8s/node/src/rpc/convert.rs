@@ -1,14 +1,14 @@
 //! Converts messages to and from domain types; the only module that reads their content.
 
-use prost::Message as _;
-use tec_core::digest::Sha256Digest;
-use tec_core::node::derive::{
+use crate::derive::{
     DiskId, MasterSecret, MeasurementSalt, MeasurementSecret, ShortMasterSecretError,
 };
-use tec_core::node::init::{InitRequest, KubeProxy};
-use tec_core::node::state::Role;
-use tec_core::node::ticket::{Component, ComponentForm, JoinTicket, RejoinTicket, TicketError};
-use tec_core::node::uri::{KmsUri, StorageUri, UriError};
+use crate::init::{InitRequest, KubeProxy};
+use crate::state::Role;
+use crate::ticket::{Component, ComponentForm, JoinTicket, RejoinTicket, TicketError};
+use crate::uri::{KmsUri, StorageUri, UriError};
+use prost::Message as _;
+use tec_core::digest::Sha256Digest;
 use tec_core::port::{PortError, PortErrorKind};
 use tec_core::secret::{SecretArray, SecretBytes};
 use zeroize::Zeroizing;

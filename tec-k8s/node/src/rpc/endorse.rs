@@ -12,12 +12,12 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::derive::DiskId;
+use crate::grant::member_machine;
 use async_trait::async_trait;
 use tec_core::ak::{Credential, EkOffer, Fingerprint, PublicKey, TpmObjects};
 use tec_core::challenge::{Challenge, ChallengeKey};
 use tec_core::code::Code;
-use tec_core::node::derive::DiskId;
-use tec_core::node::grant::member_machine;
 use tec_core::port::{Clock, Entropy, EntropyRng, PortError, PortErrorKind};
 use tec_core::secret::{SecretArray, SecretBytes};
 use tonic::transport::Channel;

@@ -3,16 +3,16 @@
 use std::fmt;
 use std::sync::Arc;
 
-use async_trait::async_trait;
-use tec_core::node::derive::{ClusterId, DataKeyId, MeasurementSecret};
-use tec_core::node::drive::{InitPorts, InitReport, check_init, drive_init};
-use tec_core::node::init;
-use tec_core::node::init::InitOutcome;
-use tec_core::node::lock::{LockedNode, NodeLock};
-use tec_core::node::port::{
+use crate::derive::{ClusterId, DataKeyId, MeasurementSecret};
+use crate::drive::{InitPorts, InitReport, check_init, drive_init};
+use crate::init;
+use crate::init::InitOutcome;
+use crate::lock::{LockedNode, NodeLock};
+use crate::port::{
     ClusterInitializer, DataKeys, KeyServices, KeyUris, NodeStore, Pause, StateDisk,
 };
-use tec_core::node::uri::KmsUri;
+use crate::uri::KmsUri;
+use async_trait::async_trait;
 use tec_core::port::PortError;
 use tec_core::secret::SecretBytes;
 use tonic::{Code, Status};

@@ -1,7 +1,7 @@
 //! Bootstrap of nodes over gRPC (feature `rpc`).
 //!
 //! ```text
-//!  CLI ── Init ───────────► InitService ──── drive_init ──► ports of tec_core::node
+//!  CLI ── Init ───────────► InitService ──── drive_init ──► ports of crate
 //!  CLI ── Recover ────────► RecoverService ─ tries the key on the disk, then hands it on
 //!  node, TicketClient ────► JoinService ──── grant ──► keys, certificate, files
 //!        Endorser ────────► Endorsements, if no setting lists the attestation key

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use crate::derive::ClusterId;
+use crate::grant::ControlPlanes;
 use tec_core::ak::Fingerprint;
 use tec_core::code::Code;
-use tec_core::node::derive::ClusterId;
-use tec_core::node::grant::ControlPlanes;
 use tonic::Status;
 
 use super::endorse::demanded;

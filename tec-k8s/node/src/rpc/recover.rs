@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::derive::{DataKeyId, DiskId, MeasurementSecret};
+use crate::port::{DataKeys, KeyServices, StateDisk};
+use crate::uri::{KmsUri, ListedPlaces, StorageUri};
 use async_trait::async_trait;
-use tec_core::node::derive::{DataKeyId, DiskId, MeasurementSecret};
-use tec_core::node::port::{DataKeys, KeyServices, StateDisk};
-use tec_core::node::uri::{KmsUri, ListedPlaces, StorageUri};
 use tec_core::port::{PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc};

@@ -1,6 +1,6 @@
 //! The answer to nodes that get no ticket.
 
-use tec_core::node::grant::{Claim, GrantError};
+use crate::grant::{Claim, GrantError};
 use tec_core::port::{PortError, PortErrorKind};
 use tonic::{Code, Status};
 

@@ -5,8 +5,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use crate::port::Pause;
 use async_trait::async_trait;
-use tec_core::node::port::Pause;
 use tec_core::port::{PortError, chain};
 use tokio::sync::mpsc;
 use tonic::Status;

@@ -97,16 +97,12 @@ async fn the_admin_api_trusts_the_pinned_bundle_alone() {
 
 /// Any KBS that the environment names: TRUSTEE_URL, TRUSTEE_ADMIN_KEY (file), if needed TRUSTEE_CA (file) and
 /// TRUSTEE_GENERATION (mounted, unified). It should be a test instance: its policies are replaced by ones
-/// that deny everything. Without one the test says so, bypassing the capture of test output.
+/// that deny everything.
 #[tokio::test]
+#[ignore = "needs trustee-url: set TRUSTEE_URL and TRUSTEE_ADMIN_KEY"]
 async fn a_real_kbs_is_a_key_broker_and_can_be_published_to() {
     let variable = |name: &str| std::env::var_os(name).map(|text| text.into_string().unwrap());
-    let named = variable("TRUSTEE_URL").zip(variable("TRUSTEE_ADMIN_KEY"));
-    let Some((url, key)) = named else {
-        let why = "NOT RUN: set TRUSTEE_URL and TRUSTEE_ADMIN_KEY to publish to a real Trustee";
-        std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("{why}\n")).unwrap();
-        return;
-    };
+    let (url, key) = (variable("TRUSTEE_URL").unwrap(), variable("TRUSTEE_ADMIN_KEY").unwrap());
     let generation = match variable("TRUSTEE_GENERATION").as_deref() {
         Some("mounted") => Generation::Mounted,
         Some("unified") => Generation::Unified,

@@ -10,11 +10,11 @@ mod aws;
 
 use std::sync::Arc;
 
-use tec_core::node::derive::DataKeyId;
-use tec_core::node::port::{DataKeys, KeyServices};
-use tec_core::node::uri::{KmsUri, StorageUri};
 use tec_core::port::PortError;
+use tec_node::derive::DataKeyId;
 use tec_node::host::KeyBackends;
+use tec_node::port::{DataKeys, KeyServices};
+use tec_node::uri::{KmsUri, StorageUri};
 use tec_support::SystemEntropy;
 
 fn backends() -> KeyBackends {

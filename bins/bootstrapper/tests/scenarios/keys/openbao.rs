@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tec_core::digest::Sha256Digest;
-use tec_core::node::derive::DataKeyId;
-use tec_core::node::port::StateDisk as _;
 use tec_core::port::PortErrorKind;
+use tec_node::derive::DataKeyId;
+use tec_node::port::StateDisk as _;
 use tec_node::rpc::generated::recoverproto::RecoverMessage;
 use tec_node::rpc::generated::recoverproto::api_client::ApiClient;
 use tempfile::TempDir;

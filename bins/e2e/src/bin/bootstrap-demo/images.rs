@@ -5,6 +5,7 @@ use std::thread;
 
 use anyhow::Context as _;
 use tec_e2e::pods::Image;
+use tec_k8s::render::{NO_REGISTRY, image};
 
 use crate::Args;
 use crate::host::Host;
@@ -40,7 +41,8 @@ impl Images {
             of("registry.k8s.io/coredns/coredns:v1.12.1", "coredns"),
             tools.with(program("kubectl")),
         ];
-        let join_service = "quay.io/trusted-execution-clusters/join-service:v0.1.0";
+        // As in the manifest of the checkout.
+        let join_service = image(NO_REGISTRY, "tec-join-service");
         let control_plane = vec![
             Image::of("registry.k8s.io/etcd:3.6.5-0", &args.etcd).as_root(),
             tagged("kube-apiserver"),

@@ -14,8 +14,9 @@ use tec_core::image::ExpectedPcrs;
 use tec_core::pcr::PcrIndex;
 use tec_core::port::{EntropyRng, KeyBroker as _};
 use tec_e2e::kube::{Bench, Guarded, eventually, program};
+use tec_e2e::packages::REGISTRY;
 use tec_k8s::api::{ApprovedImage, ApprovedImageSpec, TrustedExecutionCluster};
-use tec_k8s::render::Component;
+use tec_k8s::render::{Component, REGISTRY_VARIABLE};
 use tec_support::{SystemClock, SystemEntropy};
 use tec_tpm::verifier::TpmVerifier;
 use tec_trustee::client::Deadlines;
@@ -232,6 +233,7 @@ fn operator(bench: &Bench, registries: &[&str], flags: &[&str]) -> Guarded {
         ("KUBECONFIG", kubeconfig.as_os_str()),
         ("POD_NAMESPACE", OsStr::new(&bench.namespace)),
         ("POD_NAME", OsStr::new("one")),
+        (REGISTRY_VARIABLE, OsStr::new(REGISTRY)),
     ];
     let mut arguments = vec!["--metrics-addr", "127.0.0.1:0"];
     for host in registries {

@@ -3,7 +3,7 @@
 mod upstream;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use k8s_openapi::NamespaceResourceScope;
@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tec_core::testing::sample;
 use tec_e2e::kube::{Bench, ControlPlane, eventually};
-use tec_e2e::packages::{directory, documents, helm_at};
+use tec_e2e::packages::{SET_REGISTRY, directory, documents, helm_at};
 use tec_k8s::api::{ApprovedImage, AttestationKey, Machine, TrustedExecutionCluster};
 
 use self::upstream::{IMAGE, MACHINES, WITHOUT_KEY, id, key, key_name, running};
@@ -70,7 +70,8 @@ fn install_charts(bench: &Bench) {
     let chart = |name: &str| directory().join("helm").join(name).to_str().unwrap().to_owned();
     let helm = |release: &str, name: &str| {
         let (chart, namespace) = (chart(name), format!("--namespace={}", bench.namespace));
-        helm_at(&kubeconfig, &["install", release, &chart, &namespace, "--take-ownership"]).unwrap()
+        let install = ["install", release, &chart, &namespace, SET_REGISTRY, "--take-ownership"];
+        helm_at(&kubeconfig, &install).unwrap()
     };
     helm("tec-crds", "tec-crds");
     helm("tec", "tec-operator");
@@ -143,12 +144,15 @@ async fn is_upstreams(bench: &Bench, name: &str) -> bool {
     image.starts_with("registry.example/")
 }
 
-/// Definitions and cluster object: from a checkout with `make manifests`, if there is one.
-#[expect(clippy::print_stdout, reason = "whoever reads the log must see what was left out")]
+/// A cluster with the definitions that we know.
 async fn world() -> Bench {
-    let plane = Arc::new(ControlPlane::start().await.unwrap());
-    let checkout = std::env::var_os("UPSTREAM_OPERATOR_DIR");
-    let read = |checkout: &Path, below: &str| {
+    world_of(upstream::definitions(), Vec::new()).await
+}
+
+/// Definitions and cluster object of a checkout of the upstream operator, after `make manifests`.
+async fn world_of_checkout() -> Bench {
+    let checkout = std::env::var_os("UPSTREAM_OPERATOR_DIR").map(PathBuf::from).unwrap();
+    let read = |below: &str| {
         let files = std::fs::read_dir(checkout.join(below)).unwrap();
         let mut paths: Vec<_> = files.map(|file| file.unwrap().path()).collect();
         paths.retain(|path| path.extension().is_some_and(|extension| extension == "yaml"));
@@ -156,15 +160,14 @@ async fn world() -> Bench {
         let text = |path| documents(&std::fs::read_to_string(path).unwrap()).unwrap();
         paths.into_iter().flat_map(text).collect::<Vec<Value>>()
     };
-    let (definitions, objects) = if let Some(checkout) = checkout.as_ref().map(Path::new) {
-        let mut definitions = read(checkout, "config/crd");
-        definitions.retain(|crd| crd["spec"]["group"] == "trusted-execution-clusters.io");
-        assert_eq!(definitions.len(), 4, "run make manifests in {}", checkout.display());
-        (definitions, read(checkout, "config/deploy"))
-    } else {
-        println!("NOT RUN with upstream's own CRDs and objects: UPSTREAM_OPERATOR_DIR is not set");
-        (upstream::definitions(), Vec::new())
-    };
+    let mut definitions = read("config/crd");
+    definitions.retain(|crd| crd["spec"]["group"] == "trusted-execution-clusters.io");
+    assert_eq!(definitions.len(), 4, "run make manifests in {}", checkout.display());
+    world_of(definitions, read("config/deploy")).await
+}
+
+async fn world_of(definitions: Vec<Value>, objects: Vec<Value>) -> Bench {
+    let plane = Arc::new(ControlPlane::start().await.unwrap());
     upstream::define(plane.admin().unwrap(), definitions).await;
     let bench = Bench::on(plane).await.unwrap();
     let of_file = objects.into_iter().find(|object| object["kind"] == "TrustedExecutionCluster");
@@ -181,7 +184,16 @@ async fn world() -> Bench {
 
 #[tokio::test]
 async fn all_of_an_upstream_cluster_is_taken_over_in_order_and_nothing_is_lost() {
-    let mut bench = world().await;
+    all_is_taken_over(world().await).await;
+}
+
+#[tokio::test]
+#[ignore = "needs upstream-operator: set UPSTREAM_OPERATOR_DIR"]
+async fn all_of_a_cluster_with_the_manifests_of_upstream_is_taken_over_in_order() {
+    all_is_taken_over(world_of_checkout().await).await;
+}
+
+async fn all_is_taken_over(mut bench: Bench) {
     let before = treasure(&bench).await;
     let values = all::<ConfigMap>(&bench, &["/data"]).await;
     install_charts(&bench);
@@ -233,7 +245,16 @@ async fn all_of_an_upstream_cluster_is_taken_over_in_order_and_nothing_is_lost()
 
 #[tokio::test]
 async fn a_machine_of_an_upstream_cluster_goes_with_all_that_belongs_to_it() {
-    let mut bench = world().await;
+    a_machine_goes(world().await).await;
+}
+
+#[tokio::test]
+#[ignore = "needs upstream-operator: set UPSTREAM_OPERATOR_DIR"]
+async fn a_machine_of_a_cluster_with_the_manifests_of_upstream_goes_with_all_that_belongs_to_it() {
+    a_machine_goes(world_of_checkout().await).await;
+}
+
+async fn a_machine_goes(mut bench: Bench) {
     install_charts(&bench);
     // The state left by its operator when it was stopped in the middle.
     let machines = bench.objects::<Machine>().unwrap();

@@ -5,13 +5,10 @@ use std::fmt;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use serde_json::Value;
-use tec_k8s::render::RelatedImage;
+use tec_k8s::render::{OPERATOR_IMAGE, RelatedImage};
 
 use self::Form::{Carried, Field, Refused};
 use crate::settings::Settings;
-
-/// Name of the operator's own image.
-pub(super) const OPERATOR: &str = "operator";
 
 /// The flags given on the command line or in the environment.
 #[derive(Clone, Debug, Default)]
@@ -69,7 +66,7 @@ enum Form {
 }
 
 /// All flags, by ID.
-const FLAGS: [(&str, Form); 32] = [
+const FLAGS: [(&str, Form); 33] = [
     ("register_addr", Field("/registerServerPort")),
     ("ak_addr", Field("/attestationKeyRegisterPort")),
     ("kbs_addr", Field("/trusteeKbsPort")),
@@ -101,6 +98,7 @@ const FLAGS: [(&str, Form); 32] = [
     ("snp_measurements", Refused(EVIDENCE)),
     ("snp_minimum_tcb", Refused(EVIDENCE)),
     ("ui_addr", Refused("remove it: kubectl tec status --html FILE writes the page of a cluster")),
+    ("registry", Carried),
     ("operator_image", Carried),
     ("pull_secret", Carried),
     ("assigned_pod_user", Carried),
@@ -119,6 +117,8 @@ pub(crate) enum FlagError {
     Missing { flag: String },
     /// The existing object differs, and is not changed.
     Differs { flag: String, field: &'static str, there: Value, name: String },
+    /// The operator is to be installed, and nothing says where its images are.
+    NoRegistry,
     /// The flag has no effect without another flag.
     NoEffect { flag: String, needs: &'static str },
     /// The existing operator runs with other flags, and is not changed.
@@ -144,6 +144,10 @@ impl fmt::Display for FlagError {
                  (kubectl edit trustedexecutioncluster {name})",
                 field.replace('/', ".")
             ),
+            Self::NoRegistry => f.write_str(
+                "--registry is required to install the operator: the registry that you pushed the images of \
+                 this release to (tec bootstrap init --namespace NAMESPACE --registry registry.example/tec)",
+            ),
             Self::NoEffect { flag, needs } => {
                 write!(f, "{flag} has no effect without {needs}: add it")
             }
@@ -160,8 +164,8 @@ impl fmt::Display for FlagError {
 pub(super) fn component_image(text: &str) -> Result<(String, String), String> {
     let (name, image) = text.split_once('=').ok_or("it has the form NAME=IMAGE")?;
     let known = RelatedImage::ALL.map(RelatedImage::image_name);
-    if name != OPERATOR && !known.contains(&name) {
-        return Err(format!("NAME is one of {OPERATOR}, {}", known.join(", ")));
+    if name != OPERATOR_IMAGE && !known.contains(&name) {
+        return Err(format!("NAME is one of {OPERATOR_IMAGE}, {}", known.join(", ")));
     }
     Ok((name.to_owned(), image.to_owned()))
 }

@@ -21,6 +21,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tec_core::digest::Sha256Digest;
 use tec_core::endpoint::{BaseUrl, Endpoint};
+use tec_core::flow::UnpinnedInputs;
 use tec_core::id::ImageName;
 use tec_core::ignition::{MergeSource, render_merge};
 use tec_core::migrate::{AnchorId, TrustAnchor as _};
@@ -73,7 +74,7 @@ struct Founded {
 pub(crate) async fn found(
     access: &Access,
     wanted: Wanted<'_>,
-    images: &[(ImageName, PathBuf)],
+    images: (&[(ImageName, PathBuf)], UnpinnedInputs),
     output: &Output,
 ) -> anyhow::Result<u8> {
     flags::check(wanted.given)?;
@@ -306,7 +307,11 @@ impl Founding<'_> {
     }
 
     /// A reference with a digest is measured by the operator; anything else is a path on this host.
-    async fn images(&mut self, images: &[(ImageName, PathBuf)]) -> anyhow::Result<Vec<ImageName>> {
+    async fn images(
+        &mut self,
+        (images, inputs): (&[(ImageName, PathBuf)], UnpinnedInputs),
+    ) -> anyhow::Result<Vec<ImageName>> {
+        let coverage = (self.args.pins.pins()?, inputs);
         let registry = crate::kube::of(&self.cluster);
         let ports = (&registry as _, &registry as _);
         for (name, path) in images {
@@ -319,7 +324,7 @@ impl Founding<'_> {
                 let created = api.create(&PostParams::default(), &object).await;
                 self.note(format!("ApprovedImage {name}"), created)?;
             } else {
-                approve_plain(ports, name.clone(), path).await?;
+                approve_plain(ports, (name.clone(), path), coverage).await?;
             }
         }
         Ok(images.iter().map(|(name, _)| name.clone()).collect())

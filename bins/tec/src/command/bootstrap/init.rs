@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::ensure;
 use serde::Serialize;
 use serde_json::Value;
+use tec_core::flow::UnpinnedInputs;
 use tec_core::id::ImageName;
 use tec_core::ignition::{MergeSource, render_merge};
 use tec_core::migrate::{AnchorId, TrustAnchor as _};
@@ -15,7 +16,7 @@ use crate::output::Output;
 use crate::serve;
 use crate::serve::args::ServeArgs;
 use crate::settings::Settings;
-use crate::state::{Endpoints, open};
+use crate::state::{Endpoints, Said, open};
 
 /// What was set up.
 #[derive(Debug, Serialize)]
@@ -34,7 +35,7 @@ pub(super) async fn init(
     state_dir: &Path,
     args: &ServeArgs,
     settings: Settings,
-    images: &[(ImageName, PathBuf)],
+    (images, inputs): (&[(ImageName, PathBuf)], UnpinnedInputs),
     output: &Output,
 ) -> anyhow::Result<u8> {
     let addresses = args.addresses();
@@ -48,10 +49,11 @@ pub(super) async fn init(
     let ports = addresses.map(|address| address.port());
     let endpoints = serve::found(state_dir, args, ports)?;
     settings.keep(state_dir)?;
+    let coverage = (Said::pins(state_dir)?, inputs);
     let mut approved = Vec::new();
     for (name, path) in images {
         let ports = (&*store as _, &*store as _);
-        approved.push(approve_plain(ports, name.clone(), path).await?.name);
+        approved.push(approve_plain(ports, (name.clone(), path), coverage).await?.name);
     }
     let mut source = MergeSource::new(merge_service(&endpoints));
     if let Some(path) = &args.registration_token_file {

@@ -20,6 +20,7 @@ use self::check::check;
 use self::flags::Given;
 use self::init::init;
 use crate::args::Access;
+use crate::image::UnpinnedArgs;
 use crate::output::Output;
 use crate::serve::args::ServeArgs;
 
@@ -41,6 +42,8 @@ pub(crate) enum BootstrapCommand {
         /// a reference with its digest, which the operator measures.
         #[arg(long = "image", value_name = "NAME=PATH", value_parser = named_image)]
         images: Vec<(ImageName, PathBuf)>,
+        #[command(flatten)]
+        unpinned: UnpinnedArgs,
     },
     /// Check the anchor as a node would, before the first node boots. Exit code 1 if a node could not
     /// register or fetch a key, 3 if only an approval is missing.
@@ -50,8 +53,12 @@ pub(crate) enum BootstrapCommand {
 /// How to install the operator in a namespace.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct InstallArgs {
-    /// Image to run instead of the release's own; repeatable. NAME is one of operator, key-broker-service,
-    /// kbs-guard, registration-server, attestation-key-register, compute-pcrs
+    /// Registry that the images of this release were pushed to, such as registry.example/tec
+    #[arg(long, env = "TEC_REGISTRY", value_name = "REGISTRY")]
+    registry: Option<String>,
+    /// Image to run instead of the one in the registry; repeatable. NAME is one of tec-operator,
+    /// key-broker-service, tec-kbs-guard, tec-key-broker, tec-register, tec-attestation-key-register,
+    /// tec-compute-pcrs
     #[arg(long = "operator-image", value_name = "NAME=IMAGE")]
     #[arg(value_parser = flags::component_image)]
     operator_image: Vec<(String, String)>,
@@ -81,13 +88,16 @@ pub(crate) async fn bootstrap(
     output: &Output,
 ) -> anyhow::Result<u8> {
     match command {
-        BootstrapCommand::Init { given, install, serve, images } => match access {
-            Some(access) => {
-                let wanted = found::Wanted { args: &serve, given: &given, install: &install };
-                found::found(access, wanted, &images, output).await
+        BootstrapCommand::Init { given, install, serve, images, unpinned } => {
+            let images = (images.as_slice(), unpinned.inputs());
+            match access {
+                Some(access) => {
+                    let wanted = found::Wanted { args: &serve, given: &given, install: &install };
+                    found::found(access, wanted, images, output).await
+                }
+                None => init(state_dir, &serve, given.into_settings(), images, output).await,
             }
-            None => init(state_dir, &serve, given.into_settings(), &images, output).await,
-        },
+        }
         BootstrapCommand::Check(args) => check(state_dir, access, &args, output).await,
     }
 }

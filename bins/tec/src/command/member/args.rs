@@ -9,15 +9,15 @@ use anyhow::Context as _;
 use clap::Args;
 use tec_core::ak::Fingerprint;
 use tec_core::digest::Sha256Digest;
-use tec_core::node::derive::ClusterId;
 use tec_core::pcr::PcrIndex;
-use tec_node::instance::node;
-use tec_support::SystemClock;
-use tec_support::evidence::{guests, parse_sha384, parse_tcb};
-use tec_tpm::atls::{
+use tec_node::atls::{
     AkTrust, AnyAk, AzureSnpAk, Endpoint, EveryTrust, Expectation, LiveMeasurements, Measurements,
     PinnedAks, Severity, Variant, VtpmValidator,
 };
+use tec_node::derive::ClusterId;
+use tec_node::instance::node;
+use tec_support::SystemClock;
+use tec_support::evidence::{guests, parse_sha384, parse_tcb};
 use tec_tpm::snp::Tcb;
 
 /// What a node must prove.

@@ -12,14 +12,14 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use tec_core::code::Code;
-use tec_core::node::derive::ClusterId;
-use tec_core::node::lock::MarkerState;
+use tec_node::atls::Endpoint;
+use tec_node::derive::ClusterId;
+use tec_node::lock::MarkerState;
 use tec_node::rpc::generated::init::api_client::ApiClient;
 use tec_node::rpc::generated::init::init_progress::Item;
 use tec_node::rpc::generated::init::{InitProgress, InitResponse};
 use tec_node::rpc::{Reached, Reason, derived_cluster};
 use tec_support::exit::CodedError;
-use tec_tpm::atls::Endpoint;
 use tokio::time::Instant;
 use tonic::transport::Channel;
 use tonic::{Status, Streaming};

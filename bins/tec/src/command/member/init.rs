@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Args;
 use serde::Serialize;
-use tec_core::node::derive::ClusterId;
 use tec_core::secret::SecretBytes;
+use tec_node::derive::ClusterId;
 use tec_support::exit::OK;
 use tec_support::files::write_private;
 

@@ -8,10 +8,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::Args;
 use serde::Serialize;
-use tec_core::node::derive::MasterSecret;
-use tec_core::node::uri::{KmsUri, StorageUri};
 use tec_core::port::Entropy as _;
 use tec_core::secret::SecretBytes;
+use tec_node::derive::MasterSecret;
+use tec_node::uri::{KmsUri, StorageUri};
 use tec_support::files::create_private;
 use tec_support::{SystemEntropy, input};
 

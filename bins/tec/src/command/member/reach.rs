@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use tec_core::code::Code;
 use tec_core::port::{PortError, PortErrorKind, chain};
+use tec_node::atls::Endpoint;
 use tec_node::instance::transport;
 use tec_node::rpc::{Reached, Reason};
 use tec_support::exit::CodedError;
-use tec_tpm::atls::Endpoint;
 use tokio::time::Instant;
 use tonic::Status;
 

@@ -6,10 +6,10 @@ use clap::Args;
 use serde::Serialize;
 use tec_core::code::Code;
 use tec_core::digest::Sha256Digest;
+use tec_node::atls::Endpoint;
 use tec_node::rpc::generated::recoverproto::RecoverMessage;
 use tec_node::rpc::generated::recoverproto::api_client::ApiClient;
 use tec_support::exit::{CodedError, FAILED, NOT_READY, OK};
-use tec_tpm::atls::Endpoint;
 use tokio::time::Instant;
 
 use super::args::{TrustArgs, address};

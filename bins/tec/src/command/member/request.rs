@@ -1,8 +1,8 @@
 //! What `tec node init` requests from a node.
 
-use tec_core::node::ticket::{Component, ComponentForm};
 use tec_core::secret::SecretBytes;
 use tec_node::rpc::generated::init::{InitRequest, KubernetesComponent};
+use tec_node::ticket::{Component, ComponentForm};
 
 use super::keys::Uris;
 

@@ -9,8 +9,8 @@ use tec_core::ak::Fingerprint;
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::PcrValues;
 use tec_core::port::chain;
+use tec_node::atls::{AtlsError, AttestedPeer, Measurements, Severity};
 use tec_support::exit::{FAILED, NOT_READY, OK};
-use tec_tpm::atls::{AtlsError, AttestedPeer, Measurements, Severity};
 use tokio::net::TcpStream;
 
 use super::args::{TrustArgs, address, cluster_id};

@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use clap::{Args, Subcommand, ValueEnum};
-use tec_core::node::derive::DiskId;
-use tec_core::node::ticket::NodeName;
+use tec_node::derive::DiskId;
+use tec_node::ticket::NodeName;
 
 use crate::args::Consent;
 use crate::args::DryRun;

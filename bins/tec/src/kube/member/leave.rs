@@ -13,12 +13,12 @@ use serde_json::json;
 use tec_core::code::Code;
 use tec_core::flow;
 use tec_core::id::MachineId;
-use tec_core::node::grant::Claim;
-use tec_core::node::state::Role;
-use tec_core::node::ticket::NodeName;
 use tec_core::port::{AkRegistry, MachineRegistry, PortError, PortErrorKind};
 use tec_k8s::client::KubeRegistry;
+use tec_node::grant::Claim;
 use tec_node::member::{KubeEnrollments, NameUse, Removed, Roll};
+use tec_node::state::Role;
+use tec_node::ticket::NodeName;
 use tec_support::SystemClock;
 use tec_support::exit::CodedError;
 

@@ -6,8 +6,8 @@ use k8s_openapi::api::core::v1::Node;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt as _};
 use serde::Serialize;
-use tec_core::node::grant::Claim;
 use tec_k8s::api::Machine;
+use tec_node::grant::Claim;
 use tec_node::member::{Removed, Roll};
 
 use crate::kube::access::{Cluster, coded};

@@ -13,10 +13,10 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 use tec_core::code::Code;
-use tec_core::node::grant::Claim;
-use tec_core::node::ticket::NodeName;
+use tec_node::grant::Claim;
 use tec_node::member::{KubeEnrollments, Roll};
 use tec_node::rpc::Enrollments as _;
+use tec_node::ticket::NodeName;
 use tec_support::exit::{CodedError, OK};
 
 use self::leave::Fate;

@@ -1,5 +1,8 @@
 //! AWS KMS, over its JSON protocol with Signature Version 4.
 
+use crate::derive::DataKeyId;
+use crate::envelope::KeyWrapper;
+use crate::uri::AwsKey;
 use async_trait::async_trait;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -7,9 +10,6 @@ use object_store::aws::{AwsAuthorizer, AwsCredential};
 use object_store::client::HttpRequest;
 use serde::Deserialize;
 use serde_json::json;
-use tec_core::node::derive::DataKeyId;
-use tec_core::node::envelope::KeyWrapper;
-use tec_core::node::uri::AwsKey;
 use tec_core::port::{PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
 use zeroize::{ZeroizeOnDrop, Zeroizing};

@@ -2,15 +2,15 @@
 
 use std::fmt::Write as _;
 
+use crate::derive::DataKeyId;
+use crate::envelope::KeyWrapper;
+use crate::uri::AzureKey;
 use async_trait::async_trait;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use reqwest::header::CONTENT_TYPE;
 use serde::Deserialize;
 use serde_json::json;
-use tec_core::node::derive::DataKeyId;
-use tec_core::node::envelope::KeyWrapper;
-use tec_core::node::uri::AzureKey;
 use tec_core::port::PortError;
 use tec_core::secret::SecretBytes;
 use zeroize::{ZeroizeOnDrop, Zeroizing};

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::{fs, io};
 
+use crate::uri::{AzureBlobs, AzureConnection, GcpBucket};
 use object_store::ObjectStore;
 use object_store::azure::MicrosoftAzureBuilder;
 use object_store::gcp::GoogleCloudStorageBuilder;
-use tec_core::node::uri::{AzureBlobs, AzureConnection, GcpBucket};
 use tec_core::port::{PortError, PortErrorKind};
 
 use super::connect::{options, retry, text, unusable};

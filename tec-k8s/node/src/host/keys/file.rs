@@ -5,9 +5,9 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use crate::derive::DataKeyId;
+use crate::envelope::WrappedKeys;
 use async_trait::async_trait;
-use tec_core::node::derive::DataKeyId;
-use tec_core::node::envelope::WrappedKeys;
 use tec_core::port::{CreateOutcome, PortError, PortErrorKind};
 use tempfile::Builder;
 

@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+use crate::derive::DataKeyId;
+use crate::envelope::KeyWrapper;
+use crate::uri::GcpKey;
 use async_trait::async_trait;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,9 +12,6 @@ use object_store::gcp::GcpCredentialProvider;
 use reqwest::header::CONTENT_TYPE;
 use serde::Deserialize;
 use serde_json::json;
-use tec_core::node::derive::DataKeyId;
-use tec_core::node::envelope::KeyWrapper;
-use tec_core::node::uri::GcpKey;
 use tec_core::port::{PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
 use zeroize::{ZeroizeOnDrop, Zeroizing};

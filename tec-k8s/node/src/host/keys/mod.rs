@@ -30,11 +30,11 @@ mod openbao;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::derive::MasterSecret;
+use crate::envelope::{EnvelopeKeys, KeyWrapper, WrappedKeys};
+use crate::port::{DataKeys, KeyServices, ReleasedSecrets};
+use crate::uri::{KmsUri, StorageUri};
 use async_trait::async_trait;
-use tec_core::node::derive::MasterSecret;
-use tec_core::node::envelope::{EnvelopeKeys, KeyWrapper, WrappedKeys};
-use tec_core::node::port::{DataKeys, KeyServices, ReleasedSecrets};
-use tec_core::node::uri::{KmsUri, StorageUri};
 use tec_core::port::{Entropy, PortError, PortErrorKind};
 
 use self::file::{FileKeys, is_on};

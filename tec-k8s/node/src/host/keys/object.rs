@@ -4,13 +4,13 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::derive::DataKeyId;
+use crate::envelope::WrappedKeys;
+use crate::uri::{S3Bucket, StorageUri};
 use async_trait::async_trait;
 use object_store::aws::AmazonS3Builder;
 use object_store::path::Path;
 use object_store::{Error, ObjectStore, ObjectStoreExt as _, PutMode};
-use tec_core::node::derive::DataKeyId;
-use tec_core::node::envelope::WrappedKeys;
-use tec_core::node::uri::{S3Bucket, StorageUri};
 use tec_core::port::{CreateOutcome, PortError, PortErrorKind};
 
 use super::aws::ensure_signable;

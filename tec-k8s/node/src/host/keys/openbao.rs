@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use crate::derive::DataKeyId;
+use crate::envelope::KeyWrapper;
+use crate::uri::OpenBaoKey;
 use async_trait::async_trait;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,9 +12,6 @@ use reqwest::Method;
 use reqwest::header::CONTENT_TYPE;
 use serde::Deserialize;
 use serde_json::json;
-use tec_core::node::derive::DataKeyId;
-use tec_core::node::envelope::KeyWrapper;
-use tec_core::node::uri::OpenBaoKey;
 use tec_core::port::PortError;
 use tec_core::secret::SecretBytes;
 use zeroize::{ZeroizeOnDrop, Zeroizing};

@@ -4,8 +4,6 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
-use tec_core::testing;
-
 use super::file::Resolved;
 use super::*;
 
@@ -13,7 +11,7 @@ use super::*;
 async fn a_directory_keeps_the_contract_of_a_store() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("a/b");
-    testing::wrapped_keys(&FileKeys::new(&path)).await;
+    crate::testing::wrapped_keys(&FileKeys::new(&path)).await;
     let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(&path), 0o700);
     for entry in fs::read_dir(&path).unwrap() {
@@ -30,7 +28,7 @@ async fn a_directory_that_cannot_be_used_says_so() {
     let file = directory.path().join("file");
     fs::write(&file, "").unwrap();
     let keys = FileKeys::new(file.join("below"));
-    let id = testing::sample::data_key_id(1);
+    let id = crate::testing::data_key_id(1);
     let error = keys.add(&id, b"wrapped").await.unwrap_err();
     assert_eq!(error.kind(), PortErrorKind::Unavailable);
     assert!(keys.find(&id).await.is_err());
@@ -233,9 +231,9 @@ mod cloud {
     #[tokio::test]
     async fn azure_is_asked_as_its_documentation_says() {
         beside(vault, async |base| {
-            testing::key_wrapper(&azure("a%2Bb+c", &base)).await;
-            let id = testing::sample::data_key_id(1);
-            let plain = testing::sample::secret(1);
+            crate::testing::key_wrapper(&azure("a%2Bb+c", &base)).await;
+            let id = crate::testing::data_key_id(1);
+            let plain = tec_core::testing::sample::secret(1);
             let refused = azure("canary", &base).wrap(&id, &plain).await.unwrap_err();
             assert_eq!(refused.kind(), PortErrorKind::Denied);
             assert!(!format!("{refused:?}").contains("canary"));
@@ -301,9 +299,9 @@ mod cloud {
         };
         beside(google, async |base| {
             let kms = gcp::GcpKms::at(&key, &base).unwrap();
-            testing::key_wrapper(&kms).await;
-            let ids = [1, 2].map(testing::sample::data_key_id);
-            let wrapped = kms.wrap(&ids[0], &testing::sample::secret(1)).await.unwrap();
+            crate::testing::key_wrapper(&kms).await;
+            let ids = [1, 2].map(crate::testing::data_key_id);
+            let wrapped = kms.wrap(&ids[0], &tec_core::testing::sample::secret(1)).await.unwrap();
             let moved = kms.unwrap(&ids[1], &wrapped).await.unwrap_err();
             assert_eq!(moved.kind(), PortErrorKind::Invalid);
         })

@@ -7,11 +7,11 @@ use std::path::{Component as Part, Path, PathBuf};
 use std::time::Duration;
 use std::{fs, io};
 
+use crate::ticket::{Component, ComponentForm};
 use flate2::read::GzDecoder;
 use reqwest::StatusCode;
 use sha2::{Digest as _, Sha256};
 use tec_core::digest::Sha256Digest;
-use tec_core::node::ticket::{Component, ComponentForm};
 use tec_core::port::{PortError, PortErrorKind};
 
 use super::KubeadmPaths;

@@ -6,13 +6,13 @@
 
 use std::path::Path;
 
+use crate::init::KubeProxy;
+use crate::metadata::Instance;
+use crate::state::Role;
+use crate::ticket::JoinTicket;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-use tec_core::node::init::KubeProxy;
-use tec_core::node::metadata::Instance;
-use tec_core::node::state::Role;
-use tec_core::node::ticket::JoinTicket;
 use tec_core::secret::SecretBytes;
 use zeroize::Zeroizing;
 
@@ -277,9 +277,9 @@ pub(super) fn join(
 
 #[cfg(test)]
 mod tests {
+    use crate::derive::{MeasurementSalt, MeasurementSecret};
+    use crate::ticket::CaPin;
     use tec_core::digest::Sha256Digest;
-    use tec_core::node::derive::{MeasurementSalt, MeasurementSecret};
-    use tec_core::node::ticket::CaPin;
     use tec_core::secret::SecretArray;
 
     use super::*;

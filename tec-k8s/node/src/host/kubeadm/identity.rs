@@ -3,9 +3,10 @@
 use std::fmt;
 use std::path::Path;
 
-use tec_core::node::ticket::CaPin;
 use tec_core::port::PortError;
 use tec_core::secret::SecretBytes;
+
+use crate::ticket::CaPin;
 
 /// The kubelet's key, and the request for its certificate.
 #[derive(Debug)]

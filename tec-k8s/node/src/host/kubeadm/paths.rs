@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use tec_core::node::ticket::PkiFile;
+use crate::ticket::PkiFile;
 
 /// Paths below the root of a host, or below a substitute in tests.
 #[derive(Clone, Debug)]

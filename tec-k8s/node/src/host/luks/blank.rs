@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{fs, io};
 
+use crate::derive::DiskId;
 use serde::Deserialize;
 use tec_core::digest::Sha256Digest;
-use tec_core::node::derive::DiskId;
 use tec_core::port::{Entropy, PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
 

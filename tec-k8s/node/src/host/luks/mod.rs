@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{fs, io};
 
+use crate::derive::DiskId;
+use crate::lock::LockedNode;
+use crate::port::StateDisk;
 use async_trait::async_trait;
 use tec_core::code::Code;
-use tec_core::node::derive::DiskId;
-use tec_core::node::lock::LockedNode;
-use tec_core::node::port::StateDisk;
 use tec_core::port::{PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
 use tempfile::TempDir;

@@ -4,8 +4,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use crate::derive::DiskId;
 use rustix::fs::{major, minor};
-use tec_core::node::derive::DiskId;
 
 /// Whether `directory`, or its nearest existing ancestor, is on the mapping of a LUKS2 disk with this ID.
 ///

@@ -4,10 +4,12 @@ use std::fs;
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::process::Command;
 
-use tec_core::node::derive::ClusterId;
-use tec_core::node::lock::{LockOutcome, NodeLock};
 use tec_core::system::SystemEntropy;
-use tec_core::testing::MemoryNode;
+
+use crate::testing::MemoryNode;
+
+use crate::derive::ClusterId;
+use crate::lock::{LockOutcome, NodeLock};
 
 use super::super::program::HostPrograms;
 use super::*;

@@ -1,8 +1,8 @@
 //! The instance metadata service of AWS, version 2: every request has a session token.
 
+use crate::metadata::{Instance, MetadataSource};
 use async_trait::async_trait;
 use serde::Deserialize;
-use tec_core::node::metadata::{Instance, MetadataSource};
 use tec_core::port::PortError;
 
 use super::{MetadataError, Record, parsed, tag};

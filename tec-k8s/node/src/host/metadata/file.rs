@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
+use crate::metadata::{Instance, MetadataSource};
 use async_trait::async_trait;
 use serde::Deserialize;
-use tec_core::node::metadata::{Instance, MetadataSource};
 use tec_core::port::PortError;
 
 use super::{MetadataError, Record, parsed};

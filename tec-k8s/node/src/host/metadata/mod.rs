@@ -10,11 +10,11 @@ mod tag;
 
 use std::net::IpAddr;
 
+use crate::metadata::Instance;
+use crate::state::Role;
+use crate::ticket::NodeName;
 use serde::Deserialize;
 use tec_core::code::Code;
-use tec_core::node::metadata::Instance;
-use tec_core::node::state::Role;
-use tec_core::node::ticket::NodeName;
 use tec_core::port::{PortError, PortErrorKind};
 
 pub use self::aws::AwsMetadata;

@@ -1,7 +1,7 @@
 //! The metadata service for QEMU virtual machines.
 
+use crate::metadata::{Instance, MetadataSource};
 use async_trait::async_trait;
-use tec_core::node::metadata::{Instance, MetadataSource};
 use tec_core::port::PortError;
 
 use super::{MetadataError, Record, parsed};

@@ -3,7 +3,7 @@
 //! In addition to the tags of the older implementation, two replace queries to a cloud's API, which would
 //! need an account: addresses of control planes, and the API server's name.
 
-use tec_core::node::metadata::Instance;
+use crate::metadata::Instance;
 
 use super::Record;
 

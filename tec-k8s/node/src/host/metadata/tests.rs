@@ -1,6 +1,6 @@
 //! Test metadata services, over real connections.
 
-use tec_core::node::metadata::MetadataSource;
+use crate::metadata::MetadataSource;
 use tec_core::port::PortErrorKind;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;

@@ -4,10 +4,10 @@ use std::error::Error;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use crate::atls::{AtlsError, AtlsStream, ConnectError, Connector, Endpoint};
 use crate::rpc::Reached;
 use hyper_util::rt::TokioIo;
 use tec_core::port::{PortError, PortErrorKind};
-use tec_tpm::atls::{AtlsError, AtlsStream, ConnectError, Connector, Endpoint};
 use tokio::net::TcpStream;
 use tonic::transport::Channel;
 use tower::ServiceExt as _;

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::sync::Mutex;
 
-use tec_core::node::lock::MarkerState;
+use crate::lock::MarkerState;
 use tec_core::testing::{ManualClock, SeededEntropy, sample};
 use tec_tpm::ek::CredentialIssuer;
 use tec_tpm::testing::SoftTpm;

@@ -46,6 +46,17 @@ podAntiAffinity:
           path: token
 {{- end }}
 
+{{- /* The image that a value names, or that of this release in the registry. */}}
+{{- define "tec.image" -}}
+{{- $root := index . 0 -}}
+{{- if index . 1 -}}
+{{- index . 1 -}}
+{{- else -}}
+{{- required "set the registry that you pushed the images of this release to: --set registry=registry.example/tec" $root.Values.registry | trimSuffix "/" -}}
+/{{ index . 2 }}:v{{ $root.Chart.AppVersion }}
+{{- end -}}
+{{- end }}
+
 {{- define "tec.budget" -}}
 apiVersion: policy/v1
 kind: PodDisruptionBudget

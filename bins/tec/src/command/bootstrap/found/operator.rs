@@ -6,13 +6,17 @@ use anyhow::{Context as _, ensure};
 use clap::ValueEnum as _;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::ConfigMap;
+use kube::ResourceExt as _;
 use kube::api::PostParams;
 use serde_json::json;
 use tec_k8s::render;
-use tec_k8s::render::{Component, Images, Installation, PodUser, RelatedImage};
+use tec_k8s::render::{
+    Component, Images, Installation, OPERATOR_IMAGE, PodUser, REGISTRY_VARIABLE, RelatedImage,
+};
 use tec_support::{SystemClock, ek};
 
 use super::{Founding, Wanted};
+use crate::command::bootstrap::InstallArgs;
 use crate::command::bootstrap::flags::{self, FlagError};
 use crate::serve::args::{Approval, ServeArgs};
 
@@ -23,7 +27,7 @@ const DEPLOYMENT: &str = Component::Operator.deployment();
 impl Founding<'_> {
     pub(super) async fn operator(&mut self) -> anyhow::Result<()> {
         self.ensure(&render::namespace(&self.cluster.namespace)).await?;
-        let installation = self.installation();
+        let installation = self.installation().await?;
         let mut objects = render::operator(&installation);
         if self.wanted.install.user_roles {
             objects.extend(render::user_roles());
@@ -35,9 +39,9 @@ impl Founding<'_> {
     }
 
     /// The operator to install. Without given pins, the operator's own default applies.
-    fn installation(&self) -> Installation {
+    async fn installation(&self) -> anyhow::Result<Installation> {
         let Wanted { args, given, install } = self.wanted;
-        let mut installation = Installation::default();
+        let mut installation = self.with_images().await?;
         installation.namespace.clone_from(&self.cluster.namespace);
         if given.has("pcrs") {
             installation.pcrs = args.pins.listed().collect();
@@ -49,18 +53,36 @@ impl Founding<'_> {
         if install.assigned_pod_user {
             installation.deploy.user = PodUser::Assigned;
         }
+        Ok(installation)
+    }
+
+    /// The installation with its images. An operator that is there already keeps its own, so only a new one
+    /// needs a registry.
+    async fn with_images(&self) -> anyhow::Result<Installation> {
+        let InstallArgs { registry, operator_image, .. } = self.wanted.install;
         let image = |name: &str| {
-            let given = install.operator_image.iter().rev().find(|(given, _)| given == name);
+            let given = operator_image.iter().rev().find(|(given, _)| given == name);
             given.map(|(_, image)| image.clone())
         };
-        if let Some(image) = image(flags::OPERATOR) {
-            installation.image = image;
-        }
-        installation.deploy.images = Images::from_variables(|variable| {
+        let of_operator = image(OPERATOR_IMAGE);
+        let of_operator = of_operator
+            .or_else(|| registry.as_ref().map(|registry| render::image(registry, OPERATOR_IMAGE)));
+        let deployed = Images::from_variables(|variable| {
+            if variable == REGISTRY_VARIABLE {
+                return registry.clone();
+            }
             let mut all = RelatedImage::ALL.into_iter();
             image(all.find(|related| related.variable() == variable)?.image_name())
         });
-        installation
+        let mut installation = Installation::default();
+        if let (Some(image), Ok(images)) = (of_operator, deployed) {
+            installation.image = image;
+            installation.deploy.images = images;
+            return Ok(installation);
+        }
+        let there = self.cluster.list::<Deployment>().await?;
+        ensure!(there.iter().any(|one| one.name_any() == DEPLOYMENT), FlagError::NoRegistry);
+        Ok(installation)
     }
 
     /// An existing operator is not changed, but must match the given flags.

@@ -1,0 +1,212 @@
+//! Which inputs of a boot no pinned register covers.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::{BootState, Pins};
+use crate::image::{ApprovedImage, ExpectedPcrs};
+use crate::pcr::PcrIndex;
+
+/// Events of PCR 4 that cover the kernel.
+const KERNELS: [&str; 2] = ["Pcr4Vmlinuz", UKI];
+/// Event of PCR 4 for a unified kernel image, with kernel, initramfs and command line in one file.
+const UKI: &str = "Pcr4Uki";
+
+/// An input of a boot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum BootInput {
+    /// The kernel.
+    Kernel,
+    /// The initial file system, with the programs that start before the disk is open.
+    Initramfs,
+    /// The kernel command line, and with GRUB all commands of its configuration.
+    CommandLine,
+}
+
+impl fmt::Display for BootInput {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Kernel => "kernel",
+            Self::Initramfs => "initramfs",
+            Self::CommandLine => "command line",
+        })
+    }
+}
+
+/// The inputs of an image's boot that no pinned register covers: a machine gets its key whatever
+/// they are. Displayed as a sentence, such as `initramfs and command line are NOT checked`; empty
+/// if everything is checked.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Unpinned(BTreeSet<BootInput>);
+
+impl Unpinned {
+    /// Whether every input is checked.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The inputs, in boot order.
+    pub fn iter(&self) -> impl Iterator<Item = BootInput> {
+        self.0.iter().copied()
+    }
+}
+
+impl FromIterator<BootInput> for Unpinned {
+    fn from_iter<I: IntoIterator<Item = BootInput>>(inputs: I) -> Self {
+        Self(inputs.into_iter().collect())
+    }
+}
+
+impl fmt::Display for Unpinned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.iter().map(|input| input.to_string()).collect();
+        match names.as_slice() {
+            [] => Ok(()),
+            [only] => write!(f, "{only} is NOT checked"),
+            [first @ .., last] => write!(f, "{} and {last} are NOT checked", first.join(", ")),
+        }
+    }
+}
+
+impl Pins {
+    /// The inputs of an image's boot that no pinned register covers.
+    ///
+    /// # Security
+    /// What the pinned registers do not show to be covered is not covered. Nothing is without PCR
+    /// 4: what the others contain depends on the program that measured it. A unified kernel image
+    /// covers its own initramfs and command line, but takes further command lines from outside (PCR
+    /// 12). System extensions (PCR 13) are not among the inputs.
+    pub fn unpinned(self, expected: &ExpectedPcrs) -> Unpinned {
+        let pinned = self.of_expected(expected);
+        let is_pinned = |pcr| pinned.is_some_and(|pinned| pinned.contains(pcr));
+        let states = |pcr, ids: &[&str]| {
+            let events = expected.pcr(pcr).map_or(&[][..], |expected| &expected.events);
+            events.iter().any(|event| ids.contains(&event.id.as_str()))
+        };
+        let covers = |pcr, ids: &[&str]| is_pinned(pcr) && states(pcr, ids);
+        let files = covers(PcrIndex::BOOT_FILES, &["Pcr9File"]);
+        let uki = covers(PcrIndex::BOOT_MANAGER, &[UKI]);
+        let uki_line =
+            is_pinned(PcrIndex::KERNEL_CONFIG) && expected.pcr(PcrIndex::KERNEL_CONFIG).is_some();
+        let is_covered = |input: &BootInput| match input {
+            BootInput::Kernel => files || covers(PcrIndex::BOOT_MANAGER, &KERNELS),
+            // Without a section for it, the kernel of the image may find one elsewhere.
+            BootInput::Initramfs => {
+                files || (uki && states(PcrIndex::KERNEL_BOOT, &["Pcr11Initrd"]))
+            }
+            BootInput::CommandLine => {
+                covers(PcrIndex::BOOT_COMMANDS, &["Pcr8KernelCmdline"]) || (uki && uki_line)
+            }
+        };
+        let chain =
+            is_pinned(PcrIndex::BOOT_MANAGER) && expected.pcr(PcrIndex::BOOT_MANAGER).is_some();
+        let all = [BootInput::Kernel, BootInput::Initramfs, BootInput::CommandLine];
+        all.into_iter().filter(|input| !(chain && is_covered(input))).collect()
+    }
+
+    /// What is not checked of any of the images that a state may consist of.
+    pub(crate) fn unpinned_in(self, state: &BootState, images: &[ApprovedImage]) -> Unpinned {
+        let is_of_state = |image: &&ApprovedImage| state.images().any(|name| *name == image.name);
+        let of_state = images.iter().filter(is_of_state);
+        Unpinned(of_state.flat_map(|image| self.unpinned(&image.expected).0).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::digest::Sha256Digest;
+    use crate::evidence::PinnedPcrs;
+    use crate::image::{ExpectedPcr, ImageEvent};
+
+    const GRUB: [(u8, &[&str]); 4] = [
+        (4, &["Pcr4Shim", "Pcr4Grub", "Pcr4Vmlinuz"]),
+        (8, &["Pcr8Command", "Pcr8KernelCmdline"]),
+        (9, &["Pcr9File"]),
+        (14, &["Pcr14MokList"]),
+    ];
+    const UNIFIED: [(u8, &[&str]); 3] =
+        [(4, &["Pcr4Uki"]), (11, &["Pcr11Linux", "Pcr11Initrd"]), (12, &[])];
+
+    fn expected(registers: &[(u8, &[&str])]) -> ExpectedPcrs {
+        let register = |(index, ids): &(u8, &[&str])| {
+            let pcr = PcrIndex::new(*index).unwrap();
+            let event = |id: &&str| ImageEvent::new("E", pcr, Sha256Digest::of(id), *id);
+            ExpectedPcr::from_events(pcr, ids.iter().map(event))
+        };
+        ExpectedPcrs::new(registers.iter().map(register).collect())
+    }
+
+    fn exactly(registers: &[u8]) -> Pins {
+        let set = registers.iter().map(|index| PcrIndex::new(*index).unwrap()).collect();
+        PinnedPcrs::new(set).unwrap().into()
+    }
+
+    fn said(pins: Pins, registers: &[(u8, &[&str])]) -> String {
+        pins.unpinned(&expected(registers)).to_string()
+    }
+
+    #[test]
+    fn a_grub_boot_needs_its_commands_and_its_files() {
+        let [boot, commands, files, keys] = GRUB;
+        let predicted = |registers: &[(u8, &[&str])]| said(Pins::Predicted, registers);
+        let neither = "initramfs and command line are NOT checked";
+        assert_eq!(predicted(&[boot]), neither);
+        assert_eq!(predicted(&[boot, keys]), neither);
+        assert_eq!(predicted(&[boot, commands]), "initramfs is NOT checked");
+        assert_eq!(predicted(&[boot, files]), "command line is NOT checked");
+        assert_eq!(predicted(&GRUB), "");
+        assert_eq!(said(exactly(&[4, 14]), &GRUB), neither, "left out by an admin");
+    }
+
+    /// With Secure Boot off, GRUB before 2.14 measures no kernel into PCR 4.
+    #[test]
+    fn a_kernel_that_is_not_in_pcr_4_is_checked_only_as_a_file() {
+        let boot: (u8, &[&str]) = (4, &["Pcr4Shim", "Pcr4Grub"]);
+        let [_, commands, files, _] = GRUB;
+        let all = "kernel, initramfs and command line are NOT checked";
+        assert_eq!(said(Pins::Predicted, &[boot]), all);
+        assert_eq!(said(Pins::Predicted, &[boot, commands, files]), "");
+    }
+
+    #[test]
+    fn a_unified_kernel_image_needs_what_it_takes_from_outside() {
+        let [boot, sections, outside] = UNIFIED;
+        let predicted = |registers: &[(u8, &[&str])]| said(Pins::Predicted, registers);
+        assert_eq!(predicted(&UNIFIED), "");
+        assert_eq!(said(exactly(&[4, 12]), &UNIFIED), "", "PCR 4 covers the sections");
+        assert_eq!(said(exactly(&[4]), &UNIFIED), "command line is NOT checked");
+        assert_eq!(predicted(&[boot, sections]), "command line is NOT checked");
+        assert_eq!(predicted(&[boot, outside]), "initramfs is NOT checked");
+        let without: (u8, &[&str]) = (11, &["Pcr11Linux"]);
+        assert_eq!(predicted(&[boot, without, outside]), "initramfs is NOT checked");
+    }
+
+    #[test]
+    fn what_cannot_be_told_is_not_checked() {
+        let all = "kernel, initramfs and command line are NOT checked";
+        let [boot, commands, files, _] = GRUB;
+        assert_eq!(said(Pins::Predicted, &[commands, files]), all, "nothing is pinned");
+        assert_eq!(said(exactly(&[8, 9]), &GRUB), all, "anything could have measured these");
+        assert_eq!(said(exactly(&[4, 8, 9]), &[commands, files]), all, "no value to compare");
+        assert_eq!(said(exactly(&[11, 12]), &UNIFIED), all);
+        // A GRUB that measures nothing leaves both at zero.
+        let zero = [boot, (8, &[]), (9, &[])];
+        assert_eq!(said(Pins::Predicted, &zero), "initramfs and command line are NOT checked");
+        let unknown: (u8, &[&str]) = (4, &["Pcr4Custom"]);
+        assert_eq!(said(Pins::Predicted, &[unknown]), all);
+    }
+
+    #[test]
+    fn programs_read_a_list() {
+        let unpinned = Pins::Predicted.unpinned(&expected(&GRUB[..1]));
+        let json = serde_json::to_value(&unpinned).unwrap();
+        assert_eq!(json, serde_json::json!(["initramfs", "command-line"]));
+        assert_eq!(serde_json::from_value::<Unpinned>(json).unwrap(), unpinned);
+    }
+}

@@ -1,0 +1,120 @@
+//! Carries out the effects of a restore.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::vault::restore::{Effect, Event, Restore, RestoreError};
+use async_trait::async_trait;
+use tec_core::plan::Shell;
+use tec_core::port::{PortError, chain};
+
+use super::effect::reset;
+use super::{Cluster, Disk, Vault};
+
+/// The effects of [`Restore`].
+#[derive(Debug)]
+pub struct RestoreShell {
+    vault: Vault,
+    cluster: Arc<dyn Cluster>,
+    disk: Arc<dyn Disk>,
+    snapshot: PathBuf,
+    end: Option<Result<(), RestoreError>>,
+}
+
+impl RestoreShell {
+    /// Uses these parts; `snapshot` is the file, which was checked before.
+    pub fn new(
+        vault: Vault,
+        cluster: Arc<dyn Cluster>,
+        disk: Arc<dyn Disk>,
+        snapshot: PathBuf,
+    ) -> Self {
+        Self { vault, cluster, disk, snapshot, end: None }
+    }
+
+    /// How the plan ended, once it has.
+    pub fn end(&self) -> Option<Result<(), RestoreError>> {
+        self.end
+    }
+
+    async fn send(&self, request: &crate::vault::Request) -> Event {
+        let file = match File::open(&self.snapshot) {
+            Ok(file) => file,
+            Err(error) => return io_failed("read the snapshot", &error),
+        };
+        match self.vault.send(request, file).await {
+            Ok(answer) => Event::Answered(answer),
+            Err(error) => failed(&error),
+        }
+    }
+}
+
+fn failed(error: &PortError) -> Event {
+    tracing::warn!(error = %chain(error), "a step of the restore failed");
+    Event::Failed
+}
+
+fn io_failed(what: &'static str, error: &std::io::Error) -> Event {
+    tracing::warn!(what, %error, "the disk failed");
+    Event::Failed
+}
+
+fn on_disk(what: &'static str, result: std::io::Result<()>) -> Event {
+    match result {
+        Ok(()) => Event::Done,
+        Err(error) => io_failed(what, &error),
+    }
+}
+
+fn found(what: &'static str, result: std::io::Result<Option<Vec<u8>>>) -> Event {
+    match result {
+        Ok(file) => Event::File(file),
+        Err(error) => io_failed(what, &error),
+    }
+}
+
+async fn wait(time: Duration) -> Event {
+    tokio::time::sleep(time).await;
+    Event::Elapsed
+}
+
+#[async_trait]
+impl Shell<Restore> for RestoreShell {
+    async fn perform(&mut self, effect: Effect) -> Option<Event> {
+        Some(match effect {
+            Effect::ReadFile => found("read the wrapped key", self.disk.read()),
+            Effect::ReadNote => found("read the note", self.disk.read_restore()),
+            Effect::ReadSecret => match self.cluster.read().await {
+                Ok(secret) => Event::Secret(secret),
+                Err(error) => failed(&error),
+            },
+            Effect::Call(request) => match self.vault.call(&request).await {
+                Ok(answer) => Event::Answered(answer),
+                Err(error) => failed(&error),
+            },
+            Effect::WriteNote(note) => on_disk("write the note", self.disk.write_restore(&note)),
+            Effect::Send(request) => {
+                tracing::info!("the vault takes the snapshot");
+                self.send(&request).await
+            }
+            Effect::Advance { from, to } => match self.cluster.advance(&from, &to).await {
+                Ok(()) => Event::Done,
+                Err(error) => failed(&error),
+            },
+            Effect::WriteFile(bytes) => on_disk("write the wrapped key", self.disk.write(&bytes)),
+            Effect::RemoveNote => on_disk("remove the note", self.disk.remove_restore()),
+            Effect::ResetStorage => match reset(&*self.disk).await {
+                Ok(true) => Event::Done,
+                Ok(false) => Event::Failed,
+                Err(error) => io_failed("reset the vault", &error),
+            },
+            Effect::Wait(time) => wait(time).await,
+            Effect::Finish(end) => {
+                self.end = Some(end);
+                return None;
+            }
+        })
+    }
+}

@@ -1,0 +1,279 @@
+//! Calls whose body or answer is too large for memory: it comes from a file or goes into one.
+//!
+//! Each has a connection of its own, since such calls are rare.
+
+use std::fs::File;
+use std::io::{Read as _, Write};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use tec_core::secret::SecretBytes;
+use tokio::time::timeout;
+
+use super::http::HttpError;
+use super::{Http, Reply};
+
+/// Size of a part of a file, in bytes.
+const PART: usize = 64 * 1024;
+/// Maximum size of an answer that is not stored, in bytes.
+const MAX_ANSWER: usize = 64 * 1024;
+/// Status of an answer that is stored.
+const OK: u16 = 200;
+
+type Headers<'a> = &'a [(&'static str, &'a SecretBytes)];
+
+/// A body that is read from a file while it is sent.
+struct FileBody {
+    file: File,
+    left: u64,
+}
+
+impl Body for FileBody {
+    type Data = Bytes;
+    type Error = std::io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, std::io::Error>>> {
+        if self.left == 0 {
+            return Poll::Ready(None);
+        }
+        let mut part = vec![0; PART];
+        Poll::Ready(Some(match self.file.read(&mut part) {
+            Ok(0) => Err(std::io::ErrorKind::UnexpectedEof.into()),
+            Ok(read) => {
+                part.truncate(read);
+                self.left = self.left.saturating_sub(u64::try_from(read).unwrap_or(u64::MAX));
+                Ok(Frame::data(part.into()))
+            }
+            Err(error) => Err(error),
+        }))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.left)
+    }
+}
+
+impl Http {
+    /// Writes the answer to `to`. Every part must arrive within the deadline. An answer with another status
+    /// than 200 is returned instead of written.
+    ///
+    /// # Errors
+    /// [`HttpError`]. Part of the answer may have been written.
+    ///
+    /// # Cancel safety
+    /// When dropped, part of the answer may have been written.
+    pub async fn download(
+        &self,
+        path: &str,
+        headers: Headers<'_>,
+        to: &mut (dyn Write + Send),
+    ) -> Result<Reply, HttpError> {
+        let request = self.request(::http::Method::GET, path, headers, Empty::<Bytes>::new())?;
+        self.exchange_with(request, async |answer: ::http::Response<Incoming>| {
+            let status = answer.status().as_u16();
+            let mut body = answer.into_body();
+            if status != OK {
+                return self.small(status, body).await;
+            }
+            while let Some(frame) = timeout(self.deadline, body.frame())
+                .await
+                .map_err(|_| HttpError::Deadline(self.target.clone(), self.deadline))?
+            {
+                let frame =
+                    frame.map_err(|error| HttpError::Answer(self.target.clone(), error.into()))?;
+                if let Ok(part) = frame.into_data() {
+                    to.write_all(&part)
+                        .map_err(|error| HttpError::Store(self.target.clone(), error))?;
+                }
+            }
+            Ok(Reply { status, body: Vec::new() })
+        })
+        .await
+    }
+
+    /// Sends a file. The answer must come within the deadline.
+    ///
+    /// # Errors
+    /// [`HttpError`]; any status is an answer, not an error.
+    ///
+    /// # Cancel safety
+    /// When dropped, the call may or may not have happened.
+    pub async fn upload(
+        &self,
+        path: &str,
+        headers: Headers<'_>,
+        file: File,
+    ) -> Result<Reply, HttpError> {
+        let length = file.metadata().map(|found| found.len());
+        let left = length.map_err(|error| HttpError::Store(self.target.clone(), error))?;
+        let body = FileBody { file, left };
+        let request = self.request(::http::Method::POST, path, headers, body)?;
+        self.exchange_with(request, async |answer: ::http::Response<Incoming>| {
+            let status = answer.status().as_u16();
+            self.small(status, answer.into_body()).await
+        })
+        .await
+    }
+
+    fn request<B>(
+        &self,
+        method: ::http::Method,
+        path: &str,
+        headers: Headers<'_>,
+        body: B,
+    ) -> Result<::http::Request<B>, HttpError> {
+        let mut request =
+            ::http::Request::builder().method(method).uri(path).header("host", self.host());
+        for (name, value) in headers {
+            request = request.header(*name, value.expose("a header carries the token"));
+        }
+        request.body(body).map_err(|error| HttpError::Request(self.target.clone(), error))
+    }
+
+    async fn small(&self, status: u16, body: Incoming) -> Result<Reply, HttpError> {
+        let body = timeout(self.deadline, Limited::new(body, MAX_ANSWER).collect())
+            .await
+            .map_err(|_| HttpError::Deadline(self.target.clone(), self.deadline))?
+            .map_err(|error| HttpError::Answer(self.target.clone(), error))?;
+        Ok(Reply { status, body: body.to_bytes().to_vec() })
+    }
+
+    /// Makes a call, and drives its connection until `read` has the answer.
+    async fn exchange_with<B>(
+        &self,
+        request: ::http::Request<B>,
+        read: impl AsyncFnOnce(::http::Response<Incoming>) -> Result<Reply, HttpError>,
+    ) -> Result<Reply, HttpError>
+    where
+        B: Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let broken = |error| HttpError::Speak(self.target.clone(), error);
+        let late = || HttpError::Deadline(self.target.clone(), self.deadline);
+        let stream = timeout(self.deadline, self.dial()).await.map_err(|_| late())??;
+        let opened = http1::handshake(TokioIo::new(stream)).await;
+        let (mut sender, driver) = opened.map_err(broken)?;
+        let exchange = async {
+            let answer = timeout(self.deadline, sender.send_request(request));
+            read(answer.await.map_err(|_| late())?.map_err(broken)?).await
+        };
+        let (mut exchange, mut driver) = (pin!(exchange), pin!(driver));
+        tokio::select! {
+            biased;
+            reply = &mut exchange => reply,
+            // The rest of the answer has arrived with the end of the connection.
+            _ = &mut driver => exchange.await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::path::Path;
+    use std::time::Duration;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::UnixListener;
+    use tokio::task::JoinSet;
+
+    use super::*;
+    use crate::shell::Target;
+
+    fn http(socket: &Path) -> Http {
+        Http::new(Target::Unix(socket.to_owned()), Duration::from_secs(5))
+    }
+
+    /// Answers one call with these bytes, and returns what it received up to `length` bytes.
+    fn serve(socket: &Path, answer: &'static [u8], length: usize) -> JoinSet<Vec<u8>> {
+        let listener = UnixListener::bind(socket).unwrap();
+        let mut server = JoinSet::new();
+        server.spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut received = Vec::new();
+            let mut buffer = [0; 4096];
+            while received.len() < length {
+                let read = stream.read(&mut buffer).await.unwrap();
+                received.extend(&buffer[..read]);
+            }
+            stream.write_all(answer).await.unwrap();
+            received
+        });
+        server
+    }
+
+    async fn download(answer: &'static [u8]) -> (Result<Reply, HttpError>, Vec<u8>) {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("s");
+        let _server = serve(&socket, answer, 1);
+        let mut stored = Vec::new();
+        let reply = http(&socket).download("/", &[], &mut stored).await;
+        (reply, stored)
+    }
+
+    #[tokio::test]
+    async fn a_whole_answer_is_stored_and_one_that_was_cut_off_is_an_error() {
+        let chunked =
+            b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\nsnap\r\n0\r\n\r\n";
+        let (reply, stored) = download(chunked).await;
+        assert_eq!((reply.unwrap().status, stored.as_slice()), (200, &b"snap"[..]));
+
+        let cut = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\nsnap\r\n";
+        let (reply, _) = download(cut).await;
+        assert!(matches!(reply, Err(HttpError::Answer(..))), "{reply:?}");
+    }
+
+    #[tokio::test]
+    async fn a_refusal_is_returned_and_not_stored() {
+        let refusal = b"HTTP/1.1 403 Forbidden\r\ncontent-length: 2\r\n\r\nno";
+        let (reply, stored) = download(refusal).await;
+        let reply = reply.unwrap();
+        assert_eq!((reply.status, reply.body.as_slice()), (403, &b"no"[..]));
+        assert!(stored.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_full_disk_ends_the_download() {
+        struct Full;
+        impl Write for Full {
+            fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+                Err(std::io::ErrorKind::StorageFull.into())
+            }
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("s");
+        let _server = serve(&socket, b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nsnap", 1);
+        let stored = http(&socket).download("/", &[], &mut Full).await;
+        assert!(matches!(stored, Err(HttpError::Store(..))), "{stored:?}");
+    }
+
+    #[tokio::test]
+    async fn a_file_of_many_parts_is_sent_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("s");
+        let content: Vec<u8> = (0..=3 * PART).map(|at| u8::try_from(at % 251).unwrap()).collect();
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&content).unwrap();
+        std::io::Seek::rewind(&mut file).unwrap();
+        let answer = b"HTTP/1.1 204 No Content\r\n\r\n";
+        let mut server = serve(&socket, answer, content.len());
+        let reply = http(&socket).upload("/", &[], file).await.unwrap();
+        assert_eq!(reply.status, 204);
+        let received = server.join_next().await.unwrap().unwrap();
+        let length = format!("content-length: {}", content.len());
+        assert!(String::from_utf8_lossy(&received).contains(&length));
+        let sent = received.windows(64).any(|window| window == &content[..64]);
+        assert!(sent);
+    }
+}
