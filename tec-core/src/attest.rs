@@ -19,7 +19,7 @@ use crate::boot::{BootState, BootStates, LiveImages, Pins, Unpinned};
 pub use crate::evidence::{
     LogEvidence, LoggedEvent, NoPinnedPcrError, PinnedPcrs, VerifiedEvidence, VerifyError,
 };
-use crate::explain::{Gate, Ladder, explain_pcrs};
+use crate::explain::{Explained, Gate, Ladder, PcrMismatch, explain_pcrs};
 use crate::id::{AttemptId, MachineId};
 use crate::image::ApprovedImage;
 use crate::machine::{Machine, MachineState};
@@ -66,7 +66,7 @@ pub struct Attested {
     machine: MachineId,
     ak: Fingerprint,
     booted: BootState,
-    quoted: PcrValues,
+    judged: PcrValues,
     pins: Pins,
     attempt: AttemptId,
 }
@@ -87,9 +87,10 @@ impl Attested {
         &self.booted
     }
 
-    /// The quoted values, to be checked again before a key is released.
-    pub(crate) fn quoted(&self) -> &PcrValues {
-        &self.quoted
+    /// The values that were judged, to be checked again before a key is released: the quoted ones without what
+    /// firmware and systemd measure around the boot chain.
+    pub fn judged(&self) -> &PcrValues {
+        &self.judged
     }
 
     /// Which registers must match.
@@ -152,6 +153,8 @@ pub struct Appraisal {
     pub attempt: Attempt,
     /// The proof; present only if no gate failed.
     pub attested: Option<Attested>,
+    /// Programs in PCR 4 that are of no image, of a boot that is otherwise approved.
+    pub(crate) programs: Vec<LoggedEvent>,
 }
 
 /// Runs the gates from "machine known" to "each PCR against approved images".
@@ -204,30 +207,38 @@ fn climb(
         repeats: None,
         ladder: Ladder::new(),
     };
-    // Which image booted is not known yet, so the log must explain every register that any image
-    // pins.
-    let logged = pins.any(&LiveImages::at(known.images, at));
     let ladder = &mut attempt.ladder;
     ladder.pass(Gate::ReachedServer, "evidence received");
     ladder.pass(Gate::Tls, "session established");
-    let Some(verified) = gates_before_pcrs(ladder, evidence, known, logged) else {
+    let Some(verified) = gates_before_pcrs(ladder, evidence, known) else {
         return Appraisal::refused(attempt);
     };
-    let booted = match explain_pcrs(verified, known.images, pins, at, states) {
-        Ok(booted) => booted,
+    let usable = log_gate(ladder, verified, pins.any(&LiveImages::at(known.images, at)));
+    let explained = match explain_pcrs(verified, known.images, pins, at, states) {
+        Ok(explained) => explained,
         Err(mismatch) => {
-            ladder.fail_pcrs(mismatch);
+            refuse_registers(ladder, mismatch, usable);
             return Appraisal::refused(attempt);
         }
     };
+    let Explained { booted, judged, programs } = explained;
     attempt.explained_by(&booted, pins.unpinned_in(&booted, known.images));
     let attested = match (attempt.machine, attempt.ak) {
         (Some(machine), Some(ak)) if attempt.ladder.first_failure().is_none() => {
-            Some(Attested { machine, ak, booted, quoted: verified.pcrs.clone(), pins, attempt: id })
+            Some(Attested { machine, ak, booted, judged, pins, attempt: id })
         }
         _ => None,
     };
-    Appraisal { attempt, attested }
+    Appraisal { attempt, attested, programs }
+}
+
+/// Refuses a boot that no image explains. If its log is of no use, that comes first: with a log that replays, the
+/// boot may be explained.
+fn refuse_registers(ladder: &mut Ladder, mismatch: Box<PcrMismatch>, usable: Result<(), String>) {
+    if let Err(why) = usable {
+        ladder.fail(Gate::EventLog, why);
+    }
+    ladder.fail_pcrs(mismatch);
 }
 
 impl Appraisal {
@@ -250,7 +261,7 @@ impl Appraisal {
     }
 
     fn refused(attempt: Attempt) -> Self {
-        Self { attempt, attested: None }
+        Self { attempt, attested: None, programs: Vec::new() }
     }
 }
 
@@ -258,7 +269,6 @@ fn gates_before_pcrs<'a>(
     ladder: &mut Ladder,
     evidence: &'a Result<VerifiedEvidence, VerifyError>,
     known: Known<'_>,
-    pinned: PinnedPcrs,
 ) -> Option<&'a VerifiedEvidence> {
     if let Err(error @ (VerifyError::Malformed { .. } | VerifyError::Unsupported { .. })) = evidence
     {
@@ -266,9 +276,7 @@ fn gates_before_pcrs<'a>(
         return None;
     }
     identity_gates(ladder, known)?;
-    let verified = quote_gates(ladder, evidence)?;
-    log_gate(ladder, verified, pinned)?;
-    Some(verified)
+    quote_gates(ladder, evidence)
 }
 
 fn identity_gates(ladder: &mut Ladder, known: Known<'_>) -> Option<()> {
@@ -333,26 +341,31 @@ fn quote_gates<'a>(
     None
 }
 
-fn log_gate(ladder: &mut Ladder, verified: &VerifiedEvidence, pinned: PinnedPcrs) -> Option<()> {
-    match &verified.log {
+/// Whether the log explains the pinned registers. One that does not is as good as none: values decide then.
+///
+/// # Errors
+/// Why it cannot be used.
+fn log_gate(
+    ladder: &mut Ladder,
+    verified: &VerifiedEvidence,
+    pinned: PinnedPcrs,
+) -> Result<(), String> {
+    let why = match &verified.log {
         LogEvidence::Absent => {
             ladder.skip(Gate::EventLog, "no event log was sent; the PCR values alone decide");
-            Some(())
+            return Ok(());
         }
-        LogEvidence::Broken { reason } => {
-            ladder.fail(Gate::EventLog, format!("the log does not parse: {reason}"));
-            None
+        LogEvidence::Broken { reason } => format!("the log does not parse: {reason}"),
+        LogEvidence::Parsed { events, replayed, cut } => {
+            let Some(pcr) = pinned.iter().find(|pcr| !replayed.contains(*pcr)) else {
+                ladder.pass(Gate::EventLog, format!("{} events replay", events.len()));
+                return Ok(());
+            };
+            let cut = cut.as_ref().map(|cut| format!(", and it ends early: {cut}"));
+            let cut = cut.unwrap_or_default();
+            format!("the log does not replay to the quoted value of PCR {pcr}{cut}")
         }
-        LogEvidence::Parsed { events, replayed } => {
-            if let Some(pcr) = pinned.iter().find(|pcr| !replayed.contains(*pcr)) {
-                ladder.fail(
-                    Gate::EventLog,
-                    format!("the log does not replay to the quoted value of PCR {pcr}"),
-                );
-                return None;
-            }
-            ladder.pass(Gate::EventLog, format!("{} events replay", events.len()));
-            Some(())
-        }
-    }
+    };
+    ladder.skip(Gate::EventLog, format!("{why}; the PCR values alone decide"));
+    Err(why)
 }

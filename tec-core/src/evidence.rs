@@ -47,16 +47,18 @@ impl LoggedEvent {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LogEvidence {
-    /// No log. In any case, only the PCR values decide.
+    /// No log: only the PCR values decide.
     Absent,
-    /// The log parses. The registers in `replayed` match the quoted values.
+    /// The log parses, as far as it goes. The registers in `replayed` match the quoted values.
     Parsed {
-        /// The events in order.
+        /// The events in order, and then what systemd measured after the log ended.
         events: Vec<LoggedEvent>,
         /// Registers whose events fold to the quoted value.
         replayed: PcrSet,
+        /// Why the rest of the log cannot be read, if there is more of it.
+        cut: Option<String>,
     },
-    /// The log does not parse.
+    /// The log does not parse: the PCR values decide.
     Broken {
         /// Why, with the offset.
         reason: String,
@@ -116,7 +118,7 @@ impl VerifiedEvidence {
     /// The logged events of a register, if they fold to the quoted value.
     pub fn logged(&self, pcr: PcrIndex) -> Option<Vec<&LoggedEvent>> {
         match &self.log {
-            LogEvidence::Parsed { events, replayed } if replayed.contains(pcr) => {
+            LogEvidence::Parsed { events, replayed, .. } if replayed.contains(pcr) => {
                 Some(events.iter().filter(|event| event.pcr == pcr).collect())
             }
             _ => None,

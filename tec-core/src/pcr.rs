@@ -151,6 +151,15 @@ impl PcrValues {
         &self.0[index.as_usize()]
     }
 
+    /// The same values, but for one register.
+    #[must_use]
+    pub fn with(mut self, index: PcrIndex, value: Sha256Digest) -> Self {
+        if let Some(slot) = self.0.get_mut(index.as_usize()) {
+            *slot = value;
+        }
+        self
+    }
+
     /// Index and value, in index order.
     pub fn iter(&self) -> impl Iterator<Item = (PcrIndex, &Sha256Digest)> {
         PcrIndex::all().zip(&self.0)

@@ -155,6 +155,7 @@ impl World {
 
 const COMPONENTS: [&str; 3] = ["Pcr4Shim", "Pcr4Grub", "Pcr4Vmlinuz"];
 const GOOD: [&str; 3] = ["shim", "grub", "kernel"];
+const EVIL: [&str; 3] = ["shim", "grub", "evil"];
 
 async fn publish(
     ports: &Ports,
@@ -187,6 +188,7 @@ fn boot(key: u64, files: [&str; 3]) -> VerifiedEvidence {
     evidence.log = LogEvidence::Parsed {
         events: (0..).zip(&digests).map(event).collect(),
         replayed: PcrIndex::all().collect(),
+        cut: None,
     };
     evidence
 }
@@ -358,7 +360,7 @@ async fn a_changed_kernel_is_refused_and_named() {
     let world = World::new();
     world.publish(&image("good", GOOD)).await;
     world.ready(1).await;
-    let appraisal = world.appraise(Ok(boot(1, ["shim", "grub", "evil"]))).await;
+    let appraisal = world.appraise(Ok(boot(1, EVIL))).await;
     assert!(appraisal.attested.is_none());
     let ladder = &appraisal.attempt.ladder;
     assert_eq!(ladder.code, Some(Code::PcrMismatch));
@@ -398,12 +400,7 @@ async fn each_gate_fails_with_its_own_code() {
     world.publish(&image("good", GOOD)).await;
     world.ready(1).await;
     let ak = sample::public_key(1).fingerprint();
-    let mut broken_log = boot(1, GOOD);
-    broken_log.log = LogEvidence::Broken { reason: "offset 3".to_owned() };
-    let mut lying_log = boot(1, GOOD);
-    if let LogEvidence::Parsed { replayed, .. } = &mut lying_log.log {
-        *replayed = [PcrIndex::MOK].into_iter().collect();
-    }
+    let [broken_log, lying_log] = bad_logs(EVIL);
     let quote = VerifyError::Quote { reason: "nonce", claimed_ak: Some(ak) };
     let malformed = VerifyError::Malformed { at: "tpm_quote".into() };
     let cases = [
@@ -421,6 +418,31 @@ async fn each_gate_fails_with_its_own_code() {
     }
 }
 
+/// A boot with a log that does not parse, and with one that does not replay.
+fn bad_logs(programs: [&str; 3]) -> [VerifiedEvidence; 2] {
+    let (mut broken, mut lying) = (boot(1, programs), boot(1, programs));
+    broken.log = LogEvidence::Broken { reason: "offset 3".to_owned() };
+    if let LogEvidence::Parsed { replayed, .. } = &mut lying.log {
+        *replayed = [PcrIndex::MOK].into_iter().collect();
+    }
+    [broken, lying]
+}
+
+#[tokio::test]
+async fn a_bad_log_is_never_worse_than_none() {
+    let world = World::new();
+    world.publish(&image("good", GOOD)).await;
+    world.ready(1).await;
+    for evidence in bad_logs(GOOD) {
+        let appraisal = world.appraise(Ok(evidence)).await;
+        assert!(appraisal.attested.is_some(), "the values are those of an image");
+        let ladder = appraisal.attempt.ladder;
+        let log = ladder.steps.iter().find(|step| step.gate == Gate::EventLog).unwrap();
+        assert_eq!(log.state, StepState::Skipped);
+        assert!(log.detail.starts_with("the log does not "), "it says why: {}", log.detail);
+    }
+}
+
 #[tokio::test]
 async fn every_attempt_is_on_record_and_refusals_of_registered_keys_in_the_audit_log() {
     let world = World::new();
@@ -431,15 +453,14 @@ async fn every_attempt_is_on_record_and_refusals_of_registered_keys_in_the_audit
         let refused = events.filter(|event| event.action == AuditAction::KeyRefused);
         refused.map(|event| (event.machine, event.subject)).collect::<Vec<_>>()
     };
-    let evil = ["shim", "grub", "evil"];
     let malformed = VerifyError::Malformed { at: "x".into() };
-    for evidence in [Ok(boot(1, GOOD)), Ok(boot(99, evil)), Err(malformed)] {
+    for evidence in [Ok(boot(1, GOOD)), Ok(boot(99, EVIL)), Err(malformed)] {
         let made = world.appraise(evidence).await.attempt;
         let kept = AttemptLog::find(&*world.truth, &made.id).await.unwrap();
         assert_eq!(kept, Some(made));
         assert_eq!(refused(&world), []);
     }
-    let id = world.appraise(Ok(boot(1, evil))).await.attempt.id;
+    let id = world.appraise(Ok(boot(1, EVIL))).await.attempt.id;
     let line = format!("{} attempt {id}", Code::PcrMismatch);
     assert_eq!(refused(&world), [(Some(machine), line)]);
 }
@@ -457,10 +478,10 @@ async fn where_somebody_else_decides_about_the_registers_the_other_gates_stand()
 
     let ladder = world.admit(None, Ok(boot(99, GOOD))).await.unwrap();
     assert_eq!(ladder.attempt.ladder.code, Some(Code::AkNotBound));
-    let mut lying = boot(1, GOOD);
-    lying.log = LogEvidence::Broken { reason: "offset 3".to_owned() };
-    let ladder = world.admit(None, Ok(lying)).await.unwrap();
-    assert_eq!(ladder.attempt.ladder.code, Some(Code::EventLogMismatch));
+    for evidence in bad_logs(GOOD) {
+        let ladder = world.admit(None, Ok(evidence)).await.unwrap().attempt.ladder;
+        assert_eq!((ladder.code, ladder.first_failure()), (None, None));
+    }
 }
 
 #[tokio::test]

@@ -15,10 +15,10 @@ use crate::guid::Guid;
 const SHIM_AUTHORITIES: [&str; 5] = ["Shim", "MokList", "MokListRT", "vendor_db", "SbatLevel"];
 
 /// Reads a log that was sent with evidence, and the [variables](EventLog::policy_variables) of its
-/// Secure Boot policy; one that does not parse is [`LogEvidence::Broken`].
+/// Secure Boot policy, as far as it can be read.
 pub fn evidence_with_policy(log: &[u8], quoted: &PcrValues) -> (LogEvidence, Vec<LoggedVariable>) {
-    match EventLog::parse(log) {
-        Ok(log) => (log.evidence_against(quoted), log.policy_variables()),
+    match EventLog::read(log) {
+        Ok((log, cut)) => (log.evidence_cut(quoted, cut.as_ref()), log.policy_variables()),
         Err(error) => (LogEvidence::Broken { reason: error.to_string() }, Vec::new()),
     }
 }

@@ -87,10 +87,6 @@ fn is_justified(error: &EventLogError, written: &[Written<'_>], log: &[u8]) -> b
     let padding = |byte| log.iter().all(|b| *b == byte);
     match error {
         EventLogError::Empty => padding(0) || padding(0xff),
-        EventLogError::Register { index, .. } => {
-            *index > 23
-                && written.iter().any(|e| e.register == *index && e.kind != EventKind::NO_ACTION)
-        }
         EventLogError::StartupLocality { .. } => {
             written.iter().any(|e| e.data.starts_with(b"StartupLocality\0"))
         }

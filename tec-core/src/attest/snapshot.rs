@@ -28,7 +28,7 @@ pub struct AttestedSnapshot {
 impl Attested {
     /// Returns the content, to be carried to another replica of this server.
     pub fn snapshot(&self) -> AttestedSnapshot {
-        let value = |pcr| (pcr, *self.quoted.value(pcr));
+        let value = |pcr| (pcr, *self.judged.value(pcr));
         AttestedSnapshot {
             machine: self.machine,
             ak: self.ak,
@@ -60,8 +60,7 @@ impl Attested {
         for (value, pcr) in values.iter_mut().zip(PcrIndex::all()) {
             *value = quoted.get(&pcr).copied().unwrap_or(Sha256Digest::ZERO);
         }
-        let quoted = PcrValues::new(values);
-        Ok(Self { machine, ak, booted, quoted, pins, attempt })
+        Ok(Self { machine, ak, booted, judged: PcrValues::new(values), pins, attempt })
     }
 }
 
@@ -79,7 +78,7 @@ mod tests {
             machine: sample::machine_id(1),
             ak: sample::public_key(1).fingerprint(),
             booted: BootState::whole([sample::image_name(1)], [PcrIndex::BOOT_MANAGER]),
-            quoted: PcrValues::new(values),
+            judged: PcrValues::new(values),
             pins,
             attempt: sample::attempt_id(1),
         }
@@ -101,9 +100,9 @@ mod tests {
             assert_eq!(after.snapshot(), before.snapshot());
             assert_eq!(after.pins(), before.pins());
             for pcr in PcrIndex::all() {
-                let carried = after.quoted().value(pcr);
+                let carried = after.judged().value(pcr);
                 if wanted.contains(&pcr) {
-                    assert_eq!(carried, before.quoted().value(pcr));
+                    assert_eq!(carried, before.judged().value(pcr));
                 } else {
                     assert_eq!(*carried, Sha256Digest::ZERO);
                 }

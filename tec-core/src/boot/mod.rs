@@ -16,18 +16,22 @@
 
 mod live;
 mod pins;
+mod settle;
 mod state;
 mod unpinned;
 mod whole;
+pub(crate) mod words;
 
 use std::fmt;
 
 pub use self::live::LiveImages;
 pub use self::pins::Pins;
+pub(crate) use self::settle::{Settled, settled};
 pub use self::state::{BootPart, BootState};
 pub use self::unpinned::{BootInput, Unpinned};
 pub use self::whole::WholeImages;
 pub(crate) use self::whole::{fits, nearest, of_image};
+pub use self::words::words_after;
 
 use crate::digest::Sha256Digest;
 use crate::evidence::{PinnedPcrs, VerifiedEvidence};

@@ -13,4 +13,4 @@ pub use self::ladder::{Gate, Ladder, Step, StepState};
 pub use self::mismatch::{
     ComponentMatch, EventFinding, ExpectedComponent, PcrMismatch, RegisterFindings, RegisterStates,
 };
-pub use self::pcrs::explain_pcrs;
+pub use self::pcrs::{Explained, explain_pcrs};

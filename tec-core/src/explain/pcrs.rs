@@ -3,13 +3,29 @@
 use super::{
     ComponentMatch, EventFinding, ExpectedComponent, PcrMismatch, RegisterFindings, RegisterStates,
 };
-use crate::boot::{BootState, BootStates, LiveImages, NearState, Pins, fits, nearest, of_image};
+use crate::boot::{
+    BootState, BootStates, LiveImages, NearState, Pins, Settled, fits, nearest, of_image, settled,
+};
 use crate::evidence::{LoggedEvent, PinnedPcrs, VerifiedEvidence};
 use crate::image::{ApprovedImage, ImageEvent};
-use crate::pcr::PcrIndex;
+use crate::pcr::{PcrIndex, PcrValues};
 use crate::time::Timestamp;
 
-/// Finds the state of live images that matches all registers that those images pin.
+/// A boot that approved images explain.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Explained {
+    /// What was booted.
+    pub booted: BootState,
+    /// The registers in the form in which images state them: without what firmware and systemd measure around
+    /// the boot chain.
+    pub judged: PcrValues,
+    /// Programs in PCR 4 that are of no image: the baseline of the machine must vouch for them.
+    pub programs: Vec<LoggedEvent>,
+}
+
+/// Finds the state of live images that matches all registers that those images pin, around which there may be
+/// what firmware and systemd measure.
 ///
 /// # Errors
 /// The differences from the nearest state, starting with the first differing pinned register. If an
@@ -20,12 +36,37 @@ pub fn explain_pcrs(
     pins: Pins,
     now: Timestamp,
     states: &dyn BootStates,
-) -> Result<BootState, Box<PcrMismatch>> {
+) -> Result<Explained, Box<PcrMismatch>> {
     let live = LiveImages::at(images, now);
-    let admitted = pins.admit(states, &live, &evidence.pcrs);
-    if let Some(state) = admitted.into_iter().next() {
-        return Ok(state);
+    let admitted = |values: &PcrValues| pins.admit(states, &live, values).into_iter().next();
+    if let Some(booted) = admitted(&evidence.pcrs) {
+        return Ok(Explained { booted, judged: evidence.pcrs.clone(), programs: Vec::new() });
     }
+    let mut nearest = None;
+    for Settled { evidence, programs } in settled(evidence, images, &live, pins, states) {
+        if let Some(booted) = admitted(&evidence.pcrs) {
+            return Ok(Explained { booted, judged: evidence.pcrs, programs });
+        }
+        nearest.get_or_insert(evidence);
+    }
+    let seen = nearest.as_ref().unwrap_or(evidence);
+    let mut mismatch = mismatch(seen, images, pins, now, states);
+    mismatch.quoted = *evidence.pcrs.value(mismatch.pcr);
+    for other in &mut mismatch.others {
+        other.quoted = *evidence.pcrs.value(other.pcr);
+    }
+    Err(Box::new(mismatch))
+}
+
+/// The differences from the nearest state.
+fn mismatch(
+    evidence: &VerifiedEvidence,
+    images: &[ApprovedImage],
+    pins: Pins,
+    now: Timestamp,
+    states: &dyn BootStates,
+) -> PcrMismatch {
+    let live = LiveImages::at(images, now);
     let with_pins = |image| Some((image, pins.of(image)?));
     let whole = |(image, pinned): &(&ApprovedImage, PinnedPcrs)| {
         !image.is_live(now) && fits(image, &evidence.pcrs, *pinned)
@@ -42,7 +83,7 @@ pub fn explain_pcrs(
     mismatch.ended = ended.and_then(|(image, _)| why_ended(image, now));
     mismatch.apart = apart(evidence, &pins.class(&live, pinned), pinned, states);
     mismatch.trouble = pins.trouble(states, &live);
-    Err(Box::new(mismatch))
+    mismatch
 }
 
 /// For each pinned register, the states that have its value; empty if any register has none.

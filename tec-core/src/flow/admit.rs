@@ -7,7 +7,7 @@
 
 use crate::ak::{AkRecord, AkState, Fingerprint, Successor};
 use crate::attest::{
-    Appraisal, Attempt, Known, PinnedPcrs, VerifiedEvidence, VerifyError, appraise,
+    Appraisal, Attempt, Known, LoggedEvent, PinnedPcrs, VerifiedEvidence, VerifyError, appraise,
 };
 use crate::boot::{BootStates, Pins, WholeImages};
 use crate::code::Code;
@@ -154,7 +154,7 @@ pub async fn look(
     let mut appraisal = decide(ports, id, evidence, known);
     if let Ok(verified) = evidence {
         let of = heir.as_ref().map(|heir| heir.predecessor);
-        let seen = platform_gate(ports.platforms, &mut appraisal.attempt, of, verified).await?;
+        let seen = platform_gate(ports.platforms, &mut appraisal, of, verified).await?;
         if appraisal.attempt.ladder.first_failure().is_some() {
             appraisal.attested = None;
         }
@@ -227,7 +227,7 @@ async fn promote(
 /// platform is recorded immediately, so that it can be approved.
 async fn platform_gate(
     platforms: Option<&dyn PlatformLog>,
-    attempt: &mut Attempt,
+    Appraisal { attempt, programs, .. }: &mut Appraisal,
     of: Option<Fingerprint>,
     evidence: &VerifiedEvidence,
 ) -> Result<Option<Platform>, PortError> {
@@ -235,10 +235,13 @@ async fn platform_gate(
         return Ok(None);
     };
     let Some(platforms) = platforms else {
-        attempt.ladder.skip(Gate::Platform, "not recorded here");
+        match programs.first() {
+            None => attempt.ladder.skip(Gate::Platform, "not recorded here"),
+            Some(program) => attempt.ladder.fail(Gate::Platform, unvouched(program)),
+        }
         return Ok(None);
     };
-    let seen = Platform::of(evidence);
+    let seen = Platform::of(evidence).with_programs(programs);
     let Some(known) = platforms.find(&key).await? else {
         return Ok(Some(seen));
     };
@@ -257,6 +260,20 @@ async fn platform_gate(
     }
 }
 
+/// What the first boot brought into the baseline beside what every machine has.
+fn first_programs(programs: &[LoggedEvent]) -> String {
+    let digests: Vec<_> = programs.iter().map(|program| program.digest.to_string()).collect();
+    format!("first boot, now the baseline, with programs of the firmware: {}", digests.join(", "))
+}
+
+/// A firmware program, and no baseline that could vouch for it.
+fn unvouched(program: &LoggedEvent) -> String {
+    let digest = program.digest;
+    format!(
+        "PCR 4 has a program of no image, {digest}, and no baseline of the machine is kept here"
+    )
+}
+
 /// Records the platform of evidence that passed all gates.
 async fn keep_platform(
     platforms: Option<&dyn PlatformLog>,
@@ -273,6 +290,9 @@ async fn keep_platform(
     };
     let outcome = platforms.admit(&key, machine, &seen, attempt.at).await?;
     note_platform(&mut attempt.ladder, machine, &outcome);
+    if outcome == PlatformOutcome::Recorded && !appraisal.programs.is_empty() {
+        attempt.ladder.pass(Gate::Platform, first_programs(&appraisal.programs));
+    }
     if attempt.ladder.first_failure().is_some() {
         appraisal.attested = None;
     }
@@ -357,10 +377,14 @@ fn decide(
 fn leave_registers_out(attempt: &mut Attempt) {
     let ladder = &mut attempt.ladder;
     let failed = ladder.first_failure().map(|step| step.gate);
-    if failed == Some(Gate::Pcrs) {
+    if let Some(Gate::Pcrs | Gate::EventLog) = failed {
         // Another code means that more than the registers was refused.
-        ladder.code = ladder.code.filter(|code| *code != Gate::Pcrs.code());
+        let of_registers = [Gate::Pcrs.code(), Gate::EventLog.code()];
+        ladder.code = ladder.code.filter(|code| !of_registers.contains(code));
         ladder.mismatch = None;
+        if failed == Some(Gate::EventLog) {
+            ladder.skip(Gate::EventLog, "left to the policies of the key broker");
+        }
         ladder.skip(Gate::Pcrs, "left to the policies of the key broker");
     }
 }

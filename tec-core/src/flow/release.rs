@@ -121,7 +121,7 @@ async fn explained(
     let images = ports.images.list().await?;
     let live = LiveImages::at(&images, ports.clock.now());
     let pins = attested.pins();
-    let booted = pins.admit(ports.states, &live, attested.quoted()).into_iter().next();
+    let booted = pins.admit(ports.states, &live, attested.judged()).into_iter().next();
     Ok(booted.map(|booted| {
         let unpinned = pins.unpinned_in(&booted, &images);
         (booted, unpinned)

@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
+use super::judge::is_same_value;
 use super::policy::{PolicyJudgement, grew, is_secure_boot_on, judge_policy};
 use super::{Platform, PlatformEvent, Policy, PolicyEvent, PolicyVariable, Register};
 use crate::digest::Sha256Digest;
@@ -74,11 +75,18 @@ pub fn changes(baseline: &Platform, seen: &Platform) -> Vec<PlatformChange> {
         if pcr == PcrIndex::SECURE_BOOT {
             found.extend(policy(baseline, seen));
         } else {
-            let is_enforced = baseline.firmware.code.contains_key(&pcr);
-            let effect = if is_enforced { ChangeEffect::Refused } else { ChangeEffect::Recorded };
+            let effect = if !baseline.firmware.code.contains_key(&pcr) {
+                ChangeEffect::Recorded
+            } else if is_same_value(pcr, old, new) {
+                ChangeEffect::Admitted
+            } else {
+                ChangeEffect::Refused
+            };
             found.extend(register(pcr, effect, old, new));
         }
     }
+    let (old, new) = (&baseline.firmware.programs, &seen.firmware.programs);
+    found.extend(events_of(PcrIndex::BOOT_MANAGER, ChangeEffect::Refused, old, new));
     found
 }
 
@@ -170,7 +178,9 @@ fn policy(baseline: &Platform, seen: &Platform) -> Vec<PlatformChange> {
     }
     if judgement != Some(PolicyJudgement::Grew) && found.is_empty() {
         // Other authorities, another order, or no log.
-        let value = |platform: &Platform| platform.policy_value().copied().unwrap_or_default();
+        let value = |platform: &Platform| {
+            platform.policy_register().map(|register| register.value).unwrap_or_default()
+        };
         found.push(whole(pcr, effect, value(baseline), value(seen)));
     }
     found

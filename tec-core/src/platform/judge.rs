@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use super::change::{ChangeEffect, PlatformChange, changes};
 use super::policy::{PolicyJudgement, judge_policy};
-use super::{Firmware, Platform};
+use super::{Firmware, Platform, Register};
+use crate::boot::words;
+use crate::digest::Sha256Digest;
+use crate::pcr::PcrIndex;
 
 /// How a boot relates to the baseline of its machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +24,7 @@ pub enum Judgement {
 
 /// Compares what a boot showed with the baseline of its machine.
 ///
-/// PCR 0 and 2 must have the same values. PCR 7 must have the same value, or be explained by the
+/// PCR 0 and 2 must have the same values, and PCR 4 the same programs of the firmware. PCR 7 must have the same value, or be explained by the
 /// logs of both boots, event by event:
 /// - SecureBoot, PK, KEK and everything else in the policy are the same, in the same order;
 /// - entries may have been added to db and dbx if Secure Boot is on: the firmware took the update
@@ -36,7 +39,10 @@ pub enum Judgement {
 /// replay explains nothing.
 pub fn judge(baseline: &Platform, seen: &Platform) -> Judgement {
     let has_same_code = baseline.firmware.code.keys().eq(seen.firmware.code.keys())
-        && baseline.firmware.code.values().zip(seen.firmware.code.values()).all(is_same_value);
+        && baseline.firmware.code.iter().all(|(pcr, old)| {
+            seen.firmware.code.get(pcr).is_some_and(|new| is_same_value(*pcr, old, new))
+        })
+        && programs(baseline).eq(programs(seen));
     let policy = judge_policy(baseline, seen);
     match (has_same_code, policy) {
         (true, Some(PolicyJudgement::Matches)) => Judgement::Matches,
@@ -64,6 +70,12 @@ pub fn judge_approved(baseline: &Platform, approved: &[Firmware], seen: &Platfor
     }
 }
 
-fn is_same_value((a, b): (&super::Register, &super::Register)) -> bool {
-    a.value == b.value
+fn programs(platform: &Platform) -> impl Iterator<Item = Sha256Digest> {
+    platform.firmware.programs.iter().map(|program| program.digest)
+}
+
+/// Whether the values are the same, or differ by the separator of systemd: either initramfs may have had it.
+pub(super) fn is_same_value(pcr: PcrIndex, old: &Register, new: &Register) -> bool {
+    let (old, new) = (&old.value, &new.value);
+    old == new || words::follows(pcr, old, new) || words::follows(pcr, new, old)
 }

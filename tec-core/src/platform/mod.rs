@@ -8,8 +8,11 @@
 //! |---|---|---|
 //! | 0 | code of the firmware | enforced: whoever changes it controls everything that is measured later |
 //! | 2 | option ROMs | enforced: they run before the operating system, with its privileges |
+//! | 4 | programs of the firmware, before those of an image | enforced: the rest of the register is the image's |
 //! | 7 | Secure Boot policy | enforced, except for what [`judge`] explains |
 //! | 1, 3, 5, 6 | configuration, partition table, vendor events | recorded: boot order and grown partitions change in normal use |
+//!
+//! The separator of systemd, which an update of the initramfs brings, is no change in any of them.
 //!
 //! (TCG PC Client Platform Firmware Profile 1.06, 3.3.4, for what each register holds.)
 
@@ -23,6 +26,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::change::{ChangeEffect, PlatformChange, changes};
 pub use self::judge::{Judgement, judge, judge_approved};
+use crate::boot::words;
 use crate::digest::Sha256Digest;
 use crate::evidence::{LoggedEvent, VerifiedEvidence};
 use crate::pcr::PcrIndex;
@@ -97,6 +101,10 @@ pub struct Firmware {
     pub code: BTreeMap<PcrIndex, Register>,
     /// PCR 7.
     pub policy: Policy,
+    /// Programs in PCR 4 that the firmware starts before the operating system, such as a setup screen or an
+    /// agent of the vendor. Empty for most machines.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub programs: Vec<PlatformEvent>,
 }
 
 /// What one boot showed of a machine's platform.
@@ -132,11 +140,19 @@ impl Platform {
             firmware: Firmware {
                 code: indices(&CODE).map(register).collect(),
                 policy: Policy::of(evidence),
+                programs: Vec::new(),
             },
             recorded: indices(&RECORDED).map(register).collect(),
         };
         let size = serde_json::to_string(&platform).map_or(usize::MAX, |text| text.len());
         if size > MAX_PLATFORM { Self::unexplained(evidence) } else { platform }
+    }
+
+    /// With these programs of the firmware in PCR 4.
+    #[must_use]
+    pub fn with_programs(mut self, programs: &[LoggedEvent]) -> Self {
+        self.firmware.programs = programs.iter().map(PlatformEvent::of).collect();
+        self
     }
 
     /// The values alone, as without a log.
@@ -147,6 +163,7 @@ impl Platform {
             firmware: Firmware {
                 code: indices(&CODE).map(register).collect(),
                 policy: Policy::Value(value(PcrIndex::SECURE_BOOT)),
+                programs: Vec::new(),
             },
             recorded: indices(&RECORDED).map(register).collect(),
         }
@@ -158,9 +175,9 @@ impl Platform {
         all.map(|(pcr, register)| (*pcr, register)).collect()
     }
 
-    /// Quoted value of PCR 7.
-    fn policy_value(&self) -> Option<&Sha256Digest> {
-        self.recorded.get(&PcrIndex::SECURE_BOOT).map(|register| &register.value)
+    /// PCR 7 as a whole.
+    fn policy_register(&self) -> Option<&Register> {
+        self.recorded.get(&PcrIndex::SECURE_BOOT)
     }
 }
 
@@ -194,7 +211,8 @@ impl Policy {
         let mut events = Vec::new();
         for event in logged {
             let proven = proven(evidence, event.number);
-            if is_separated && proven == Some(PolicyVariable::Authority) {
+            let is_authority = is_separated && proven == Some(PolicyVariable::Authority);
+            if is_authority || words::is_separator(&event.digest) {
                 continue;
             }
             is_separated |= is_separator(&event.digest);

@@ -1,6 +1,8 @@
 //! Whether one Secure Boot policy follows from another.
 
+use super::judge::is_same_value;
 use super::{Platform, Policy, PolicyEvent, PolicyVariable, SecureBootState};
+use crate::pcr::PcrIndex;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum PolicyJudgement {
@@ -11,9 +13,7 @@ pub(super) enum PolicyJudgement {
 /// How the policies relate; `None` if the change is refused.
 pub(super) fn judge_policy(baseline: &Platform, seen: &Platform) -> Option<PolicyJudgement> {
     let (old, new) = match (&baseline.firmware.policy, &seen.firmware.policy) {
-        _ if baseline.policy_value() == seen.policy_value() => {
-            return Some(PolicyJudgement::Matches);
-        }
+        _ if has_same_value(baseline, seen) => return Some(PolicyJudgement::Matches),
         (Policy::Value(old), Policy::Value(new)) if old == new => {
             return Some(PolicyJudgement::Matches);
         }
@@ -31,6 +31,13 @@ pub(super) fn judge_policy(baseline: &Platform, seen: &Platform) -> Option<Polic
         judgement = PolicyJudgement::Grew;
     }
     Some(judgement)
+}
+
+fn has_same_value(baseline: &Platform, seen: &Platform) -> bool {
+    match (baseline.policy_register(), seen.policy_register()) {
+        (Some(old), Some(new)) => is_same_value(PcrIndex::SECURE_BOOT, old, new),
+        (old, new) => old == new,
+    }
 }
 
 /// Whether the variable only gained entries.

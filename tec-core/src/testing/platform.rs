@@ -128,7 +128,7 @@ impl PlatformBoot {
             evidence.variables = events.iter().filter_map(variable).collect();
             let events = events.into_iter().map(|(event, _)| event).collect();
             let replayed = PcrIndex::all().collect();
-            evidence.log = LogEvidence::Parsed { events, replayed };
+            evidence.log = LogEvidence::Parsed { events, replayed, cut: None };
         }
         evidence
     }

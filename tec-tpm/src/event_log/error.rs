@@ -67,14 +67,6 @@ pub enum EventLogError {
         /// Bytes that are left over.
         extra: usize,
     },
-    /// An event names a register that does not exist.
-    #[error("offset {offset}: PCR {index} does not exist")]
-    Register {
-        /// Where the event begins.
-        offset: usize,
-        /// Number of the register.
-        index: u32,
-    },
     /// An event has more digests than the header has algorithms.
     #[error("offset {offset}: {count} digests; the header announces {announced}")]
     DigestCount {

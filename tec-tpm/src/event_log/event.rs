@@ -43,7 +43,7 @@ pub struct Event<'a> {
     pub number: u32,
     /// Where the event begins in the log.
     pub offset: usize,
-    /// Register; `None` only for `EV_NO_ACTION` events that name none.
+    /// Register; `None` if the TPM has no such register.
     pub pcr: Option<PcrIndex>,
     /// Type.
     pub kind: EventKind,

@@ -86,6 +86,26 @@ impl<'a> EventLog<'a> {
     /// # Errors
     /// [`EventLogError`] with the offset of what is wrong.
     pub fn parse_within(log: &'a [u8], limits: Limits) -> Result<Self, EventLogError> {
+        match Self::read_within(log, limits)? {
+            (parsed, None) => Ok(parsed),
+            (_, Some(error)) => Err(error),
+        }
+    }
+
+    /// Reads a log within the default [`Limits`] up to the first event that cannot be read, and says why it ends
+    /// there. Logs of real machines are cut off, or end in bytes that are no event; what comes before still
+    /// proves the registers that replay.
+    ///
+    /// # Errors
+    /// [`EventLogError`] if not even the first event can be read.
+    pub fn read(log: &'a [u8]) -> Result<(Self, Option<EventLogError>), EventLogError> {
+        Self::read_within(log, Limits::default())
+    }
+
+    fn read_within(
+        log: &'a [u8],
+        limits: Limits,
+    ) -> Result<(Self, Option<EventLogError>), EventLogError> {
         if log.len() > limits.bytes {
             return Err(EventLogError::TooLarge { size: log.len(), limit: limits.bytes });
         }
@@ -108,19 +128,28 @@ impl<'a> EventLog<'a> {
         let mut locality = LocalityRule::default();
         locality.check(&first)?;
         parsed.events.push(first);
-        while cursor.offset < end {
-            if parsed.events.len() >= limits.events {
-                return Err(EventLogError::TooManyEvents {
-                    offset: cursor.offset,
-                    limit: limits.events,
-                });
-            }
-            let event = parsed.next_event(&mut cursor)?;
-            locality.check(&event)?;
-            parsed.events.push(event);
-        }
+        let cut = parsed.read_events(&mut cursor, end, limits, &mut locality).err();
         parsed.startup_locality = locality.found.unwrap_or(0);
-        Ok(parsed)
+        Ok((parsed, cut))
+    }
+
+    fn read_events(
+        &mut self,
+        cursor: &mut Cursor<'a>,
+        end: usize,
+        limits: Limits,
+        locality: &mut LocalityRule,
+    ) -> Result<(), EventLogError> {
+        while cursor.offset < end {
+            if self.events.len() >= limits.events {
+                let (offset, limit) = (cursor.offset, limits.events);
+                return Err(EventLogError::TooManyEvents { offset, limit });
+            }
+            let event = self.next_event(cursor)?;
+            locality.check(&event)?;
+            self.events.push(event);
+        }
+        Ok(())
     }
 
     /// Form of the log.
@@ -164,7 +193,7 @@ impl<'a> EventLog<'a> {
         let offset = cursor.offset;
         let index = cursor.u32("PCR index")?;
         let kind = EventKind::new(cursor.u32("event type")?);
-        let pcr = register(offset, index, kind)?;
+        let pcr = register(index);
         let digests = self.digests(cursor)?;
         let data = event_data(cursor)?;
         Ok(Event { number, offset, pcr, kind, digests, data })
@@ -208,7 +237,7 @@ fn sha1_event<'a>(cursor: &mut Cursor<'a>, number: u32) -> Result<Event<'a>, Eve
     let offset = cursor.offset;
     let index = cursor.u32("PCR index")?;
     let kind = EventKind::new(cursor.u32("event type")?);
-    let pcr = register(offset, index, kind)?;
+    let pcr = register(index);
     let digests = Digests { sha1: Some(cursor.array("digest")?), ..Digests::default() };
     let data = event_data(cursor)?;
     Ok(Event { number, offset, pcr, kind, digests, data })
@@ -219,13 +248,10 @@ fn event_data<'a>(cursor: &mut Cursor<'a>) -> Result<&'a [u8], EventLogError> {
     cursor.take(usize::try_from(size).unwrap_or(usize::MAX), "event data")
 }
 
-/// `EV_NO_ACTION` may name a register that does not exist (SP 800-155 events use all ones).
-fn register(offset: usize, index: u32, kind: EventKind) -> Result<Option<PcrIndex>, EventLogError> {
-    let pcr = u8::try_from(index).ok().and_then(|index| PcrIndex::new(index).ok());
-    if pcr.is_none() && kind != EventKind::NO_ACTION {
-        return Err(EventLogError::Register { offset, index });
-    }
-    Ok(pcr)
+/// An event may name a register that a PC Client TPM does not have: SP 800-155 events use all ones, and logs of
+/// real machines have events of PCR 24. No quote covers such a register.
+fn register(index: u32) -> Option<PcrIndex> {
+    u8::try_from(index).ok().and_then(|index| PcrIndex::new(index).ok())
 }
 
 /// `TCG_EfiSpecIDEvent` (PC Client Platform Firmware Profile 10.4.5.1); `data` begins at `offset`.
@@ -300,8 +326,10 @@ impl LocalityRule {
         match (self.found, self.measured, rest) {
             (Some(_), _, _) => refuse("is repeated"),
             (None, true, _) => refuse("comes after PCR 0 was extended"),
-            // Localities 0, 3 and 4 are the ones from which a start-up is possible.
-            (None, false, &[locality @ (0 | 3 | 4)]) => {
+            // Localities 0, 3 and 4 are the ones from which a start-up is possible. coreboot pads the event.
+            (None, false, &[locality @ (0 | 3 | 4), ref padding @ ..])
+                if padding.iter().all(|byte| *byte == 0) =>
+            {
                 self.found = Some(locality);
                 Ok(())
             }

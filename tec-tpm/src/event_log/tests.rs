@@ -147,7 +147,7 @@ fn evidence_names_events_and_the_registers_that_replay() {
     let bytes = small_log();
     let log = EventLog::parse(&bytes).unwrap();
     let quoted = log.replay_sha256().unwrap();
-    let LogEvidence::Parsed { events, replayed } = evidence(&bytes, &quoted) else {
+    let LogEvidence::Parsed { events, replayed, .. } = evidence(&bytes, &quoted) else {
         panic!("the log parses");
     };
     assert_eq!(replayed.iter().count(), 24);
@@ -184,6 +184,49 @@ fn a_log_without_sha256_is_broken_evidence() {
         panic!("cut off");
     };
     assert!(reason.contains("offset 28"), "{reason}");
+}
+
+/// What logs of real machines end in: half an event, and bytes that are no event.
+#[test]
+fn what_comes_before_a_cut_still_proves_registers() {
+    let bytes = small_log();
+    let quoted = EventLog::parse(&bytes).unwrap().replay_sha256().unwrap();
+    let bad_ends = [[&bytes[..], &[1, 2, 3]].concat(), bytes[..bytes.len() - 7].to_vec()];
+    for (bad, missing) in bad_ends.iter().zip([None, Some(pcr(8))]) {
+        assert!(EventLog::parse(bad).is_err());
+        let LogEvidence::Parsed { replayed, cut, .. } = evidence(bad, &quoted) else {
+            panic!("it can be read in part");
+        };
+        assert!(cut.is_some_and(|cut| cut.contains("offset")));
+        for index in PcrIndex::all() {
+            assert_eq!(replayed.contains(index), Some(index) != missing, "PCR {index}");
+        }
+    }
+}
+
+#[test]
+fn words_of_systemd_follow_the_log() {
+    let mut log = EventLogBuilder::new();
+    log.measure(pcr(11), EventKind::IPL, b".linux").separator(pcr(7));
+    let bytes = log.build();
+    let before = EventLog::parse(&bytes).unwrap().replay_sha256().unwrap();
+    let extended = |pcr, word: &str| before.value(pcr).extended(&Sha256Digest::of(word));
+    let quoted = before
+        .clone()
+        .with(pcr(11), extended(pcr(11), "enter-initrd"))
+        .with(pcr(7), extended(pcr(7), "os-separator"))
+        .with(pcr(8), extended(pcr(8), "os-separator"));
+    let LogEvidence::Parsed { events, replayed, .. } = evidence(&bytes, &quoted) else {
+        panic!("the log parses");
+    };
+    assert_eq!(
+        PcrIndex::all().filter(|pcr| !replayed.contains(*pcr)).collect::<Vec<_>>(),
+        [pcr(8)]
+    );
+    let told: Vec<_> = events.iter().filter_map(|e| Some((e.number, e.detail.clone()?))).collect();
+    let words = [(3, "os-separator"), (4, "enter-initrd")];
+    let words = words.map(|(number, word)| (number, word.to_owned()));
+    assert_eq!(told[told.len() - 2..], words);
 }
 
 #[test]
@@ -315,11 +358,11 @@ fn unknown_algorithms_are_skipped_by_their_announced_size() {
 }
 
 #[test]
-fn registers_that_do_not_exist_are_refused_unless_nothing_is_extended() {
-    assert_eq!(
-        EventLog::parse(&sha1_log(&[(24, 4, &[1])])).map(|_| ()),
-        Err(EventLogError::Register { offset: 0, index: 24 })
-    );
+fn events_of_registers_that_no_quote_covers_change_nothing() {
+    let bytes = sha1_log(&[(24, 4, &[1]), (4, 4, &[0; 4]), (9, 4, &[1])]);
+    let log = EventLog::parse(&bytes).unwrap();
+    assert_eq!((log.events()[0].pcr, log.events()[0].extends()), (None, None));
+    assert_eq!(log.replay(Bank::Sha1).unwrap().extended(), set(&[4, 9]));
     let bytes = sha1_log(&[(u32::MAX, 3, b"SP800-155 Event\0")]);
     let log = EventLog::parse(&bytes).unwrap();
     assert_eq!(log.events()[0].pcr, None);

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use tec_core::attest::LogEvidence;
+use tec_core::boot::words_after;
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::{PcrIndex, PcrSet, PcrValues};
 
@@ -98,26 +99,48 @@ impl<'a> EventLog<'a> {
 
     /// The log as evidence together with quoted values: every event that extends a register, and
     /// the registers that the log explains. Registers without an event count as explained when the
-    /// quoted value is the reset value.
+    /// quoted value is the reset value. Logs end before systemd runs: its [words](words_after) are appended where
+    /// they lead to the quoted value.
     ///
     /// A log without a complete SHA-256 bank is [`LogEvidence::Broken`].
     pub fn evidence_against(&self, quoted: &PcrValues) -> LogEvidence {
-        match self.replay_sha256() {
-            Ok(replayed) => LogEvidence::Parsed {
-                events: self.events().iter().filter_map(Event::logged).collect(),
-                replayed: PcrIndex::all()
-                    .filter(|pcr| replayed.value(*pcr) == quoted.value(*pcr))
-                    .collect(),
-            },
-            Err(error) => LogEvidence::Broken { reason: error.to_string() },
+        let replay = match self.replay_sha256() {
+            Ok(replay) => replay,
+            Err(error) => return LogEvidence::Broken { reason: error.to_string() },
+        };
+        let mut events: Vec<_> = self.events().iter().filter_map(Event::logged).collect();
+        let mut replayed = PcrSet::default();
+        let mut next = self.events().last().map_or(0, |event| event.number.saturating_add(1));
+        for (pcr, value) in replay.iter() {
+            let words = words_after(pcr, value, quoted.value(pcr), next);
+            if value == quoted.value(pcr) || !words.is_empty() {
+                replayed = replayed.with(pcr);
+            }
+            next = next.saturating_add(u32::try_from(words.len()).unwrap_or(0));
+            events.extend(words);
         }
+        LogEvidence::Parsed { events, replayed, cut: None }
+    }
+
+    /// As [`evidence_against`](Self::evidence_against), for a log whose rest could not be read.
+    pub(crate) fn evidence_cut(
+        &self,
+        quoted: &PcrValues,
+        why: Option<&EventLogError>,
+    ) -> LogEvidence {
+        let mut evidence = self.evidence_against(quoted);
+        if let LogEvidence::Parsed { cut, .. } = &mut evidence {
+            *cut = why.map(ToString::to_string);
+        }
+        evidence
     }
 }
 
-/// Reads a log that was sent with evidence; one that does not parse is [`LogEvidence::Broken`].
+/// Reads a log that was sent with evidence, as far as it can be read. One that has no readable header or no
+/// SHA-256 bank is [`LogEvidence::Broken`].
 pub fn evidence(log: &[u8], quoted: &PcrValues) -> LogEvidence {
-    match EventLog::parse(log) {
-        Ok(log) => log.evidence_against(quoted),
+    match EventLog::read(log) {
+        Ok((log, cut)) => log.evidence_cut(quoted, cut.as_ref()),
         Err(error) => LogEvidence::Broken { reason: error.to_string() },
     }
 }

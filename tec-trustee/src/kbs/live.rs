@@ -220,6 +220,28 @@ impl LiveBackend {
         references
     }
 
+    /// Adds the quoted values that an approved boot explains without being stated: of registers in which the
+    /// firmware or systemd measured something around the boot chain.
+    fn add_quoted(
+        &self,
+        references: &mut BTreeMap<String, Value>,
+        evidence: &VerifiedEvidence,
+        attested: &Attested,
+        live: &LiveImages<'_>,
+    ) {
+        for pcr in self.pinned.iter().chain(Pins::of_images()) {
+            let quoted = evidence.pcrs.value(pcr);
+            if attested.judged().value(pcr) == quoted {
+                continue;
+            }
+            let value =
+                references.entry(pcr_reference_name(pcr)).or_insert_with(|| self.values(live, pcr));
+            if let Value::Array(values) = value {
+                values.push(quoted.to_string().into());
+            }
+        }
+    }
+
     /// The values that a register may have. No list can tell which of them occur together: the appraisal
     /// decides that.
     fn values(&self, live: &LiveImages<'_>, pcr: PcrIndex) -> Value {
@@ -267,6 +289,9 @@ impl Backend for LiveBackend {
             let live = LiveImages::at(&found.images, record.at);
             let (ak, machine) = (found.ak.as_ref(), found.machine.as_ref());
             admission.references = self.references(verified, ak, machine, &live);
+            if let Some(attested) = &found.appraisal.attested {
+                self.add_quoted(&mut admission.references, verified, attested, &live);
+            }
         }
         admission.attested = found.appraisal.attested;
         if admission.attested.is_some() {

@@ -33,7 +33,7 @@ fn boot(chain: Chain<'_>) -> VerifiedEvidence {
     }
     let key = sample::public_key(1);
     let mut evidence = VerifiedEvidence::new(Tee::Tpm, key, PcrValues::new(values));
-    evidence.log = LogEvidence::Parsed { events, replayed: PcrIndex::all().collect() };
+    evidence.log = LogEvidence::Parsed { events, replayed: PcrIndex::all().collect(), cut: None };
     evidence
 }
 

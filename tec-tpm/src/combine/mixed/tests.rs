@@ -55,6 +55,7 @@ impl Chain<'_> {
         evidence.log = LogEvidence::Parsed {
             events: (0..).zip(self.events()).map(logged).collect(),
             replayed: PcrIndex::all().collect(),
+            cut: None,
         };
         evidence
     }
@@ -75,7 +76,7 @@ fn explain(
     seconds: i64,
 ) -> Result<BootState, Box<PcrMismatch>> {
     let (now, states) = (sample::time(seconds), MixedStates::default());
-    explain_pcrs(&chain.boot(), images, both(), now, &states)
+    explain_pcrs(&chain.boot(), images, both(), now, &states).map(|explained| explained.booted)
 }
 
 #[test]
