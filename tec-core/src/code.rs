@@ -132,8 +132,10 @@ codes! {
         "The quote must select SHA-256 PCRs 0 to 23 once, and come with exactly those values.",
         "Use an attester that quotes sha256:0-23 in one selection.";
     EventLogMismatch = "TEC-A407", 401, "the event log does not replay to the quoted PCRs",
-        "The log is truncated or was altered, or a PCR was extended without a log entry.",
-        "Read the log with `tec eventlog show` on the node; if the firmware is unchanged, suspect tampering.";
+        "The quoted PCRs are not those of an approved image, and the log that could explain them does not parse or does \
+         not replay: it is truncated or was altered, or a PCR was extended without a log entry.",
+        "Read the log with `tec eventlog show` on the node; if the firmware is unchanged, suspect tampering. A log alone \
+         is never a reason to refuse: with the PCRs of an approved image, the node gets its key.";
     TpmSetBack = "TEC-A408", 401, "TPM counters went backwards: cloned or restored TPM state",
         "The counters and the clock in the quote are not later than those of the last quote by this key: the \
          state of an emulated TPM is in use in two places, or an older state was restored from a snapshot.",

@@ -51,6 +51,10 @@ pub enum KeyDatabase {
     Db,
     /// `dbx`: what may not run.
     Dbx,
+    /// `dbt`: who stamps the times of signatures.
+    Dbt,
+    /// `dbr`: what may recover the operating system.
+    Dbr,
 }
 
 impl SecureBootState {
@@ -71,13 +75,20 @@ impl KeyDatabase {
             Self::Kek => "KEK",
             Self::Db => "db",
             Self::Dbx => "dbx",
+            Self::Dbt => "dbt",
+            Self::Dbr => "dbr",
         }
     }
 
-    /// Whether entries may be added without an approval: the firmware accepts an update of these
-    /// only if a key in KEK signed it (UEFI 2.10, 8.2.2 and 32.5).
+    /// Whether entries may be added without an approval: the firmware accepts an update of KEK only if PK signed
+    /// it, and of the others only if a key in KEK did (UEFI 2.10, 8.2.2 and 32.5).
     pub(crate) fn may_grow(self) -> bool {
-        matches!(self, Self::Db | Self::Dbx)
+        self != Self::Pk
+    }
+
+    /// Whether firmware measures the variable only once it is set.
+    pub(crate) fn may_appear(self) -> bool {
+        matches!(self, Self::Dbt | Self::Dbr)
     }
 }
 

@@ -71,6 +71,8 @@ fn read(vendor: Guid, name: &str, data: &[u8]) -> Option<PolicyVariable> {
             keys(KeyDatabase::Db, data).or(Some(PolicyVariable::Authority))
         }
         (Guid::SECURITY_DATABASE, "dbx") => keys(KeyDatabase::Dbx, data),
+        (Guid::SECURITY_DATABASE, "dbt") => keys(KeyDatabase::Dbt, data),
+        (Guid::SECURITY_DATABASE, "dbr") => keys(KeyDatabase::Dbr, data),
         (Guid::SHIM | Guid::SECURITY_DATABASE, name) if SHIM_AUTHORITIES.contains(&name) => {
             Some(PolicyVariable::Authority)
         }

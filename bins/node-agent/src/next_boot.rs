@@ -136,7 +136,7 @@ async fn asked(
     }
     let client = client(&servers, flags.timeout(), entropy).map_err(Failure::Servers)?;
     let attester = NodeTpm::open(flags)?.attester(flags.read_event_log());
-    let pcrs = next.registers.iter().map(|register| (register.pcr, register.next)).collect();
+    let pcrs = next.stated();
     next.verdict = Some(match client.next_boot(&Question { pcrs }, &attester).await {
         Ok(Answer::Accepted) => Verdict::ServerAccepts,
         Ok(Answer::Undetermined { pcrs }) => Verdict::Undetermined { pcrs },

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use clap::Args;
 use tec_core::attest::PinnedPcrs;
-use tec_core::boot::{LiveImages, Pins};
+use tec_core::boot::{LiveImages, Pins, words_after};
 use tec_core::digest::Sha256Digest;
 use tec_core::id::ImageName;
 use tec_core::image::ApprovedImage;
@@ -206,38 +206,36 @@ fn compared(running: &Running, prediction: Prediction) -> anyhow::Result<NextBoo
         log.context("cannot read the log of the current boot")
     };
     let log = running.log.as_deref().map(parse).transpose()?;
-    let prediction = match (&log, &running.values) {
-        (Some(log), Some(values)) => with_firmware(prediction, log, values)?,
-        _ => prediction,
+    let here = match (&log, &running.values) {
+        (Some(log), Some(values)) => as_on_this_machine(prediction.clone(), log, values)?,
+        _ => prediction.clone(),
     };
     let mut current = CurrentBoot::default();
     current.values = running.values.as_ref();
     current.log = log.as_ref();
-    let report = PredictionReport::new(&prediction, boot::remedy);
-    Ok(NextBoot::new(report, current)?)
+    let report = PredictionReport::new(&here, boot::remedy);
+    Ok(NextBoot::new(report, current)?.stated_as(&prediction))
 }
 
-/// Adds the firmware's registers, if the log proves their values.
-fn with_firmware(
+/// Adds the registers of the firmware, and puts PCR 4 and 7 into its form, as far as the log proves their values.
+fn as_on_this_machine(
     prediction: Prediction,
     log: &EventLog<'_>,
     values: &BTreeMap<PcrIndex, Sha256Digest>,
 ) -> anyhow::Result<Prediction> {
+    let quoted = PcrValues::predicted(|pcr| values.get(&pcr).copied());
     let replayed = log.replay_sha256()?;
     let proven = |pcr: &PcrIndex| {
-        FIRMWARE.contains(&u8::from(*pcr)) && values.get(pcr) == Some(replayed.value(*pcr))
+        let (before, now) = (replayed.value(*pcr), quoted.value(*pcr));
+        now == before || !words_after(*pcr, before, now, 0).is_empty()
     };
     let proven: PcrSet = PcrIndex::all().filter(proven).collect();
     if proven.is_empty() {
         return Ok(prediction);
     }
-    let quoted = PcrValues::new(std::array::from_fn(|index| {
-        let pcr = u8::try_from(index).ok().and_then(|i| PcrIndex::new(i).ok());
-        let value = pcr.and_then(|pcr| values.get(&pcr));
-        value.copied().unwrap_or(Sha256Digest::ZERO)
-    }));
-    let verified = log.clone().verify(&quoted, proven)?;
-    Ok(prediction.with_recorded(&verified, proven))
+    let verified = log.clone().verify(&replayed, proven)?;
+    let firmware = FIRMWARE.iter().filter_map(|index| PcrIndex::new(*index).ok()).collect();
+    Ok(prediction.with_recorded(&verified, firmware).in_form_of(&verified))
 }
 
 /// Decides whether what is accepted includes the boot.

@@ -85,9 +85,19 @@ pub fn changes(baseline: &Platform, seen: &Platform) -> Vec<PlatformChange> {
             found.extend(register(pcr, effect, old, new));
         }
     }
-    let (old, new) = (&baseline.firmware.programs, &seen.firmware.programs);
-    found.extend(events_of(PcrIndex::BOOT_MANAGER, ChangeEffect::Refused, old, new));
+    found.extend(programs(&baseline.firmware.programs, &seen.firmware.programs));
     found
+}
+
+/// The differences of what the firmware starts before the operating system.
+fn programs(old: &[PlatformEvent], new: &[PlatformEvent]) -> Vec<PlatformChange> {
+    let (pcr, effect) = (PcrIndex::BOOT_MANAGER, ChangeEffect::Refused);
+    let found = events_of(pcr, effect, old, new);
+    let moved = old.iter().zip(new).find(|(old, new)| old.digest != new.digest);
+    match moved.filter(|_| found.is_empty()) {
+        Some((old, new)) => vec![change(pcr, effect, Some(old), Some(new))],
+        None => found,
+    }
 }
 
 /// The differences of a register whose values differ; at least one.

@@ -15,7 +15,7 @@ use crate::pcr::PcrIndex;
 pub enum Judgement {
     /// It matches; the baseline stays.
     Matches,
-    /// Entries were added to db or dbx; the boot becomes the baseline, so that their removal is refused from
+    /// Entries were added to KEK, db, dbx, dbt or dbr; the boot becomes the baseline, so that their removal is refused from
     /// now on.
     Updated,
     /// It differs in what is enforced. Holds the changes, without those that are only recorded.
@@ -26,9 +26,10 @@ pub enum Judgement {
 ///
 /// PCR 0 and 2 must have the same values, and PCR 4 the same programs of the firmware. PCR 7 must have the same value, or be explained by the
 /// logs of both boots, event by event:
-/// - SecureBoot, PK, KEK and everything else in the policy are the same, in the same order;
-/// - entries may have been added to db and dbx if Secure Boot is on: the firmware took the update
-///   because a key in KEK, which is the same, signed it (UEFI 2.10, 8.2.2 and 32.5);
+/// - SecureBoot, PK and everything else in the policy are the same, in the same order;
+/// - entries may have been added to KEK, db, dbx, dbt and dbr if Secure Boot is on, and dbt and dbr may have
+///   appeared: the firmware took the update because PK, which is the same, or a key in KEK signed it (UEFI 2.10,
+///   8.2.2 and 32.5);
 /// - the authorities are not compared: they follow from the programs that were booted, which PCR 4
 ///   pins, and from db.
 ///

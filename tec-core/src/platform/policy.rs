@@ -17,11 +17,21 @@ pub(super) fn judge_policy(baseline: &Platform, seen: &Platform) -> Option<Polic
         (Policy::Value(old), Policy::Value(new)) if old == new => {
             return Some(PolicyJudgement::Matches);
         }
-        (Policy::Events(old), Policy::Events(new)) if old.len() == new.len() => (old, new),
+        (Policy::Events(old), Policy::Events(new)) => (old, new),
         _ => return None,
     };
+    let known: Vec<_> = new.iter().filter(|event| !appeared(old, event)).collect();
+    if known.len() != old.len() {
+        return None;
+    }
     let mut judgement = PolicyJudgement::Matches;
-    for (old, new) in old.iter().zip(new) {
+    if known.len() < new.len() {
+        if !is_secure_boot_on(seen) {
+            return None;
+        }
+        judgement = PolicyJudgement::Grew;
+    }
+    for (old, new) in old.iter().zip(known) {
         if old.event.digest == new.event.digest {
             continue;
         }
@@ -31,6 +41,16 @@ pub(super) fn judge_policy(baseline: &Platform, seen: &Platform) -> Option<Polic
         judgement = PolicyJudgement::Grew;
     }
     Some(judgement)
+}
+
+/// Whether this is a variable that firmware measures only once it is set, and that was not set before.
+pub(super) fn appeared(old: &[PolicyEvent], event: &PolicyEvent) -> bool {
+    let name = |event: &PolicyEvent| match event.proven {
+        Some(PolicyVariable::Keys { name, .. }) => Some(name),
+        _ => None,
+    };
+    let is_new = |wanted| old.iter().all(|old| name(old) != Some(wanted));
+    name(event).is_some_and(|name| name.may_appear() && is_new(name))
 }
 
 fn has_same_value(baseline: &Platform, seen: &Platform) -> bool {

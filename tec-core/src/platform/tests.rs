@@ -37,15 +37,70 @@ fn what_changes_in_normal_use_matches() {
 }
 
 #[test]
-fn entries_added_to_db_and_dbx_are_admitted_and_move_the_baseline() {
+fn entries_that_the_firmware_took_are_admitted_and_move_the_baseline() {
     for after in [
         boot().keys(KeyDatabase::Db, &[3, 30]),
         boot().keys(KeyDatabase::Dbx, &[4, 40, 41]),
         boot().keys(KeyDatabase::Db, &[3, 30]).keys(KeyDatabase::Dbx, &[4, 40]),
+        boot().keys(KeyDatabase::Kek, &[2, 20]),
+        boot().keys(KeyDatabase::Dbt, &[5]),
+        boot().keys(KeyDatabase::Dbr, &[6]).keys(KeyDatabase::Dbt, &[5]),
     ] {
         assert_eq!(judged(&boot(), &after), Judgement::Updated, "{after:?}");
         assert!(matches!(judged(&after, &boot()), Judgement::Refused(_)), "a rollback");
     }
+}
+
+/// An update of the initramfs to systemd 261 or later, and its way back.
+#[test]
+fn the_separator_of_systemd_is_no_change() {
+    let separated = |boot: PlatformBoot| boot.word("os-separator");
+    for has_log in [true, false] {
+        let after = if has_log { boot() } else { boot().without_log() };
+        let after = separated(after);
+        assert_eq!(judged(&boot(), &after), Judgement::Matches, "log: {has_log}");
+        assert_eq!(judged(&after, &boot()), Judgement::Matches, "log: {has_log}");
+        let changes = changes(&boot().platform(), &after.platform());
+        let is_refused = |change: &PlatformChange| change.effect == ChangeEffect::Refused;
+        assert!(!changes.iter().any(is_refused), "{changes:?}");
+    }
+    assert!(matches!(judged(&boot(), &boot().word("implant")), Judgement::Refused(_)));
+    let updated = separated(boot().keys(KeyDatabase::Dbx, &[4, 40]));
+    assert_eq!(judged(&boot(), &updated), Judgement::Updated, "both at once");
+    let refused = refused(&boot(), &separated(boot().firmware("2.0")));
+    assert!(refused.iter().all(|change| !change.contains("PCR 7")), "{refused:?}");
+}
+
+#[test]
+fn programs_of_the_firmware_are_enforced() {
+    let program = |text: &str| {
+        let digest = Sha256Digest::of(text);
+        LoggedEvent::new(
+            9,
+            PcrIndex::BOOT_MANAGER,
+            digest,
+            "EV_EFI_BOOT_SERVICES_APPLICATION",
+            None,
+        )
+    };
+    let with = |programs: &[&str]| {
+        let programs: Vec<_> = programs.iter().map(|text| program(text)).collect();
+        boot().platform().with_programs(&programs)
+    };
+    assert_eq!(judge(&with(&["agent"]), &with(&["agent"])), Judgement::Matches);
+    for (before, after) in [
+        (with(&[]), with(&["agent"])),
+        (with(&["agent"]), with(&[])),
+        (with(&["agent"]), with(&["other"])),
+        (with(&["agent", "setup"]), with(&["setup", "agent"])),
+    ] {
+        let Judgement::Refused(changes) = judge(&before, &after) else {
+            panic!("{after:?}");
+        };
+        assert_eq!(u8::from(changes[0].pcr), 4, "{changes:?}");
+    }
+    let json = serde_json::to_string(&boot().platform()).unwrap();
+    assert!(!json.contains("programs"), "machines without any keep the ID of their firmware");
 }
 
 #[test]
@@ -57,7 +112,7 @@ fn every_other_change_is_refused_and_named() {
         (boot(), off.clone(), "SecureBoot, on -> off"),
         (boot(), boot().keys(KeyDatabase::Pk, &[9]), "PK, 1 added, 1 removed"),
         (boot(), boot().keys(KeyDatabase::Pk, &[1, 9]), "PK, 1 added, 0 removed"),
-        (boot(), boot().keys(KeyDatabase::Kek, &[2, 9]), "KEK, 1 added, 0 removed"),
+        (boot(), boot().keys(KeyDatabase::Kek, &[9]), "KEK, 1 added, 1 removed"),
         (boot(), boot().keys(KeyDatabase::Db, &[30]), "db, 1 added, 1 removed"),
         (boot(), boot().keys(KeyDatabase::Dbx, &[]), "dbx, 0 added, 1 removed"),
         (boot(), boot().other("UEFI Debug Mode"), "EV_EFI_ACTION UEFI Debug Mode"),
@@ -194,7 +249,7 @@ proptest! {
             if judge(&baseline, &seen) != Judgement::Updated {
                 continue;
             }
-            for database in [KeyDatabase::Db, KeyDatabase::Dbx] {
+            for database in [KeyDatabase::Kek, KeyDatabase::Db, KeyDatabase::Dbx] {
                 let (had, has) = (entries(&baseline, database), entries(&seen, database));
                 prop_assert!(has.unwrap().is_superset(&had.unwrap()));
             }
@@ -205,7 +260,6 @@ proptest! {
             platform.firmware.code.values().map(|register| register.value).collect()
         };
         prop_assert_eq!(values(&first), values(&baseline));
-        prop_assert_eq!(entries(&first, KeyDatabase::Kek), entries(&baseline, KeyDatabase::Kek));
         let is_on = |platform: &Platform| policy::is_secure_boot_on(platform);
         prop_assert_eq!(is_on(&first), is_on(&baseline));
     }

@@ -15,9 +15,10 @@ pub struct PlatformBoot {
     option_rom: String,
     boot_order: String,
     state: SecureBootState,
-    keys: [BTreeSet<u64>; 4],
+    keys: [BTreeSet<u64>; 6],
     authorities: Vec<String>,
     other: Option<String>,
+    word: Option<String>,
     has_log: bool,
 }
 
@@ -38,9 +39,10 @@ impl PlatformBoot {
             option_rom: "network card".to_owned(),
             boot_order: "disk".to_owned(),
             state: SecureBootState::On,
-            keys: [[1], [2], [3], [4]].map(BTreeSet::from),
+            keys: [&[1][..], &[2], &[3], &[4], &[], &[]].map(|keys| keys.iter().copied().collect()),
             authorities: vec!["shim".to_owned()],
             other: None,
+            word: None,
             has_log: true,
         }
     }
@@ -98,6 +100,13 @@ impl PlatformBoot {
         self
     }
 
+    /// A word that is measured into all registers of the firmware at the end.
+    #[must_use]
+    pub fn word(mut self, word: &str) -> Self {
+        self.word = Some(word.to_owned());
+        self
+    }
+
     /// Removes the log of the boot.
     #[must_use]
     pub fn without_log(mut self) -> Self {
@@ -143,6 +152,9 @@ impl PlatformBoot {
         let variable = Some(PolicyVariable::SecureBoot { state });
         log.push(7, CONFIG, &format!("SecureBoot={}", state.as_str()), variable);
         for (name, keys) in DATABASES.into_iter().zip(&self.keys) {
+            if keys.is_empty() && name.may_appear() {
+                continue;
+            }
             let entries = keys.iter().map(|key| Sha256Digest::of(key.to_be_bytes())).collect();
             let variable = Some(PolicyVariable::Keys { name, entries });
             log.push(7, CONFIG, &format!("{}={keys:?}", name.as_str()), variable);
@@ -155,12 +167,25 @@ impl PlatformBoot {
             let variable = Some(PolicyVariable::Authority);
             log.push(7, "EV_EFI_VARIABLE_AUTHORITY", authority, variable);
         }
+        for pcr in SEPARATED {
+            if let Some(word) = &self.word {
+                log.push(pcr, "systemd", word, None);
+            }
+        }
         log.0
     }
 }
 
-const DATABASES: [KeyDatabase; 4] =
-    [KeyDatabase::Pk, KeyDatabase::Kek, KeyDatabase::Db, KeyDatabase::Dbx];
+const DATABASES: [KeyDatabase; 6] = [
+    KeyDatabase::Pk,
+    KeyDatabase::Kek,
+    KeyDatabase::Db,
+    KeyDatabase::Dbx,
+    KeyDatabase::Dbt,
+    KeyDatabase::Dbr,
+];
+/// The registers that get the separator of systemd.
+const SEPARATED: [u8; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
 const CONFIG: &str = "EV_EFI_VARIABLE_DRIVER_CONFIG";
 
 struct Log(Vec<(LoggedEvent, Option<PolicyVariable>)>);

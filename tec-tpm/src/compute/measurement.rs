@@ -103,8 +103,10 @@ components! {
     Pcr1Recorded: "Taken from the log of an earlier boot.",
     Pcr2Recorded: "Taken from the log of an earlier boot.",
     Pcr3Recorded: "Taken from the log of an earlier boot.",
+    Pcr4Recorded: "Taken from the log of an earlier boot.",
     Pcr5Recorded: "Taken from the log of an earlier boot.",
     Pcr6Recorded: "Taken from the log of an earlier boot.",
+    Pcr7Recorded: "Taken from the log of an earlier boot.",
 }
 
 impl fmt::Display for Component {

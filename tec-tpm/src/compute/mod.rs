@@ -84,6 +84,7 @@ mod dbx;
 mod der;
 mod directory;
 mod find;
+mod firmware_form;
 mod grub;
 mod grub_script;
 

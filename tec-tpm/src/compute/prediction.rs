@@ -16,7 +16,7 @@ use crate::event_log::{Event, VerifiedLog};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Prediction {
-    measurements: Vec<Measurement>,
+    pub(super) measurements: Vec<Measurement>,
     unpredictable: BTreeMap<PcrIndex, Unpredictable>,
     recorded: PcrSet,
     banks: Banks,
@@ -95,9 +95,6 @@ impl Prediction {
     #[must_use]
     pub fn with_recorded(mut self, log: &VerifiedLog<'_>, registers: PcrSet) -> Self {
         for pcr in registers.iter() {
-            let Some(component) = recorder(pcr) else {
-                continue;
-            };
             let is_firmware = self.unpredictable.get(&pcr) == Some(&Unpredictable::Firmware);
             let at_zero = u8::from(pcr) != 0 || log.startup_locality() == 0;
             if !is_firmware || !at_zero || !log.registers().contains(pcr) {
@@ -106,7 +103,7 @@ impl Prediction {
             self.unpredictable.remove(&pcr);
             self.recorded = self.recorded.with(pcr);
             let events = log.events().filter(|event| event.extends() == Some(pcr));
-            let taken = events.filter_map(|event| recorded(component, pcr, event));
+            let taken = events.filter_map(|event| recorded(pcr, event));
             self.measurements.extend(taken);
         }
         self
@@ -147,13 +144,17 @@ fn recorder(pcr: PcrIndex) -> Option<Component> {
         1 => Component::Pcr1Recorded,
         2 => Component::Pcr2Recorded,
         3 => Component::Pcr3Recorded,
+        4 => Component::Pcr4Recorded,
         5 => Component::Pcr5Recorded,
         6 => Component::Pcr6Recorded,
+        7 => Component::Pcr7Recorded,
         _ => return None,
     })
 }
 
-fn recorded(component: Component, pcr: PcrIndex, event: &Event<'_>) -> Option<Measurement> {
+/// The event of a firmware's own register, or of its own part of one, as it was logged.
+pub(super) fn recorded(pcr: PcrIndex, event: &Event<'_>) -> Option<Measurement> {
+    let component = recorder(pcr)?;
     let digest = Sha256Digest::new(*event.digests.sha256?);
     let digests = BankDigests::from_sha256(digest);
     let recorded = Measurement::new(component, pcr, event.kind, digests);

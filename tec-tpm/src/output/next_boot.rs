@@ -13,6 +13,7 @@ use tec_core::pcr::{PcrIndex, PcrSet, PcrValues};
 
 use super::prediction::{PredictedEvent, PredictedRegister, unpredictable_text};
 use super::{PredictionReport, ReferenceValues, UnpredictableRegisters};
+use crate::compute::Prediction;
 use crate::event_log::{Event, EventLog, EventLogError, EventView};
 
 /// The current boot, as far as it is known.
@@ -48,6 +49,9 @@ pub struct NextBoot {
     /// Whether the values are accepted; none if the accepted values were not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdict: Option<Verdict>,
+    /// Values in the form that images state, where they differ from those of `registers`.
+    #[serde(skip)]
+    stated: BTreeMap<PcrIndex, Sha256Digest>,
 }
 
 /// One register after the next boot.
@@ -157,7 +161,24 @@ impl NextBoot {
             let now = now(register.id);
             next_register(register, now, current.log)
         });
-        Ok(Self { registers: registers.collect(), unpredictable, verdict: None })
+        let (registers, stated) = (registers.collect(), BTreeMap::new());
+        Ok(Self { registers, unpredictable, verdict: None, stated })
+    }
+
+    /// With the prediction in the form that images state, if `registers` have that of this machine's firmware.
+    #[must_use]
+    pub fn stated_as(mut self, prediction: &Prediction) -> Self {
+        let stated = prediction.expected().pcrs;
+        self.stated = stated.into_iter().map(|stated| (stated.id, stated.value)).collect();
+        self
+    }
+
+    /// The values to ask a server about: in the form that images state.
+    pub fn stated(&self) -> BTreeMap<PcrIndex, Sha256Digest> {
+        let value = |register: &NextRegister| {
+            (register.pcr, *self.stated.get(&register.pcr).unwrap_or(&register.next))
+        };
+        self.registers.iter().map(value).collect()
     }
 
     /// Determines whether the pinned registers have accepted values, as a server with these pins does. A
@@ -174,6 +195,7 @@ impl NextBoot {
             registers: Vec::new(),
             unpredictable: Vec::new(),
             verdict: Some(Verdict::Blocked { file: file.into(), reason: reason.into() }),
+            stated: BTreeMap::new(),
         }
     }
 
@@ -238,10 +260,10 @@ impl NextBoot {
         self.registers.iter().any(|register| register.pcr == pcr)
     }
 
-    /// The values after the next boot.
+    /// The values after the next boot, as images state them.
     fn values(&self) -> PcrValues {
-        let of = |pcr| self.registers.iter().find(|register| register.pcr == pcr);
-        PcrValues::predicted(|pcr| of(pcr).map(|register| register.next))
+        let stated = self.stated();
+        PcrValues::predicted(|pcr| stated.get(&pcr).copied())
     }
 
     /// The comparison in readable form.

@@ -1,0 +1,142 @@
+use tec_core::digest::Sha256Digest;
+
+use super::*;
+use crate::compute::hash::{BankDigests, Banks};
+use crate::event_log::{EventLog, EventLogBuilder};
+
+const CONFIG: EventKind = EventKind::EFI_VARIABLE_DRIVER_CONFIG;
+const AUTHORITY: EventKind = EventKind::EFI_VARIABLE_AUTHORITY;
+
+/// One event in a log, or in a prediction.
+#[derive(Clone, Debug)]
+enum Said {
+    Variable(EventKind, &'static str, &'static str),
+    Separator,
+    Action(&'static str),
+    Program(&'static str),
+}
+
+fn written(pcr: PcrIndex, events: &[Said]) -> Vec<u8> {
+    let mut log = EventLogBuilder::new();
+    for event in events {
+        match event {
+            Said::Variable(kind, name, data) => {
+                log.variable(pcr, *kind, [7; 16], name, data.as_bytes())
+            }
+            Said::Separator => log.separator(pcr),
+            Said::Action(text) => log.measure(pcr, EventKind::EFI_ACTION, text.as_bytes()),
+            Said::Program(path) => log.image(Sha256Digest::of(path), path),
+        };
+    }
+    log.build()
+}
+
+/// A prediction that measures these.
+fn stated(pcr: PcrIndex, events: &[(Component, Said)]) -> Prediction {
+    let said: Vec<_> = events.iter().map(|(_, said)| said.clone()).collect();
+    let bytes = written(pcr, &said);
+    let log = EventLog::parse(&bytes).unwrap();
+    let measured = log.events()[1..].iter().zip(events).map(|(event, (component, said))| {
+        let digest = Sha256Digest::new(*event.digests.sha256.unwrap());
+        let measured =
+            Measurement::new(*component, pcr, event.kind, BankDigests::from_sha256(digest));
+        match said {
+            Said::Variable(_, name, _) => measured.about(*name),
+            _ => measured,
+        }
+    });
+    Prediction::new(measured.collect(), std::collections::BTreeMap::new(), Banks::SHA256)
+}
+
+/// The next boot in the form of a log, and how many of its events are not in the log.
+fn next(pcr: PcrIndex, next: &[(Component, Said)], log: &[Said]) -> (bool, usize) {
+    let bytes = written(pcr, log);
+    let log = EventLog::parse(&bytes).unwrap();
+    let quoted = log.replay_sha256().unwrap();
+    let chosen = [pcr].into_iter().collect();
+    let verified = log.clone().verify(&quoted, chosen).unwrap();
+    let next = stated(pcr, next).in_form_of(&verified);
+    let is_same = next.expected().pcr(pcr).unwrap().value == *quoted.value(pcr);
+    let is_logged = |m: &&Measurement| {
+        log.events().iter().any(|e| e.digests.sha256 == Some(m.digest.as_bytes()))
+    };
+    (is_same, next.of_register(pcr).filter(|m| !is_logged(m)).count())
+}
+
+fn policy(dbx: &'static str, shim: &'static str) -> Vec<(Component, Said)> {
+    vec![
+        (Component::Pcr7SecureBoot, Said::Variable(CONFIG, "SecureBoot", "1")),
+        (Component::Pcr7Pk, Said::Variable(CONFIG, "PK", "pk")),
+        (Component::Pcr7Kek, Said::Variable(CONFIG, "KEK", "kek")),
+        (Component::Pcr7Db, Said::Variable(CONFIG, "db", "db")),
+        (Component::Pcr7Dbx, Said::Variable(CONFIG, "dbx", dbx)),
+        (Component::Pcr7Separator, Said::Separator),
+        (Component::Pcr7ShimCert, Said::Variable(AUTHORITY, "db", shim)),
+        (Component::Pcr7SbatLevel, Said::Variable(AUTHORITY, "SbatLevel", "1")),
+    ]
+}
+
+/// What real firmware makes of that, as public logs show it.
+fn policy_forms() -> Vec<(&'static str, Vec<Said>)> {
+    let plain: Vec<_> = policy("dbx", "cert").into_iter().map(|(_, said)| said).collect();
+    let with = |at: usize, said: &[Said]| {
+        let mut form = plain.clone();
+        form.splice(at..at, said.iter().cloned());
+        form
+    };
+    let mut late = plain.clone();
+    late.swap(5, 6);
+    let mut without_authority = plain.clone();
+    without_authority.remove(6);
+    let modes =
+        [Said::Variable(CONFIG, "AuditMode", "0"), Said::Variable(CONFIG, "DeployedMode", "1")];
+    vec![
+        ("as predicted", plain.clone()),
+        ("DMA protection", with(5, &[Said::Action("DMA Protection Disabled")])),
+        ("debug mode", with(0, &[Said::Action("UEFI Debug Mode")])),
+        ("modes", with(1, &modes)),
+        ("dbr", with(5, &[Said::Variable(CONFIG, "dbr", "x")])),
+        ("late separator", late),
+        ("no authority of db", without_authority),
+        ("option ROM", with(6, &[Said::Variable(AUTHORITY, "db", "another cert")])),
+        ("early option ROM", with(5, &[Said::Variable(AUTHORITY, "db", "another cert")])),
+    ]
+}
+
+#[test]
+fn an_unchanged_boot_is_unchanged_on_every_firmware() {
+    for (form, log) in policy_forms() {
+        let same = next(PcrIndex::SECURE_BOOT, &policy("dbx", "cert"), &log);
+        assert_eq!(same, (true, 0), "{form}");
+    }
+    let programs = [Said::Program("\\shimx64.efi"), Said::Program("\\grubx64.efi")];
+    let [shim, grub] = programs.clone();
+    let (call, separator) =
+        (Said::Action("Calling EFI Application from Boot Option"), Said::Separator);
+    let predicted = [
+        (Component::Pcr4EfiCall, call.clone()),
+        (Component::Pcr4Separator, separator.clone()),
+        (Component::Pcr4Shim, shim),
+        (Component::Pcr4Grub, grub),
+    ];
+    for firmware in [
+        vec![call.clone(), separator.clone()],
+        vec![separator.clone()],
+        vec![Said::Program("setup"), call.clone(), separator.clone()],
+        vec![call.clone(), separator.clone(), Said::Action("Returning"), call],
+    ] {
+        let log = [firmware, programs.to_vec()].concat();
+        assert_eq!(next(PcrIndex::BOOT_MANAGER, &predicted, &log), (true, 0), "{log:?}");
+    }
+}
+
+#[test]
+fn a_change_is_the_only_difference() {
+    for (form, log) in policy_forms() {
+        let dbx = next(PcrIndex::SECURE_BOOT, &policy("newer dbx", "cert"), &log);
+        assert_eq!(dbx, (false, 1), "{form}");
+        let expected = if form == "no authority of db" { (true, 0) } else { (false, 1) };
+        let shim = next(PcrIndex::SECURE_BOOT, &policy("dbx", "newer cert"), &log);
+        assert_eq!(shim, expected, "{form}");
+    }
+}
