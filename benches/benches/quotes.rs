@@ -1,4 +1,5 @@
-//! Verification of a quote against the bare verification of its signature.
+//! Verification of a quote against the bare verification of its signature; and the judge of a boot against both
+//! verification and replay.
 
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -10,11 +11,19 @@ use rsa::signature::Verifier as _;
 use serde_json::Value;
 use sha2::Sha256;
 use tec_benches::Suite;
-use tec_core::attest::{Tee, VerifiedEvidence, VerifyError};
+use tec_core::ak::AkState;
+use tec_core::attest::{Known, Tee, VerifiedEvidence, VerifyError, appraise};
+use tec_core::boot::Pins;
 use tec_core::digest::Sha256Digest;
+use tec_core::image::{ApprovedImage, ExpectedPcr, ExpectedPcrs, ImageEvent};
+use tec_core::machine::MachineState;
 use tec_core::pcr::PcrIndex;
 use tec_core::port::{EvidenceRequest, Verifier as _};
+use tec_core::testing::sample;
+use tec_tpm::combine::MixedStates;
+use tec_tpm::event_log::{EventKind, EventLog, EventLogBuilder};
 use tec_tpm::evidence::TpmEvidence;
+use tec_tpm::policy::evidence_with_policy;
 use tec_tpm::testing::SoftTpm;
 use tec_tpm::verifier::TpmVerifier;
 
@@ -52,8 +61,90 @@ fn main() -> anyhow::Result<()> {
         || verify(&json),
         || bare.verify(),
     )?;
+    judge(&mut suite)?;
     suite.finish();
     Ok(())
+}
+
+/// Number of events in the log of the judged boot, beside those of the image.
+const EVENTS: usize = 180;
+
+/// A boot of an approved image on firmware that measures otherwise than predicted, whose initramfs has systemd: the
+/// longest way to an answer.
+fn judge(suite: &mut Suite) -> anyhow::Result<()> {
+    let (tpm, image, log) = (SoftTpm::rsa(2), image(), log());
+    let replay = || EventLog::parse(&log).map(|log| log.replay_sha256());
+    for event in EventLog::parse(&log)?.events() {
+        if let (Some(pcr), Some(digest)) = (event.extends(), event.digests.sha256) {
+            tpm.extend(pcr, &Sha256Digest::new(*digest));
+        }
+    }
+    tpm.extend(PcrIndex::KERNEL_BOOT, &Sha256Digest::of("enter-initrd"));
+    let evidence = tpm.quote(&NONCE);
+    let mut verified = VerifiedEvidence::new(
+        Tee::Tpm,
+        tpm.public_key(),
+        evidence.quote().verify(&evidence.ak, &NONCE)?.pcrs().clone(),
+    );
+    (verified.log, verified.variables) = evidence_with_policy(&log, &verified.pcrs);
+    let states = MixedStates::default();
+    let (mut ak, mut machine) = (sample::ak(1, 1), sample::machine(1));
+    (ak.public, ak.state, machine.state) = (tpm.public_key(), AkState::Bound, MachineState::Active);
+    let images = [image];
+    let verified = Ok(verified);
+    let judge = || {
+        let known = Known::new(Some(&ak), Some(&machine), &images);
+        let (id, at) = (sample::attempt_id(1), sample::time(10));
+        appraise(id, at, &verified, known, Pins::Predicted, &states)
+    };
+    anyhow::ensure!(
+        judge().attested.is_some(),
+        "the boot was refused: {:?}",
+        judge().attempt.ladder
+    );
+    suite.compare(
+        "judge",
+        "judge a boot of 200 events / verify its quote by an RSA-2048 key and replay its log",
+        judge,
+        || (evidence.quote().verify(&evidence.ak, &NONCE).is_ok(), replay().is_ok()),
+    )
+}
+
+fn programs() -> impl Iterator<Item = (PcrIndex, String)> {
+    let programs =
+        ["shim", "manager", "kernel"].map(|name| (PcrIndex::BOOT_MANAGER, name.to_owned()));
+    let sections = (0..16).map(|number| (PcrIndex::KERNEL_BOOT, format!("section {number}")));
+    programs.into_iter().chain(sections)
+}
+
+/// States the programs after the constants that predictions have.
+fn image() -> ApprovedImage {
+    let constants = ["Calling EFI Application from Boot Option", "\0\0\0\0"];
+    let constants = constants.map(|text| (PcrIndex::BOOT_MANAGER, text.to_owned()));
+    let all: Vec<_> = constants.into_iter().chain(programs()).collect();
+    let stated = [PcrIndex::BOOT_MANAGER, PcrIndex::KERNEL_BOOT].map(|pcr| {
+        let events = all.iter().filter(|(of, _)| *of == pcr);
+        let event = |(_, text): &(PcrIndex, String)| {
+            ImageEvent::new("E", pcr, Sha256Digest::of(text), text)
+        };
+        ExpectedPcr::from_events(pcr, events.map(event))
+    });
+    let mut image = sample::image(1);
+    image.expected = ExpectedPcrs::new(stated.to_vec());
+    image
+}
+
+fn log() -> Vec<u8> {
+    let mut log = EventLogBuilder::new();
+    for number in 0..EVENTS {
+        let pcr = PcrIndex::all().nth(number % 4).unwrap_or(PcrIndex::SECURE_BOOT);
+        log.measure(pcr, EventKind::PLATFORM_CONFIG_FLAGS, format!("event {number}").as_bytes());
+    }
+    log.image(Sha256Digest::of("setup screen"), "").separator(PcrIndex::BOOT_MANAGER);
+    for (pcr, text) in programs() {
+        log.measure_digest(pcr, EventKind::IPL, Sha256Digest::of(&text), text.as_bytes());
+    }
+    log.build()
 }
 
 /// The signature and nothing else.

@@ -144,8 +144,9 @@ codes! {
          readmit`, or on Kubernetes `kubectl tec machine readmit`. Otherwise clear the TPM, revoke the key \
          with `tec ak revoke`, register the node again, and approve its new key with `tec ak approve`.";
     PlatformChanged = "TEC-A409", 401, "firmware or Secure Boot policy changed",
-        "PCR 0, 2 or 7 differs from the machine's baseline, which is its first accepted boot: its firmware \
-         was updated, an option ROM was added, or Secure Boot was reconfigured. Entries added to db and dbx \
+        "PCR 0, 2 or 7, or a program of the firmware in PCR 4, differs from the machine's baseline, which is its first \
+         accepted boot: its firmware was updated, an option ROM or a program was added, or Secure Boot was \
+         reconfigured. Entries added to KEK, db and dbx \
          are accepted without approval if the boot sent its event log.",
         "`tec platform diff <machine>` shows each changed event. If the change is yours, approve it with \
          `tec platform approve <machine>`, which applies to every machine with the same baseline. If not, \

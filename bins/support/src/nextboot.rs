@@ -206,9 +206,9 @@ fn compared(running: &Running, prediction: Prediction) -> anyhow::Result<NextBoo
         log.context("cannot read the log of the current boot")
     };
     let log = running.log.as_deref().map(parse).transpose()?;
-    let here = match (&log, &running.values) {
-        (Some(log), Some(values)) => as_on_this_machine(prediction.clone(), log, values)?,
-        _ => prediction.clone(),
+    let here = match &log {
+        Some(log) => as_on_this_machine(prediction.clone(), log, running.values.as_ref())?,
+        None => prediction.clone(),
     };
     let mut current = CurrentBoot::default();
     current.values = running.values.as_ref();
@@ -217,14 +217,19 @@ fn compared(running: &Running, prediction: Prediction) -> anyhow::Result<NextBoo
     Ok(NextBoot::new(report, current)?.stated_as(&prediction))
 }
 
-/// Adds the registers of the firmware, and puts PCR 4 and 7 into its form, as far as the log proves their values.
+/// Adds the registers of the firmware, and puts PCR 4 and 7 into its form, as far as the log proves their values. The
+/// log alone is good enough for the form, in which it is compared.
 fn as_on_this_machine(
     prediction: Prediction,
     log: &EventLog<'_>,
-    values: &BTreeMap<PcrIndex, Sha256Digest>,
+    values: Option<&BTreeMap<PcrIndex, Sha256Digest>>,
 ) -> anyhow::Result<Prediction> {
-    let quoted = PcrValues::predicted(|pcr| values.get(&pcr).copied());
     let replayed = log.replay_sha256()?;
+    let Some(values) = values else {
+        let all = PcrIndex::all().collect();
+        return Ok(prediction.in_form_of(&log.clone().verify(&replayed, all)?));
+    };
+    let quoted = PcrValues::predicted(|pcr| values.get(&pcr).copied());
     let proven = |pcr: &PcrIndex| {
         let (before, now) = (replayed.value(*pcr), quoted.value(*pcr));
         now == before || !words_after(*pcr, before, now, 0).is_empty()

@@ -23,7 +23,9 @@ const PHASES: [&[&str]; 6] = [
 ];
 /// The end of what firmware and boot loader measured, from systemd 261 on.
 const SEPARATOR: &str = "os-separator";
-/// The registers that get it (systemd-pcrosseparator.service).
+/// What follows it in PCR 9, from systemd 259 on, if no `NvPCR` was set up before.
+const NV_SEPARATOR: &str = "nvpcr-separator";
+/// The registers that get the separator (systemd-pcrosseparator.service).
 const SEPARATED: [u8; 12] = [0, 1, 2, 3, 4, 5, 6, 7, 9, 12, 13, 14];
 /// Name of the type of an event that stands in no log of the firmware.
 const KIND: &str = "systemd";
@@ -34,6 +36,8 @@ static SEPARATOR_DIGEST: LazyLock<Sha256Digest> = LazyLock::new(|| Sha256Digest:
 fn endings(pcr: PcrIndex) -> &'static [&'static [&'static str]] {
     if pcr == PcrIndex::KERNEL_BOOT {
         &PHASES
+    } else if pcr == PcrIndex::BOOT_FILES {
+        &[&[SEPARATOR], &[SEPARATOR, NV_SEPARATOR]]
     } else if SEPARATED.contains(&pcr.into()) {
         &[&[SEPARATOR]]
     } else {
@@ -109,7 +113,10 @@ mod tests {
             assert_eq!(said(phases, words), words);
             assert!(said(files, words).is_empty());
         }
-        assert_eq!(said(files, &["os-separator"]), ["os-separator"]);
+        for words in [&["os-separator"][..], &["os-separator", "nvpcr-separator"]] {
+            assert_eq!(said(files, words), words);
+        }
+        assert!(said(files, &["nvpcr-separator"]).is_empty());
         for wrong in [&["leave-initrd"][..], &["ready"], &["enter-initrd", "ready"], &["x"]] {
             assert!(said(phases, wrong).is_empty(), "{wrong:?}");
         }

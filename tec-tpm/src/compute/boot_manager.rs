@@ -1,5 +1,7 @@
-//! The boot through systemd-boot, if there is nothing to choose: one unified kernel image, and no
-//! configuration on the partition or in variables.
+//! The boot through systemd-boot, of the unified kernel image that was chosen here or that is the only one.
+//!
+//! What chooses on the machine, `loader.conf` and variables, changes no other register than PCR 5, and a counter of
+//! tries in the name of an image is not measured at all.
 
 use super::boot::{Boot, Role, Started};
 use super::measurement::Component;
@@ -10,9 +12,8 @@ use crate::guid::Guid;
 const OBSERVED: [&str; 2] = ["257", "262"];
 /// Location of unified kernel images (UAPI group, "Boot Loader Specification", "Type #2").
 const IMAGES: &str = "efi/linux/";
-/// Paths, in lower case, that configure systemd-boot or contain something else that it could start.
-const CHOICES: [&str; 7] = [
-    "loader/loader.conf",
+/// Paths, in lower case, that contain something else that systemd-boot could start, or keys that it enrolls.
+const CHOICES: [&str; 6] = [
     "loader/entries/",
     "loader/keys/",
     "efi/systemd/drivers/",
@@ -45,12 +46,7 @@ impl Boot<'_> {
         if has_options {
             return Err(refuse("the boot entry hands options to it"));
         }
-        if let Some(variable) =
-            VARIABLES.iter().find(|name| self.platform.get(name, LOADER).is_some())
-        {
-            return Err(refuse(&format!("variable {variable} chooses an entry")));
-        }
-        let path = self.only_image(manager)?.map_err(|reason| refuse(&reason))?;
+        let path = self.managed_image(manager)?.map_err(|reason| refuse(&reason))?;
         self.push_image(Component::Pcr4Manager, manager);
         let uki = self.read_loader(path, 0)?;
         if !uki.is_uki() || uki.has(".profile") {
@@ -61,27 +57,37 @@ impl Boot<'_> {
         self.start_uki(&uki, None)
     }
 
-    /// The only image on the manager's partition, or the reason why there is none.
-    fn only_image(&self, manager: &Started) -> Result<Result<String, String>, PredictError> {
+    /// The image that the manager starts: the chosen one, whatever chooses it on the machine, or else the only thing
+    /// that it could start. Otherwise the reason why that is not known.
+    fn managed_image(&self, manager: &Started) -> Result<Result<String, String>, PredictError> {
         let upper = manager.path.to_ascii_uppercase();
         let root = upper.rfind("/EFI/").map_or(0, |at| at + 1);
-        let mut images = Vec::new();
+        let (mut images, mut choice) = (Vec::new(), None);
         for path in self.list(manager.path.get(..root).unwrap_or_default().trim_end_matches('/'))? {
             let within = path.get(root..).unwrap_or_default().to_ascii_lowercase();
-            if CHOICES.iter().any(|choice| within.starts_with(choice)) {
-                return Ok(Err(format!("{path} gives it a choice")));
-            }
             let name = within.strip_prefix(IMAGES);
             let stem = name.and_then(|name| name.strip_suffix(".efi"));
-            if stem.is_some_and(|stem| !stem.contains('/')) {
+            if CHOICES.iter().any(|choice| within.starts_with(choice)) {
+                choice.get_or_insert(path);
+            } else if stem.is_some_and(|stem| !stem.contains('/')) {
                 images.push(path);
             }
         }
-        match images.as_slice() {
-            [only] if !only.contains('+') => Ok(Ok(only.clone())),
-            [_] => Ok(Err("it counts the tries of the image".to_owned())),
-            [] => Ok(Err("there is no unified kernel image".to_owned())),
-            [..] => Ok(Err("there are several unified kernel images".to_owned())),
+        if let Some(chosen) = &self.options.kernel {
+            let is_there = images.contains(chosen);
+            return Ok(if is_there {
+                Ok(chosen.clone())
+            } else {
+                Err(format!("there is no {chosen}"))
+            });
         }
+        let variable = VARIABLES.iter().find(|name| self.platform.get(name, LOADER).is_some());
+        Ok(match (images.as_slice(), variable, choice) {
+            ([only], None, None) => Ok(only.clone()),
+            ([], ..) => Err("there is no unified kernel image".to_owned()),
+            (_, Some(variable), _) => Err(format!("variable {variable} chooses an entry")),
+            (_, _, Some(path)) => Err(format!("{path} gives it a choice")),
+            _ => Err("there are several unified kernel images: choose one".to_owned()),
+        })
     }
 }

@@ -14,7 +14,7 @@ use crate::pins::parse_pcr;
 #[command(next_help_heading = "What boots")]
 #[non_exhaustive]
 pub struct ChainArgs {
-    /// Kernel that GRUB starts, if the image has several
+    /// Kernel that GRUB starts, or unified kernel image that systemd-boot starts, if there are several
     #[arg(long, value_name = "PATH")]
     pub kernel: Option<String>,
     /// File that the firmware starts, if it is not found automatically: shim, or a unified kernel image
