@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 pub use self::repeat::Repeats;
 pub use self::snapshot::AttestedSnapshot;
 use crate::ak::{AkRecord, AkState, Fingerprint, TpmBoot, TpmClock};
+use crate::boot::words;
 use crate::boot::{BootState, BootStates, LiveImages, Pins, Unpinned};
 pub use crate::evidence::{
     LogEvidence, LoggedEvent, NoPinnedPcrError, PinnedPcrs, VerifiedEvidence, VerifyError,
@@ -358,7 +359,10 @@ fn log_gate(
         LogEvidence::Broken { reason } => format!("the log does not parse: {reason}"),
         LogEvidence::Parsed { events, replayed, cut } => {
             let Some(pcr) = pinned.iter().find(|pcr| !replayed.contains(*pcr)) else {
-                ladder.pass(Gate::EventLog, format!("{} events replay", events.len()));
+                let words = words::said(events);
+                let words =
+                    if words.is_empty() { words } else { format!(", and systemd's {words}") };
+                ladder.pass(Gate::EventLog, format!("{} events replay{words}", events.len()));
                 return Ok(());
             };
             let cut = cut.as_ref().map(|cut| format!(", and it ends early: {cut}"));

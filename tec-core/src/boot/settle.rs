@@ -125,6 +125,9 @@ fn in_form(
 ) -> Option<Settled> {
     let pcr = PcrIndex::BOOT_MANAGER;
     let mut logged = plain.logged(pcr)?;
+    if fold(Sha256Digest::ZERO, &logged) != *plain.pcrs.value(pcr) {
+        return None;
+    }
     logged.retain(|event| !is_constant(&event.digest, event.detail.as_deref()));
     let known: BTreeSet<_> = stated(images).flatten().map(|event| event.hash).collect();
     let first = logged.iter().position(|event| known.contains(&event.digest))?;

@@ -78,6 +78,17 @@ pub fn words_after(
     (first..).zip(words).map(event).collect()
 }
 
+/// The words among events, each once, for people.
+pub(crate) fn said(events: &[LoggedEvent]) -> String {
+    let mut words: Vec<&str> = Vec::new();
+    for word in events.iter().filter(|e| e.kind == KIND).filter_map(|e| e.detail.as_deref()) {
+        if !words.contains(&word) {
+            words.push(word);
+        }
+    }
+    words.join(", ")
+}
+
 /// How many of the last events of a register are words that may stand there.
 pub(crate) fn trailing(pcr: PcrIndex, events: &[&LoggedEvent]) -> usize {
     let ends = |words: &&&[&str]| {
@@ -98,30 +109,32 @@ pub(crate) fn is_separator(digest: &Sha256Digest) -> bool {
 mod tests {
     use super::*;
 
-    fn said(pcr: PcrIndex, words: &[&str]) -> Vec<String> {
+    fn found(pcr: PcrIndex, words: &[&str]) -> Vec<String> {
         let before = Sha256Digest::of("the boot chain");
         let quoted =
             words.iter().fold(before, |value, word| value.extended(&Sha256Digest::of(word)));
         let events = words_after(pcr, &before, &quoted, 7);
-        events.iter().filter_map(|event| event.detail.clone()).collect()
+        let words: Vec<_> = events.iter().filter_map(|event| event.detail.clone()).collect();
+        assert_eq!(super::said(&events), words.join(", "));
+        words
     }
 
     #[test]
     fn phases_are_found_in_their_order_and_nowhere_else() {
         let (phases, files) = (PcrIndex::KERNEL_BOOT, PcrIndex::BOOT_FILES);
         for words in PHASES {
-            assert_eq!(said(phases, words), words);
-            assert!(said(files, words).is_empty());
+            assert_eq!(found(phases, words), words);
+            assert!(found(files, words).is_empty());
         }
         for words in [&["os-separator"][..], &["os-separator", "nvpcr-separator"]] {
-            assert_eq!(said(files, words), words);
+            assert_eq!(found(files, words), words);
         }
-        assert!(said(files, &["nvpcr-separator"]).is_empty());
+        assert!(found(files, &["nvpcr-separator"]).is_empty());
         for wrong in [&["leave-initrd"][..], &["ready"], &["enter-initrd", "ready"], &["x"]] {
-            assert!(said(phases, wrong).is_empty(), "{wrong:?}");
+            assert!(found(phases, wrong).is_empty(), "{wrong:?}");
         }
-        assert!(said(phases, &["os-separator"]).is_empty(), "PCR 11 has none");
-        assert!(said(PcrIndex::BOOT_COMMANDS, &["os-separator"]).is_empty());
+        assert!(found(phases, &["os-separator"]).is_empty(), "PCR 11 has none");
+        assert!(found(PcrIndex::BOOT_COMMANDS, &["os-separator"]).is_empty());
     }
 
     #[test]

@@ -117,6 +117,16 @@ fn a_program_is_no_constant_whatever_the_log_says() {
     assert_eq!(settled[0].programs.len(), 1);
 }
 
+/// Whatever a verifier says that a log replays to.
+#[test]
+fn a_log_that_does_not_fold_to_the_quoted_value_explains_nothing() {
+    let pcr11 = (PCR11, &["linux", "osrel"][..]);
+    let mut evidence = boot(&[(PCR4, &[SEPARATOR, "shim", "loader", "kernel"]), pcr11], true);
+    assert_eq!(judged(&evidence, &[image()]), Some(0));
+    evidence.pcrs = boot(&[(PCR4, &[SEPARATOR, "shim", "loader", "other"]), pcr11], true).pcrs;
+    assert_eq!(judged(&evidence, &[image()]), None);
+}
+
 #[test]
 fn a_program_of_a_revoked_image_is_none_of_the_firmware() {
     let mut revoked = image();
