@@ -156,6 +156,19 @@ fn the_event_log_goes_along_and_a_wrong_one_changes_nothing() {
 }
 
 #[test]
+fn a_node_with_systemd_in_its_initramfs_gets_its_key() {
+    let Node { world, mut tpm, config, .. } = Node::start(Wire::Tls);
+    let sealed = good(world.encrypt(&tpm, &config));
+    tpm.restart().unwrap();
+    boot(&tpm, "kernel");
+    boot(&tpm, "os-separator");
+    good(world.decrypt(&tpm, &sealed));
+    boot(&tpm, "implant");
+    let lines = refused(&world.decrypt(&tpm, &sealed));
+    assert!(lines[0].starts_with("TEC-A412 "), "{lines:?}");
+}
+
+#[test]
 fn the_installed_clevis_finds_the_pin() {
     let Node { world, tpm, config, .. } = Node::start(Wire::Plain);
     let config = config.to_string();

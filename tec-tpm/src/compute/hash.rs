@@ -1,22 +1,11 @@
 //! Digests in several banks at once: the bytes are read once, regardless of the number of banks.
 
-#[cfg_attr(
-    not(target_arch = "x86_64"),
-    expect(dead_code, reason = "used where vectors are worth it")
-)]
-mod lanes;
-mod long;
-mod rest;
-mod short;
-
 use std::fmt;
 
 use sha1::Sha1;
-use sha2::{Digest as _, Sha384, Sha512};
+use sha2::{Digest as _, Sha256, Sha384, Sha512};
 use tec_core::digest::Sha256Digest;
 
-use self::long::LongHasher;
-use self::short::ShortHasher;
 use crate::event_log::Bank;
 
 /// Which banks are computed. SHA-256 is always one of them.
@@ -148,76 +137,35 @@ fn both<T>(a: Option<T>, b: Option<T>) -> Option<(T, T)> {
 /// Hashes a stream in several banks.
 #[derive(Clone, Debug)]
 pub(super) struct MultiHasher {
-    short: ShortHasher,
-    long: Long,
-}
-
-/// SHA-384 and SHA-512, which cost less together.
-#[derive(Clone, Debug)]
-enum Long {
-    None,
-    Sha384(Sha384),
-    Sha512(Sha512),
-    Both(LongHasher),
-}
-
-impl Long {
-    fn update(&mut self, data: &[u8]) {
-        match self {
-            Self::None => {}
-            Self::Sha384(hasher) => hasher.update(data),
-            Self::Sha512(hasher) => hasher.update(data),
-            Self::Both(hasher) => hasher.update(data),
-        }
-    }
+    sha1: Option<Sha1>,
+    sha256: Sha256,
+    sha384: Option<Sha384>,
+    sha512: Option<Sha512>,
 }
 
 impl MultiHasher {
     pub(super) fn new(banks: Banks) -> Self {
         Self {
-            short: if banks.contains(Bank::Sha1) {
-                ShortHasher::new().with_sha1()
-            } else {
-                ShortHasher::new()
-            },
-            long: match (banks.contains(Bank::Sha384), banks.contains(Bank::Sha512)) {
-                (false, false) => Long::None,
-                (true, false) => Long::Sha384(Sha384::new()),
-                (false, true) => Long::Sha512(Sha512::new()),
-                (true, true) => Long::Both(LongHasher::new()),
-            },
+            sha1: banks.contains(Bank::Sha1).then(Sha1::new),
+            sha256: Sha256::new(),
+            sha384: banks.contains(Bank::Sha384).then(Sha384::new),
+            sha512: banks.contains(Bank::Sha512).then(Sha512::new),
         }
     }
 
     pub(super) fn update(&mut self, data: &[u8]) {
-        self.short.update(data);
-        self.long.update(data);
-    }
-
-    /// As [`update`](Self::update) of both, in less time.
-    pub(super) fn update_both(&mut self, other: &mut Self, data: &[u8]) {
-        self.short.update_both(&mut other.short, data);
-        match (&mut self.long, &mut other.long) {
-            (Long::Both(ours), Long::Both(theirs)) => ours.update_both(theirs, data),
-            (ours, theirs) => {
-                ours.update(data);
-                theirs.update(data);
-            }
-        }
+        self.sha256.update(data);
+        self.sha1.iter_mut().for_each(|hasher| hasher.update(data));
+        self.sha384.iter_mut().for_each(|hasher| hasher.update(data));
+        self.sha512.iter_mut().for_each(|hasher| hasher.update(data));
     }
 
     pub(super) fn finish(self) -> BankDigests {
-        let (sha384, sha512) = match self.long {
-            Long::None => (None, None),
-            Long::Sha384(hasher) => (Some(hasher.finalize().into()), None),
-            Long::Sha512(hasher) => (None, Some(hasher.finalize().into())),
-            Long::Both(hasher) => (Some(hasher.sha384()), Some(hasher.sha512())),
-        };
         BankDigests {
-            sha1: self.short.sha1(),
-            sha256: Sha256Digest::new(self.short.sha256()),
-            sha384,
-            sha512,
+            sha1: self.sha1.map(|hasher| hasher.finalize().into()),
+            sha256: Sha256Digest::new(self.sha256.finalize().into()),
+            sha384: self.sha384.map(|hasher| hasher.finalize().into()),
+            sha512: self.sha512.map(|hasher| hasher.finalize().into()),
         }
     }
 }

@@ -283,7 +283,8 @@ impl Walk {
         let (content, padding) = part.take(bytes);
         match &mut part.hasher {
             Some(hasher) => {
-                self.hasher.update_both(hasher, content);
+                self.hasher.update(content);
+                hasher.update(content);
                 self.hasher.update(padding);
                 self.hash_whole(bytes);
             }
@@ -294,7 +295,10 @@ impl Walk {
     /// Adds bytes that count for Authenticode.
     fn hash(&mut self, bytes: &[u8]) {
         match &mut self.whole {
-            Some(whole) => self.hasher.update_both(whole, bytes),
+            Some(whole) => {
+                self.hasher.update(bytes);
+                whole.update(bytes);
+            }
             None => self.hasher.update(bytes),
         }
     }
