@@ -4,7 +4,6 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::judge::is_same_value;
 use super::policy::{PolicyJudgement, grew, is_secure_boot_on, judge_policy};
 use super::{Platform, PlatformEvent, Policy, PolicyEvent, PolicyVariable, Register};
 use crate::digest::Sha256Digest;
@@ -77,7 +76,7 @@ pub fn changes(baseline: &Platform, seen: &Platform) -> Vec<PlatformChange> {
         } else {
             let effect = if !baseline.firmware.code.contains_key(&pcr) {
                 ChangeEffect::Recorded
-            } else if is_same_value(pcr, old, new) {
+            } else if old.is_same(pcr, new) {
                 ChangeEffect::Admitted
             } else {
                 ChangeEffect::Refused

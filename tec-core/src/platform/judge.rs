@@ -4,10 +4,8 @@ use std::collections::BTreeMap;
 
 use super::change::{ChangeEffect, PlatformChange, changes};
 use super::policy::{PolicyJudgement, judge_policy};
-use super::{Firmware, Platform, Register};
-use crate::boot::words;
+use super::{Firmware, Platform};
 use crate::digest::Sha256Digest;
-use crate::pcr::PcrIndex;
 
 /// How a boot relates to the baseline of its machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,7 +39,7 @@ pub enum Judgement {
 pub fn judge(baseline: &Platform, seen: &Platform) -> Judgement {
     let has_same_code = baseline.firmware.code.keys().eq(seen.firmware.code.keys())
         && baseline.firmware.code.iter().all(|(pcr, old)| {
-            seen.firmware.code.get(pcr).is_some_and(|new| is_same_value(*pcr, old, new))
+            seen.firmware.code.get(pcr).is_some_and(|new| old.is_same(*pcr, new))
         })
         && programs(baseline).eq(programs(seen));
     let policy = judge_policy(baseline, seen);
@@ -73,10 +71,4 @@ pub fn judge_approved(baseline: &Platform, approved: &[Firmware], seen: &Platfor
 
 fn programs(platform: &Platform) -> impl Iterator<Item = Sha256Digest> {
     platform.firmware.programs.iter().map(|program| program.digest)
-}
-
-/// Whether the values are the same, or differ by the separator of systemd: either initramfs may have had it.
-pub(super) fn is_same_value(pcr: PcrIndex, old: &Register, new: &Register) -> bool {
-    let (old, new) = (&old.value, &new.value);
-    old == new || words::follows(pcr, old, new) || words::follows(pcr, new, old)
 }

@@ -187,6 +187,12 @@ impl Register {
         let events = events.map(|events| events.into_iter().map(PlatformEvent::of).collect());
         Self { value: *evidence.pcrs.value(pcr), events }
     }
+
+    /// Whether the values are the same, or differ by the separator of systemd: either initramfs may have had it.
+    fn is_same(&self, pcr: PcrIndex, other: &Self) -> bool {
+        let (one, other) = (&self.value, &other.value);
+        one == other || words::follows(pcr, one, other) || words::follows(pcr, other, one)
+    }
 }
 
 impl PlatformEvent {

@@ -1,6 +1,5 @@
 //! Whether one Secure Boot policy follows from another.
 
-use super::judge::is_same_value;
 use super::{Platform, Policy, PolicyEvent, PolicyVariable, SecureBootState};
 use crate::pcr::PcrIndex;
 
@@ -55,7 +54,7 @@ pub(super) fn appeared(old: &[PolicyEvent], event: &PolicyEvent) -> bool {
 
 fn has_same_value(baseline: &Platform, seen: &Platform) -> bool {
     match (baseline.policy_register(), seen.policy_register()) {
-        (Some(old), Some(new)) => is_same_value(PcrIndex::SECURE_BOOT, old, new),
+        (Some(old), Some(new)) => old.is_same(PcrIndex::SECURE_BOOT, new),
         (old, new) => old == new,
     }
 }
