@@ -10,6 +10,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use async_trait::async_trait;
+use bootstrapper::instance::authority::Authority;
+use bootstrapper::instance::identity::Identity;
+use bootstrapper::instance::node::endpoint;
+use bootstrapper::instance::transport;
 use tec_benches::load::Tally;
 use tec_benches::mutual::Ca;
 use tec_benches::{Figure, Suite, Unit, load};
@@ -20,10 +24,6 @@ use tec_node::atls::{AnyAk, Endpoint, LiveMeasurements, Variant, VtpmIssuer, Vtp
 use tec_node::derive::DiskId;
 use tec_node::drive::{JoinPorts, drive_join};
 use tec_node::host::KubeletIdentity as _;
-use tec_node::instance::authority::Authority;
-use tec_node::instance::identity::Identity;
-use tec_node::instance::node::endpoint;
-use tec_node::instance::transport;
 use tec_node::join::JoinOutcome;
 use tec_node::lock::{MarkerState, NodeLock};
 use tec_node::rpc::{Dial, Reached, TicketClient};

@@ -4,6 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
+use bootstrapper::instance::authority::Authority;
+use bootstrapper::instance::transport;
+use bootstrapper::instance::transport::Bounds;
 use tec_core::ak::{Fingerprint, PublicKey};
 use tec_core::digest::Sha256Digest;
 use tec_core::port::{CreateOutcome, PortError};
@@ -11,9 +14,6 @@ use tec_core::secret::SecretBytes;
 use tec_node::atls::Endpoint;
 use tec_node::derive::{ClusterId, DataKeyId, MeasurementSalt, MeasurementSecret};
 use tec_node::grant::{Claim, ControlPlanes};
-use tec_node::instance::authority::Authority;
-use tec_node::instance::transport;
-use tec_node::instance::transport::Bounds;
 use tec_node::port::{DerivedKeys, KeyServices as _};
 use tec_node::rpc::generated::join::api_server::ApiServer;
 use tec_node::rpc::{

@@ -5,11 +5,11 @@ mod cli;
 use std::io::Write as _;
 use std::process::ExitCode;
 
+use bootstrapper::instance::node::Attestation;
+use bootstrapper::instance::prepare::Erase;
+use bootstrapper::instance::settings::Settings;
+use bootstrapper::instance::{prepare, recover, run};
 use clap::Parser as _;
-use tec_node::instance::node::Attestation;
-use tec_node::instance::prepare::Erase;
-use tec_node::instance::settings::Settings;
-use tec_node::instance::{prepare, recover, run};
 use tec_support::program::Settings as _;
 use tec_support::{exit, program};
 

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use bootstrapper::admission::settings::Settings as JoinService;
+use bootstrapper::instance::settings::{Disk, Kubernetes, Settings, TpmSettings};
+use bootstrapper::instance::trust::Trust;
 use serde::de::value::Error;
 use serde::de::{Deserialize, Deserializer, Error as _, Visitor};
-use tec_node::admission::settings::Settings as JoinService;
-use tec_node::instance::settings::{Disk, Kubernetes, Settings, TpmSettings};
-use tec_node::instance::trust::Trust;
 
 const PAGE: &str = include_str!("../../../docs/reference/bootstrapper.md");
 

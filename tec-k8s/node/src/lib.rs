@@ -14,23 +14,20 @@
 //! | (none) | [`derive`](mod@derive), [`envelope`], [`uri`], [`lock`], [`ticket`], [`grant`], [`init`], [`join`], [`recover`], [`drive`], [`port`] | the rules: what may happen and in which order, without I/O |
 //! | `atls` | [`atls`] | connections whose ends prove what they are |
 //! | `marker` | [`TpmMarker`] | PCR 15 as the marker of a cluster |
-//! | `rpc` | [`rpc`] | the services Init, Join and Recover, and their clients |
+//! | `rpc` | [`rpc`], [`plane`] | the services Init, Join and Recover, and their clients; tickets of admins |
 //! | `host` | [`host`] | the state disk, files, kubeadm, key services, metadata |
 //! | `aws` | in [`host`] | key service and buckets of AWS |
 //! | `experimental-clouds` | in [`host`] | key services and buckets of Azure and Google Cloud |
 //! | `member` | [`member`] | what the join service keeps in the cluster |
-//! | `instance` | [`instance`], [`admission`] | the parts assembled, as the programs run them |
 //! | `test-util` | [`testing`] | doubles, and the suites of key services |
 //!
 //! *What it is*: keys and IDs derived ([`derive`](mod@derive)), keys wrapped by a key service ([`envelope`]),
 //! the URIs that locate keys and storage ([`uri`]), the one-way lock ([`lock`]), tickets and who may get one
 //! ([`ticket`], [`grant`]), the procedures as [plans](tec_core::plan::Plan), [`drive`], which carries out
-//! their effects over [ports](port), and implementations of those ports. The parts of the program
-//! `bootstrapper` are in [`instance`], those of `join-service` in [`admission`].
+//! their effects over [ports](port), and implementations of those ports. *What it is not*: a program. The programs
+//! `bootstrapper` and `join-service` put the parts together.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-#[cfg(feature = "instance")]
-pub mod admission;
 #[cfg(feature = "atls")]
 pub mod atls;
 pub mod derive;
@@ -42,8 +39,6 @@ pub mod grant;
 #[cfg(feature = "host")]
 pub mod host;
 pub mod init;
-#[cfg(feature = "instance")]
-pub mod instance;
 pub mod join;
 pub mod journal;
 pub mod lock;
@@ -52,6 +47,8 @@ mod marker;
 #[cfg(feature = "member")]
 pub mod member;
 pub mod metadata;
+#[cfg(feature = "rpc")]
+pub mod plane;
 pub mod port;
 pub mod recover;
 #[cfg(feature = "rpc")]

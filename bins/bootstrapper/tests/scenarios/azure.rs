@@ -5,12 +5,12 @@ use std::fs;
 use std::process::Command;
 use std::sync::Arc;
 
+use bootstrapper::instance::node::{Attestation, endpoint};
+use bootstrapper::instance::settings::TpmSettings;
 use tec_core::testing::ManualClock;
 use tec_node::atls::{
     AtlsError, AtlsStream, AzureSnpAk, LiveMeasurements, ValidateError, Variant, VtpmValidator,
 };
-use tec_node::instance::node::{Attestation, endpoint};
-use tec_node::instance::settings::TpmSettings;
 use tec_tpm::ak::{AkAlgorithm, AkHandle};
 use tec_tpm::direct::Tpm;
 use tec_tpm::snp::{Policy, Product};

@@ -7,18 +7,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
+use bootstrapper::admission::live::LiveService;
+use bootstrapper::instance::authority::Authority;
+use bootstrapper::instance::cleaner::Cleaner;
+use bootstrapper::instance::transport;
+use bootstrapper::instance::transport::Bounds;
 use tec_core::ak::{Fingerprint, PublicKey};
 use tec_core::digest::Sha256Digest;
 use tec_core::port::{Clock, CreateOutcome, PortError};
 use tec_core::secret::SecretBytes;
-use tec_node::admission::live::LiveService;
 use tec_node::derive::{ClusterId, DataKeyId, MeasurementSalt, MeasurementSecret};
 use tec_node::grant::{Claim, ControlPlanes};
 use tec_node::host::KubeadmPaths;
-use tec_node::instance::authority::Authority;
-use tec_node::instance::cleaner::Cleaner;
-use tec_node::instance::transport;
-use tec_node::instance::transport::Bounds;
 use tec_node::lock::MarkerState;
 use tec_node::port::{DerivedKeys, KeyServices as _};
 use tec_node::rpc::{

@@ -5,6 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bootstrapper::instance::authority::Authority;
+use bootstrapper::instance::identity::Identity;
+use bootstrapper::instance::node::{Attestation, endpoint};
+use bootstrapper::instance::transport;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, SubjectPublicKeyInfo,
@@ -14,10 +18,6 @@ use tec_core::digest::Sha256Digest;
 use tec_core::port::{Clock as _, PortError, PortErrorKind};
 use tec_node::atls::{PinnedAks, Variant, VtpmValidator};
 use tec_node::host::KubeletIdentity as _;
-use tec_node::instance::authority::Authority;
-use tec_node::instance::identity::Identity;
-use tec_node::instance::node::{Attestation, endpoint};
-use tec_node::instance::transport;
 use tec_node::rpc::generated::join::api_client::ApiClient;
 use tec_node::rpc::generated::join::{
     ChallengeEndorsementKeyRequest, EndorsementProof, IssueJoinTicketRequest,

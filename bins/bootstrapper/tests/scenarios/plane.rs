@@ -3,10 +3,10 @@
 use std::fs;
 use std::time::Duration;
 
+use bootstrapper::instance::node::Attestation;
 use tec_core::port::Clock as _;
-use tec_node::admission::plane::{AdminKey, PlaneTicket};
 use tec_node::derive::ClusterId;
-use tec_node::instance::node::Attestation;
+use tec_node::plane::{AdminKey, PlaneTicket};
 use tec_node::rpc::Reason;
 use tec_node::rpc::generated::join::IssueJoinTicketRequest;
 use tec_node::ticket::PkiFile;

@@ -7,6 +7,9 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::{fs, thread};
 
+use bootstrapper::instance::node::{Attestation, endpoint};
+use bootstrapper::instance::settings::TpmSettings;
+use bootstrapper::instance::transport;
 use tec_core::ak::Fingerprint;
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::PcrIndex;
@@ -16,9 +19,6 @@ use tec_node::atls::{
     VtpmValidator,
 };
 use tec_node::host::{HostPrograms, LuksDisk};
-use tec_node::instance::node::{Attestation, endpoint};
-use tec_node::instance::settings::TpmSettings;
-use tec_node::instance::transport;
 use tec_node::port::StateDisk as _;
 use tec_support::testing::free_port;
 use tec_tpm::direct::Tpm;

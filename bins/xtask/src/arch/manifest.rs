@@ -160,8 +160,8 @@ fn adapters_are_apart(manifest: &Manifest, found: &mut Vec<Violation>) {
 
 /// Programs that play other programs, for tests and measurements.
 const PLAYERS: [&str; 3] = ["bins/e2e", "bins/xtask", "benches"];
-/// What all programs share.
-const SHARED: &str = "bins/support";
+/// What all programs share, and the parts of `bootstrapper`, which `tec` also runs.
+const SHARED: [&str; 2] = ["bins/bootstrapper", "bins/support"];
 
 /// Programs only compose: what two of them need is a library.
 fn programs_are_apart(manifest: &Manifest, paths: &Paths<'_>, found: &mut Vec<Violation>) {
@@ -173,7 +173,7 @@ fn programs_are_apart(manifest: &Manifest, paths: &Paths<'_>, found: &mut Vec<Vi
         return;
     }
     for (name, _) in manifest.dependencies() {
-        let is_program = |path: &&str| path.starts_with("bins/") && *path != SHARED;
+        let is_program = |path: &&str| path.starts_with("bins/") && !SHARED.contains(path);
         if let Some(path) = paths.get(name).copied().filter(is_program)
             && name != package
         {

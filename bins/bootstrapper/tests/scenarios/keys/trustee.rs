@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use bootstrapper::instance::keys;
+use bootstrapper::instance::node::Attestation;
+use bootstrapper::instance::settings::TpmSettings;
 use tec_core::digest::Sha256Digest;
 use tec_core::port::{EntropyRng, KeyBroker as _, PolicySlot, PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
 use tec_node::derive::{ClusterId, DataKeyId};
-use tec_node::instance::keys;
-use tec_node::instance::node::Attestation;
-use tec_node::instance::settings::TpmSettings;
 use tec_node::port::DataKeys;
 use tec_node::uri::{KmsUri, StorageUri};
 use tec_support::{SystemClock, SystemEntropy};

@@ -103,12 +103,15 @@ pub(super) fn share(seed: u64, number: u32, count: u32) -> f64 {
     (f64::from(number - 1) + within) / f64::from(count)
 }
 
+/// Crates of the programs of a node, in log lines.
+const CRATES: [&str; 2] = ["bootstrapper::", "tec_node::"];
+
 /// The last line of the console, without colors, time and crate, since a table column is narrow.
 fn last_line(console: &str) -> String {
     let mut lines = console.split(['\n', '\r']).map(without_colors);
     let last = lines.rfind(|line| !line.trim().is_empty()).unwrap_or_default();
-    let bare = last.split_once("tec_node::").map_or(last.as_str(), |(_, text)| text);
-    bare.trim().chars().filter(|c| !c.is_control()).take(SHOWN).collect()
+    let bare = CRATES.iter().find_map(|name| Some(last.split_once(name)?.1));
+    bare.unwrap_or(&last).trim().chars().filter(|c| !c.is_control()).take(SHOWN).collect()
 }
 
 /// Removes the sequences that select a color (ECMA-48, SGR).
@@ -137,7 +140,7 @@ mod tests {
     #[test]
     fn the_last_line_of_a_console_is_what_a_person_would_read() {
         let console =
-            "BdsDxe\r\n\u{1b}[2m16:41\u{1b}[0m tec_node::instance::run\u{1b}[0m: Init\r\n\r\n";
+            "BdsDxe\r\n\u{1b}[2m16:41\u{1b}[0m bootstrapper::instance::run\u{1b}[0m: Init\r\n\r\n";
         assert_eq!(last_line(console), "instance::run: Init");
         assert_eq!(last_line("Progress: 1%\rProgress: 20%\r"), "Progress: 20%");
     }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use bootstrapper::instance::node;
 use clap::Args;
 use tec_core::ak::Fingerprint;
 use tec_core::digest::Sha256Digest;
@@ -15,7 +16,6 @@ use tec_node::atls::{
     PinnedAks, Severity, Variant, VtpmValidator,
 };
 use tec_node::derive::ClusterId;
-use tec_node::instance::node;
 use tec_support::SystemClock;
 use tec_support::evidence::{guests, parse_sha384, parse_tcb};
 use tec_tpm::snp::Tcb;

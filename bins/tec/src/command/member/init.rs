@@ -110,7 +110,7 @@ fn ensure_writable(path: &Path) -> anyhow::Result<()> {
 /// Detects every local problem before the node is contacted.
 fn read(args: &InitArgs) -> anyhow::Result<Request> {
     let (kubernetes_version, components) = match &args.components {
-        Some(path) => tec_node::instance::components::read(path)?,
+        Some(path) => bootstrapper::instance::components::read(path)?,
         None => (args.kubernetes_version.clone().unwrap_or_default(), vec![]),
     };
     if let Some(path) = &args.keys.master_secret

@@ -3,13 +3,13 @@
 
 use std::path::PathBuf;
 
+use bootstrapper::instance::run::run_join;
+use bootstrapper::instance::settings::Settings;
+use bootstrapper::instance::survey::{JoinServiceSeen, Survey, survey};
 use clap::Args;
 use serde::Serialize;
 use tec_core::ak::Fingerprint;
 use tec_core::port::{PortError, chain};
-use tec_node::instance::run::run_join;
-use tec_node::instance::settings::Settings;
-use tec_node::instance::survey::{JoinServiceSeen, Survey, survey};
 use tec_node::lock::MarkerState;
 use tec_support::exit::{FAILED, NOT_READY, OK};
 use tec_support::program;

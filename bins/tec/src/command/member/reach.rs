@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use bootstrapper::instance::transport;
 use tec_core::code::Code;
 use tec_core::port::{PortError, PortErrorKind, chain};
 use tec_node::atls::Endpoint;
-use tec_node::instance::transport;
 use tec_node::rpc::{Reached, Reason};
 use tec_support::exit::CodedError;
 use tokio::time::Instant;
