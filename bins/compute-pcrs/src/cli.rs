@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
-use tec_registry::RegistryArgs;
 use tec_support::image::ImageChoice;
 use tec_support::log::LogForm;
+use tec_support::registry::RegistryArgs;
 
 /// Computes the PCR values of an image before it boots.
 #[derive(Debug, Parser)]

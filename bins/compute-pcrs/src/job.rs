@@ -36,8 +36,6 @@ pub(crate) fn told(done: anyhow::Result<u8>) -> anyhow::Result<u8> {
 
 /// Writes the image's measurements to the file.
 pub(crate) fn run(args: &JobArgs) -> anyhow::Result<u8> {
-    // Fails only if a provider is already installed, which is just as good.
-    let _ = rustls::crypto::ring::default_provider().install_default();
     let expected = match &args.image_dir {
         Some(directory) => {
             if args.signed_by.is_some() {
@@ -79,7 +77,8 @@ impl Remote {
         let options = args.registry.options().map_err(|error| {
             CodedError::caused(Code::ImageSecret, "use the files of the flags", error)
         })?;
-        let registry = Registry::new(options, Arc::new(SystemEntropy)).map_err(coded)?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let registry = Registry::new(options, &provider, Arc::new(SystemEntropy)).map_err(coded)?;
         Ok(Self { runtime, registry: Arc::new(registry), reference })
     }
 

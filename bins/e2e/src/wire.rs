@@ -1,14 +1,21 @@
 //! Requests that no honest node sends: a manually driven attestation, for attack scenes.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use reqwest::header::{CONTENT_TYPE, COOKIE, SET_COOKIE};
+use rustls::crypto::CryptoProvider;
 use serde_json::{Value, json};
 use tec_core::endpoint::Endpoint;
 use tec_core::port::Attester;
 use tec_trustee::report_data;
 use tec_trustee::report_data::HashAlgorithm;
+
+/// The provider of TLS.
+pub fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
 
 /// A client that trusts only the pinned CA.
 ///

@@ -6,10 +6,10 @@ use anyhow::Context as _;
 use clap::{Parser, ValueEnum};
 use tec_core::endpoint::BaseUrl;
 use tec_k8s::render::{Deploy, ImageAccess, Images, NoRegistryError, PodUser, Settings};
-use tec_registry::RegistryArgs;
 use tec_support::diskkey::DiskKeys;
 use tec_support::pins::PinsArgs;
 use tec_support::program::LogArgs;
+use tec_support::registry::RegistryArgs;
 use tec_trustee::config::Generation;
 
 /// Reconciles the trusted execution cluster of one namespace.

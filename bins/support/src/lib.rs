@@ -38,6 +38,8 @@ pub mod pins;
 #[cfg(feature = "program")]
 pub mod program;
 pub mod reference;
+#[cfg(feature = "registry")]
+pub mod registry;
 #[cfg(feature = "server")]
 pub mod serve;
 #[cfg(feature = "listen")]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use rustls::crypto::CryptoProvider;
 use tec_core::code::Code;
 use tec_core::image::ExpectedPcrs;
 use tec_core::port::{PortError, PortErrorKind};
@@ -10,9 +11,9 @@ use tec_core::secret::SecretBytes;
 use tec_core::system::SystemEntropy;
 use tec_k8s::controller::LabelReader;
 use tec_registry::{
-    ArgsError, Credentials, CredentialsError, ImageReference, Registry, RegistryArgs,
-    RegistryError, RegistryOptions,
+    Credentials, CredentialsError, ImageReference, Registry, RegistryError, RegistryOptions,
 };
+use tec_support::registry::{ArgsError, RegistryArgs};
 
 /// Reads labels, with the pull secret of the image first, then those of the flags.
 #[derive(Clone, Debug)]
@@ -41,10 +42,16 @@ impl LabelReader for RegistryLabels {
         let options = options(&self.0, credentials)
             .map_err(|error| invalid(Code::ImageSecret).because(error))?;
         let failed = |error| port_error(format!("read the label of {reference}"), error);
-        let registry = Registry::new(options, Arc::new(SystemEntropy)).map_err(failed)?;
+        let registry =
+            Registry::new(options, &provider(), Arc::new(SystemEntropy)).map_err(failed)?;
         let image = registry.find(&parsed).await.map_err(failed)?;
         image.labeled_pcrs().map_err(failed)
     }
+}
+
+/// The provider of TLS.
+pub(crate) fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
 }
 
 /// A pull secret cannot be used.

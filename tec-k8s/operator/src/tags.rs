@@ -9,9 +9,10 @@ use tec_core::secret::SecretBytes;
 use tec_core::system::SystemEntropy;
 use tec_core::time::Timestamp;
 use tec_k8s::controller::TagReader;
-use tec_registry::{ImageReference, Registry, RegistryArgs, TagReference};
+use tec_registry::{ImageReference, Registry, TagReference};
+use tec_support::registry::RegistryArgs;
 
-use crate::labels::{options, port_error};
+use crate::labels::{options, port_error, provider};
 
 /// Looks tags up, with the pull secret of the followed image first, then those of the flags.
 #[derive(Clone, Debug)]
@@ -31,7 +32,7 @@ impl RegistryTags {
         let options = options(&self.0, credentials).map_err(|error| {
             PortError::new(PortErrorKind::Invalid, what).with_code(Code::ImageSecret).because(error)
         })?;
-        Registry::new(options, Arc::new(SystemEntropy))
+        Registry::new(options, &provider(), Arc::new(SystemEntropy))
             .map_err(|error| port_error(what.to_owned(), error))
     }
 }

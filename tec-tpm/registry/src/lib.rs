@@ -6,7 +6,7 @@
 //!
 //! *What it is not*: a client that pushes or lists. An image is named by its digest, and everything that a
 //! registry or mirror sends is verified against that digest, so neither needs to be trusted. The digest that a
-//! tag points to ([`Registry::resolve`]) is only what they say.
+//! tag points to ([`Registry::resolve`]) is only what they say. The program chooses the TLS provider.
 //!
 //! ```text
 //! reference@sha256:… ─► manifest, or index ─► manifest of the platform ─► config ─► label
@@ -17,8 +17,6 @@
 //!
 //! [`BootSource::open_parts`]: tec_tpm::compute::input::BootSource::open_parts
 
-#[cfg(feature = "cli")]
-mod args;
 mod challenge;
 mod credentials;
 mod document;
@@ -36,10 +34,6 @@ pub mod testing;
 mod tls;
 mod transport;
 
-#[cfg(feature = "cli")]
-pub use self::args::ArgsError;
-#[cfg(feature = "cli")]
-pub use self::args::RegistryArgs;
 pub use self::credentials::{Credentials, CredentialsError};
 pub use self::document::{Platform, PlatformError};
 pub use self::error::RegistryError;

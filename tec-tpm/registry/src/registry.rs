@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::Response;
+use rustls::crypto::CryptoProvider;
 use tec_core::digest::Sha256Digest;
 use tec_core::port::Entropy;
 
@@ -36,16 +37,17 @@ const ROUNDS: u32 = 4;
 const BASE_WAIT: Duration = Duration::from_millis(500);
 
 impl Registry {
-    /// A reader of registries; `entropy` spreads its retries.
+    /// A reader of registries, over TLS of `provider`; `entropy` spreads its retries.
     ///
     /// # Errors
     /// A CA cannot be used.
     pub fn new(
         mut options: RegistryOptions,
+        provider: &Arc<CryptoProvider>,
         entropy: Arc<dyn Entropy>,
     ) -> Result<Self, RegistryError> {
         Ok(Self {
-            transport: Transport::new(&mut options)?,
+            transport: Transport::new(&mut options, provider)?,
             mirrors: options.mirrors,
             platform: options.platform,
             entropy,

@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderValue, RANGE, WWW_AUTHENTICATE};
 use reqwest::{Client, Response, StatusCode, redirect};
+use rustls::crypto::CryptoProvider;
 use serde::Deserialize;
 use zeroize::Zeroizing;
 
@@ -68,12 +69,15 @@ struct TokenAnswer {
 }
 
 impl Transport {
-    pub(crate) fn new(options: &mut RegistryOptions) -> Result<Self, RegistryError> {
+    pub(crate) fn new(
+        options: &mut RegistryOptions,
+        provider: &Arc<CryptoProvider>,
+    ) -> Result<Self, RegistryError> {
         for host in &options.dangerous_plain_http {
             tracing::warn!(host, "images of this registry come over plain HTTP");
         }
         let client = Client::builder()
-            .tls_backend_preconfigured(tls::config(&options.roots)?)
+            .tls_backend_preconfigured(tls::config(&options.roots, provider)?)
             .connect_timeout(CONNECT)
             .read_timeout(READ)
             .redirect(redirect::Policy::custom(follow))

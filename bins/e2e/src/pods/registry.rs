@@ -12,6 +12,7 @@ use tec_support::tls::{Pair, issue, new_ca};
 
 use super::{Charts, Image};
 use crate::settings::cache;
+use crate::wire::provider;
 
 /// A Service address that is never assigned to another Service.
 const ADDRESS: &str = "10.96.0.50";
@@ -116,7 +117,7 @@ impl Registry {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
             let ca = charts.authority.pem();
-            let pusher = Pusher::with_ca(&host, Access::Everybody, ca)?;
+            let pusher = Pusher::with_ca(&host, Access::Everybody, ca, &provider())?;
             pusher.wait().await?;
             pusher.push("team/os", &content).await
         })?;

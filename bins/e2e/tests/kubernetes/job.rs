@@ -11,6 +11,7 @@ use tec_core::image::ExpectedPcrs;
 use tec_core::pcr::PcrIndex;
 use tec_core::reference::{BootImage as _, PcrComputer as _};
 use tec_e2e::kube::{ControlPlane, program};
+use tec_e2e::wire::provider;
 use tec_k8s::api::ApprovedImage;
 use tec_k8s::render::Component;
 use tec_registry::testing::{Access, Content, RealRegistry, gzip, noise};
@@ -32,7 +33,7 @@ impl World {
         Self {
             admin: plane.admin().unwrap(),
             namespace: plane.namespace("images").await.unwrap(),
-            registry: RealRegistry::start(Access::Everybody).await.unwrap(),
+            registry: RealRegistry::start(Access::Everybody, &provider()).await.unwrap(),
             plane,
         }
     }

@@ -4,15 +4,20 @@ use std::fs;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use reqwest::header::{CONTENT_TYPE, LOCATION};
-use reqwest::{Certificate, Client, RequestBuilder};
+use reqwest::{Client, RequestBuilder};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 
 use super::content::Content;
+use crate::tls;
 
 /// The registry of the Distribution project; stopped on drop.
 #[derive(Debug)]
@@ -67,12 +72,17 @@ fn program() -> PathBuf {
     kept.unwrap_or_else(|| PathBuf::from("docker-registry"))
 }
 
+fn client(roots: &[Vec<u8>], provider: &Arc<CryptoProvider>) -> anyhow::Result<Client> {
+    let config = tls::config(roots, provider)?;
+    Ok(Client::builder().no_proxy().tls_backend_preconfigured(config).build()?)
+}
+
 impl RealRegistry {
     /// Starts a registry on a free port, without TLS, and waits until it listens.
     ///
     /// # Errors
     /// It is not installed (`cargo xtask tools`), or does not listen.
-    pub async fn start(access: Access) -> anyhow::Result<Self> {
+    pub async fn start(access: Access, provider: &Arc<CryptoProvider>) -> anyhow::Result<Self> {
         let directory = TempDir::new()?;
         let root = directory.path();
         // Another process may take the port in between; then the registry ends, and this fails.
@@ -101,7 +111,8 @@ impl RealRegistry {
             .stderr(Stdio::null())
             .spawn()
             .context("cannot start docker-registry; `cargo xtask tools` fetches it")?;
-        let registry = Self { process, pusher: Pusher::new(host, access)?, _directory: directory };
+        let registry =
+            Self { process, pusher: Pusher::new(host, access, provider)?, _directory: directory };
         registry.pusher.wait().await?;
         Ok(registry)
     }
@@ -136,24 +147,23 @@ impl RealRegistry {
 
 impl Pusher {
     /// Pushes to this host and port in plain HTTP.
-    ///
-    /// # Errors
-    /// The HTTP client cannot be built.
-    pub fn new(host: impl Into<String>, access: Access) -> anyhow::Result<Self> {
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let client = Client::builder().no_proxy().build()?;
-        Ok(Self { host: host.into(), scheme: "http", access, client })
+    fn new(host: String, access: Access, provider: &Arc<CryptoProvider>) -> anyhow::Result<Self> {
+        Ok(Self { host, scheme: "http", access, client: client(&[], provider)? })
     }
 
     /// Pushes over TLS to a registry whose certificate this CA (PEM) issued.
     ///
     /// # Errors
     /// The CA is invalid.
-    pub fn with_ca(host: impl Into<String>, access: Access, ca: &str) -> anyhow::Result<Self> {
-        let plain = Self::new(host, access)?;
-        let roots = Certificate::from_pem_bundle(ca.as_bytes())?;
-        let client = Client::builder().no_proxy().tls_certs_only(roots).build()?;
-        Ok(Self { scheme: "https", client, ..plain })
+    pub fn with_ca(
+        host: impl Into<String>,
+        access: Access,
+        ca: &str,
+        provider: &Arc<CryptoProvider>,
+    ) -> anyhow::Result<Self> {
+        let root = CertificateDer::from_pem_slice(ca.as_bytes())?;
+        let client = client(&[root.to_vec()], provider)?;
+        Ok(Self { host: host.into(), scheme: "https", access, client })
     }
 
     /// Waits until the registry accepts connections.

@@ -12,3 +12,12 @@ mod hostile;
 mod real;
 mod signature;
 mod tag;
+
+use std::sync::Arc;
+
+use rustls::crypto::CryptoProvider;
+
+/// This program's choice.
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}

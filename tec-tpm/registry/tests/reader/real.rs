@@ -14,6 +14,7 @@ use tec_tpm::compute::{ChainComputer, SecureBoot};
 use tec_tpm::output;
 
 use crate::boot::{boot_files, borrowed};
+use crate::provider;
 
 /// Files with their paths.
 type Files<'a> = &'a [(&'a str, &'a [u8])];
@@ -23,7 +24,7 @@ pub(crate) fn reader(hosts: &[&str], options: RegistryOptions) -> Arc<Registry> 
     let mut options = options;
     let hosts = hosts.iter().map(|host| (*host).to_owned());
     options.dangerous_plain_http = hosts.collect();
-    Arc::new(Registry::new(options, Arc::new(SeededEntropy::new(1))).unwrap())
+    Arc::new(Registry::new(options, &provider(), Arc::new(SeededEntropy::new(1))).unwrap())
 }
 
 /// PCR 4 of an image, computed on a thread that may block.
@@ -49,7 +50,7 @@ pub(crate) fn local_pcr4() -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn boot_files_of_every_sort_of_layer_give_the_same_value() {
-    let server = RealRegistry::start(Access::Everybody).await.unwrap();
+    let server = RealRegistry::start(Access::Everybody, &provider()).await.unwrap();
     let files = boot_files();
     let (old, library) = ([("boot/vmlinuz-6.1.0-amd64", &b"old"[..])], noise(300_000));
     let huge = [("usr/lib/libhuge.so", library.as_slice())];
@@ -76,7 +77,7 @@ async fn boot_files_of_every_sort_of_layer_give_the_same_value() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_label_of_the_platforms_image_is_read_without_its_layers() {
-    let server = RealRegistry::start(Access::Everybody).await.unwrap();
+    let server = RealRegistry::start(Access::Everybody, &provider()).await.unwrap();
     let expected = ChainComputer::new(SecureBoot::On).compute(&debian_chain("2.12")).unwrap();
     let label = output::label(&expected).unwrap();
     let mut content = Content::default();
@@ -116,7 +117,7 @@ async fn the_label_of_the_platforms_image_is_read_without_its_layers() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_private_image_needs_the_pull_secret() {
-    let server = RealRegistry::start(Access::User).await.unwrap();
+    let server = RealRegistry::start(Access::User, &provider()).await.unwrap();
     let mut content = Content::default();
     let digest = content.image(&json!({}), &[gzip(&borrowed(&boot_files())).unwrap()]);
     server.push("private/os", &content).await.unwrap();
@@ -141,7 +142,7 @@ async fn a_private_image_needs_the_pull_secret() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_image_that_is_not_there_is_told_from_a_registry_that_is_not_there() {
-    let server = RealRegistry::start(Access::Everybody).await.unwrap();
+    let server = RealRegistry::start(Access::Everybody, &provider()).await.unwrap();
     let digest = format!("sha256:{}", "ab".repeat(32));
     let registry = reader(&[server.host(), "127.0.0.1:1"], RegistryOptions::default());
     let absent = format!("{}/os@{digest}", server.host()).parse().unwrap();

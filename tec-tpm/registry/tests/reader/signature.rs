@@ -6,6 +6,7 @@ use tec_registry::testing::{Access, Content, RealRegistry, Signer, claim, gzip};
 use tec_registry::{RegistryError, RegistryOptions, SignerKey};
 
 use crate::fake::{Behaviour, Fake};
+use crate::provider;
 use crate::real::reader;
 
 /// A claim and the signature stored with it.
@@ -42,7 +43,7 @@ async fn signer(host: &str, digest: &str, keys: &[SignerKey]) -> Result<SignerKe
 async fn an_image_in_a_real_registry_has_the_signer_whose_key_fits() {
     let ((private, own), (_, other)) = (pair(1), pair(2));
     let (content, digest) = image(|digest| vec![private.sign(&claim(digest))]);
-    let server = RealRegistry::start(Access::Everybody).await.unwrap();
+    let server = RealRegistry::start(Access::Everybody, &provider()).await.unwrap();
     server.push("os", &content).await.unwrap();
     let found = signer(server.host(), &digest, &[other.clone(), own.clone()]).await;
     assert_eq!(found.unwrap(), own);

@@ -6,6 +6,7 @@ use tec_registry::testing::{Access, Content, INDEX, RealRegistry, USER, gzip};
 use tec_registry::{Credentials, RegistryError, RegistryOptions};
 
 use crate::fake::{Behaviour, Fake};
+use crate::provider;
 use crate::real::reader;
 
 fn image(content: &mut Content, text: &str) -> String {
@@ -19,7 +20,7 @@ async fn resolve(hosts: &[&str], reference: &str) -> Result<String, RegistryErro
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tag_that_moves_is_followed_to_images_and_to_indexes() {
-    let server = RealRegistry::start(Access::Everybody).await.unwrap();
+    let server = RealRegistry::start(Access::Everybody, &provider()).await.unwrap();
     let mut content = Content::default();
     let (one, two) = (image(&mut content, "one"), image(&mut content, "two"));
     let listed = json!({
@@ -40,7 +41,7 @@ async fn a_tag_that_moves_is_followed_to_images_and_to_indexes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tag_that_is_not_there_and_one_that_is_private_are_told_apart() {
-    let server = RealRegistry::start(Access::User).await.unwrap();
+    let server = RealRegistry::start(Access::User, &provider()).await.unwrap();
     let mut content = Content::default();
     let digest = image(&mut content, "one");
     server.push("os", &content).await.unwrap();

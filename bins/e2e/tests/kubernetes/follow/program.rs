@@ -4,6 +4,7 @@ use kube::api::{Patch, PatchParams};
 use serde_json::json;
 use tec_core::testing::sample;
 use tec_e2e::kube::{Bench, cluster, eventually};
+use tec_e2e::wire::provider;
 use tec_k8s::api::{ApprovedImage, FollowedImage};
 use tec_registry::testing::{Access, Content, RealRegistry, gzip};
 
@@ -11,7 +12,7 @@ use super::world::followed;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_operator_follows_a_tag_in_a_real_registry() {
-    let registry = RealRegistry::start(Access::Everybody).await.unwrap();
+    let registry = RealRegistry::start(Access::Everybody, &provider()).await.unwrap();
     let bench = Bench::new().await.unwrap();
     bench.create(&cluster("cluster")).await.unwrap();
     let mut content = Content::default();

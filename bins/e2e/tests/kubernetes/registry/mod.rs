@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tec_core::image::ExpectedPcrs;
 use tec_core::reference::{BootImage as _, PcrComputer as _};
 use tec_e2e::kube::eventually;
+use tec_e2e::wire::provider;
 use tec_registry::testing::{Access, Content, RealRegistry, Signer, claim, gzip};
 use tec_tpm::compute::testing::debian_chain;
 use tec_tpm::compute::{ChainComputer, MemoryImage, SecureBoot};
@@ -43,7 +44,7 @@ fn stderr(output: &Output) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_label_in_the_registry_becomes_reference_values() {
-    let registry = RealRegistry::start(Access::Everybody).await.unwrap();
+    let registry = RealRegistry::start(Access::Everybody, &provider()).await.unwrap();
     // The label is enough: the layer contains something else.
     let labeled = expected(&debian_chain("2.06"));
     let label = json!({ "org.coreos.pcrs": output::label(&labeled).unwrap() });
@@ -58,7 +59,7 @@ async fn a_label_in_the_registry_becomes_reference_values() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_job_reads_what_has_no_label_from_the_registry() {
-    let registry = RealRegistry::start(Access::Everybody).await.unwrap();
+    let registry = RealRegistry::start(Access::Everybody, &provider()).await.unwrap();
     let image = debian_chain("2.12");
     let (content, digest) = content(&image, &json!({}));
     registry.push(REPOSITORY, &content).await.unwrap();
@@ -76,7 +77,7 @@ async fn the_job_reads_what_has_no_label_from_the_registry() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_job_reads_what_the_kubelet_mounted() {
-    let registry = RealRegistry::start(Access::Everybody).await.unwrap();
+    let registry = RealRegistry::start(Access::Everybody, &provider()).await.unwrap();
     let image = debian_chain("2.12");
     let (content, digest) = content(&image, &json!({}));
     registry.push(REPOSITORY, &content).await.unwrap();
@@ -102,8 +103,8 @@ async fn the_job_reads_what_the_kubelet_mounted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_read_is_told_releases_nothing_and_is_read_later() {
-    let registry = RealRegistry::start(Access::Everybody).await.unwrap();
-    let down = RealRegistry::start(Access::Everybody).await.unwrap();
+    let registry = RealRegistry::start(Access::Everybody, &provider()).await.unwrap();
+    let down = RealRegistry::start(Access::Everybody, &provider()).await.unwrap();
     let (gone, host) = (down.host().to_owned(), registry.host().to_owned());
     drop(down);
     let image = debian_chain("2.12");
@@ -133,7 +134,7 @@ async fn what_cannot_be_read_is_told_releases_nothing_and_is_read_later() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_image_must_be_signed_where_the_cluster_demands_it() {
-    let registry = RealRegistry::start(Access::Everybody).await.unwrap();
+    let registry = RealRegistry::start(Access::Everybody, &provider()).await.unwrap();
     let image = debian_chain("2.12");
     // A label and another object with the same digest are no way around.
     let label = json!({ "org.coreos.pcrs": output::label(&expected(&image)).unwrap() });

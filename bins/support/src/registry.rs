@@ -6,11 +6,7 @@ use std::{fs, io};
 use clap::Args;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
-
-use crate::credentials::{Credentials, CredentialsError};
-use crate::document::Platform;
-use crate::mirror::Mirror;
-use crate::options::RegistryOptions;
+use tec_registry::{Credentials, CredentialsError, Mirror, Platform, RegistryOptions};
 
 /// Registries, mirrors, credentials and trusted CAs.
 #[derive(Clone, Debug, Default, Args)]
