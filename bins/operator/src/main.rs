@@ -9,9 +9,10 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use clap::Parser as _;
 use kube::Client;
+use operator::Maker;
 use tec_core::port::{Clock, Entropy};
 use tec_k8s::controller::{Operator, Parts};
-use tec_operator::{FedTrust, Maker, RegistryLabels, RegistryTags};
+use tec_operator::{FedTrust, Registries};
 use tec_support::listen::{Limits, Server};
 use tec_support::serve::{Shutdown, Transport, bind};
 use tec_support::{SystemClock, SystemEntropy, exit, program};
@@ -62,6 +63,9 @@ async fn run(args: &Args) -> anyhow::Result<u8> {
 fn parts(args: &Args, client: Client) -> anyhow::Result<Parts> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let entropy: Arc<dyn Entropy> = Arc::new(SystemEntropy);
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let flags = args.registry.clone();
+    let registries = Registries::new(move || flags.options(), Arc::clone(&provider));
     let trust = FedTrust::new(
         client.clone(),
         &args.namespace,
@@ -69,6 +73,7 @@ fn parts(args: &Args, client: Client) -> anyhow::Result<Parts> {
         args.pins.pins()?,
         Arc::clone(&clock),
         Arc::clone(&entropy),
+        Arc::clone(&provider),
     )?
     .with_own_url(args.trustee_url.clone());
     Ok(Parts::new(
@@ -76,12 +81,12 @@ fn parts(args: &Args, client: Client) -> anyhow::Result<Parts> {
         args.namespace.clone(),
         args.identity.clone(),
         Arc::new(trust),
-        Arc::new(RegistryLabels::new(args.registry.clone())),
-        Arc::new(Maker::new(Arc::new(args.generation))),
+        Arc::new(registries.clone()),
+        Arc::new(Maker(args.generation)),
         clock,
         entropy,
     )
-    .with_tags(Arc::new(RegistryTags::new(args.registry.clone())))
+    .with_tags(Arc::new(registries))
     .with_server_clock()
     .with_deploy(args.deploy(cli::images()?)?)
     .with_keys(args.disk_keys.generator()))

@@ -1,12 +1,13 @@
 //! Registry options on the command line.
 
+use std::fs;
 use std::path::PathBuf;
-use std::{fs, io};
 
+use anyhow::Context as _;
 use clap::Args;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
-use tec_registry::{Credentials, CredentialsError, Mirror, Platform, RegistryOptions};
+use tec_registry::{Credentials, Mirror, Platform, RegistryOptions};
 
 /// Registries, mirrors, credentials and trusted CAs.
 #[derive(Clone, Debug, Default, Args)]
@@ -29,42 +30,12 @@ pub struct RegistryArgs {
     pub platform: Platform,
 }
 
-/// A given file cannot be used.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ArgsError {
-    /// The file cannot be read.
-    #[error("cannot read {}", .file.display())]
-    Read {
-        /// The file.
-        file: PathBuf,
-        /// The cause.
-        #[source]
-        source: io::Error,
-    },
-    /// The file is not a pull secret.
-    #[error("cannot use the pull secret {}", .file.display())]
-    Secret {
-        /// The file.
-        file: PathBuf,
-        /// The cause.
-        #[source]
-        source: CredentialsError,
-    },
-    /// The file contains no certificate.
-    #[error("{} contains no certificate in PEM", .file.display())]
-    Certificate {
-        /// The file.
-        file: PathBuf,
-    },
-}
-
 impl RegistryArgs {
     /// Reads the files.
     ///
     /// # Errors
     /// One of them cannot be used.
-    pub fn options(&self) -> Result<RegistryOptions, ArgsError> {
+    pub fn options(&self) -> anyhow::Result<RegistryOptions> {
         Ok(RegistryOptions {
             credentials: self.credentials()?,
             mirrors: self.mirror.clone(),
@@ -87,29 +58,27 @@ impl RegistryArgs {
         Some(flags.flat_map(|(flag, value)| [flag.to_owned(), value]).collect())
     }
 
-    fn credentials(&self) -> Result<Credentials, ArgsError> {
+    fn credentials(&self) -> anyhow::Result<Credentials> {
         let mut all = Credentials::default();
         for file in &self.pull_secret {
-            let json =
-                fs::read(file).map_err(|source| ArgsError::Read { file: file.clone(), source })?;
-            let more = Credentials::parse(&json)
-                .map_err(|source| ArgsError::Secret { file: file.clone(), source })?;
+            let shown = file.display();
+            let json = fs::read(file).with_context(|| format!("cannot read {shown}"))?;
+            let more = Credentials::parse(&json);
+            let more = more.with_context(|| format!("cannot use the pull secret {shown}"))?;
             all = all.and(more);
         }
         Ok(all)
     }
 
-    fn roots(&self) -> Result<Vec<Vec<u8>>, ArgsError> {
+    fn roots(&self) -> anyhow::Result<Vec<Vec<u8>>> {
         let mut all = Vec::new();
         for file in &self.registry_ca {
-            let none = || ArgsError::Certificate { file: file.clone() };
+            let what = || format!("{} contains no certificate in PEM", file.display());
             let before = all.len();
-            for certificate in CertificateDer::pem_file_iter(file).map_err(|_| none())? {
-                all.push(certificate.map_err(|_| none())?.to_vec());
+            for certificate in CertificateDer::pem_file_iter(file).with_context(what)? {
+                all.push(certificate.with_context(what)?.to_vec());
             }
-            if all.len() == before {
-                return Err(none());
-            }
+            anyhow::ensure!(all.len() > before, what());
         }
         Ok(all)
     }

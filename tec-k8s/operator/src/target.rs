@@ -16,7 +16,6 @@ use tec_k8s::api::{
     TrustedExecutionCluster,
 };
 use tec_k8s::client::{is_object_name, port_error};
-use tec_k8s::controller::TrusteeMaker as _;
 use tec_k8s::render;
 use tec_k8s::render::{ADMIN_AUDIENCE, KBS_SERVICE, TRUSTEE_AUTH};
 use tec_trustee::client::Deadlines;
@@ -25,7 +24,7 @@ use tec_trustee::publish::{
     AdminApi, AdminKey, BrokerPublisher, Layout, MountedPublisher, Publisher,
 };
 
-use crate::maker::Maker;
+use crate::config::trustee_config;
 use crate::volumes::Volumes;
 
 /// Name of the cluster's own Trustee.
@@ -191,7 +190,7 @@ impl Reach {
         }
         let owner = cluster.controller_owner_ref(&());
         Ok(Target::Volumes {
-            config: Maker::new(Arc::new(self.generation)).config(&render::mounted_intent())?,
+            config: trustee_config(&self.generation, &render::mounted_intent())?,
             owner: owner.ok_or_else(|| invalid("the cluster object was never stored"))?,
         })
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use kube::Client;
+use rustls::crypto::CryptoProvider;
 use tec_core::ak::PublicKey;
 use tec_core::attest::{PinnedPcrs, Tee};
 use tec_core::boot::{LiveImages, Pins};
@@ -71,6 +72,7 @@ impl FedTrust {
         pins: Pins,
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
+        provider: Arc<CryptoProvider>,
     ) -> Result<Self, PolicyIntentError> {
         let intent = PolicyIntent::new(pins.shared(&LiveImages::at(&[], clock.now())), TEES)?;
         intent.check_for(generation)?;
@@ -82,7 +84,7 @@ impl FedTrust {
                 generation,
                 clock,
                 entropy,
-                provider: Arc::new(rustls::crypto::ring::default_provider()),
+                provider,
                 own_url: None,
             },
             pins,

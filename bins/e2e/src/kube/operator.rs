@@ -8,13 +8,13 @@ use anyhow::Context as _;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use kube::{Api, Client, Resource};
+use operator::Maker;
 use tec_core::luks::CompatLuksKey;
 use tec_k8s::api::{
     RegistrationMode, RegistrationSpec, TrustedExecutionCluster, TrustedExecutionClusterSpec,
 };
 use tec_k8s::controller::{Health, Metrics, Operator, Parts};
 use tec_k8s::render::{Component, Deploy, Installation};
-use tec_operator::Maker;
 use tec_support::SystemEntropy;
 use tec_trustee::config::Generation;
 use tokio::sync::oneshot;
@@ -153,7 +153,7 @@ impl Bench {
             identity.to_owned(),
             Arc::clone(&self.trust) as _,
             Arc::clone(&self.labels) as _,
-            Arc::new(Maker::new(Arc::new(Generation::V0_21))),
+            Arc::new(Maker(Generation::V0_21)),
             Arc::new(self.clock.clone()),
             Arc::new(SystemEntropy),
         )

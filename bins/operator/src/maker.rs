@@ -1,41 +1,25 @@
 //! The files with which the cluster's own Trustee starts.
 
-use std::sync::Arc;
-
 use rand_core::CryptoRng;
 use tec_core::port::{PortError, PortErrorKind};
 use tec_core::time::Timestamp;
-use tec_core::trustee::{Patched, TrusteeConfigurator, TrusteeIntent};
+use tec_core::trustee::TrusteeIntent;
 use tec_k8s::controller::{AdminPair, CertificatePair, SignerFiles, TrusteeMaker};
+use tec_operator::trustee_config;
 use tec_support::tls;
+use tec_trustee::config::Generation;
 use tec_trustee::publish::AdminKey;
 use tec_trustee::signer;
 use tec_trustee::signer::{SignerCa, SignerError};
 
-/// Files of a Trustee, configured by a [`TrusteeConfigurator`].
-#[derive(Clone, Debug)]
-pub struct Maker {
-    configurator: Arc<dyn TrusteeConfigurator>,
-}
-
-impl Maker {
-    /// Configures with `configurator`: one of
-    /// [`Generation`](tec_trustee::config::Generation), or your own.
-    pub fn new(configurator: Arc<dyn TrusteeConfigurator>) -> Self {
-        Self { configurator }
-    }
-}
+/// Files of a Trustee of this generation.
+#[derive(Clone, Copy, Debug)]
+#[expect(clippy::exhaustive_structs, reason = "a generation, with what it makes")]
+pub struct Maker(pub Generation);
 
 impl TrusteeMaker for Maker {
     fn config(&self, intent: &TrusteeIntent) -> Result<String, PortError> {
-        match self.configurator.patch("", intent) {
-            Ok(Patched::Changed(text)) => Ok(text),
-            Ok(Patched::Unchanged) => Ok(String::new()),
-            Err(error) => {
-                let kind = PortErrorKind::Invalid;
-                Err(PortError::new(kind, "write the Trustee's configuration").because(error))
-            }
-        }
+        trustee_config(&self.0, intent)
     }
 
     fn admin_pair(&self, rng: &mut dyn CryptoRng) -> Result<AdminPair, PortError> {
@@ -90,36 +74,5 @@ impl TrusteeMaker for Maker {
     /// A certificate that cannot be parsed counts as expired: the Trustee cannot use it either.
     fn is_signer_due(&self, certificate: &str, now: Timestamp) -> bool {
         signer::is_due(certificate, now).unwrap_or(true)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io;
-
-    use tec_core::trustee::{MockTrusteeConfigurator, PatchError};
-
-    use super::*;
-
-    fn config_by(configurator: MockTrusteeConfigurator) -> Result<String, PortError> {
-        let files = || ("key.pem".to_owned(), "chain.pem".to_owned());
-        let intent = TrusteeIntent::new("0.0.0.0:8080", files(), Vec::new(), "/opt/trustee");
-        Maker::new(Arc::new(configurator)).config(&intent)
-    }
-
-    #[test]
-    fn what_another_configurator_writes_is_what_the_trustee_gets() {
-        let mut configurator = MockTrusteeConfigurator::new();
-        let written = |_: &str, intent: &TrusteeIntent| Patched::Changed(intent.socket.clone());
-        configurator.expect_patch().returning(move |old, intent| Ok(written(old, intent)));
-        assert_eq!(config_by(configurator).unwrap(), "0.0.0.0:8080");
-    }
-
-    #[test]
-    fn a_configurator_that_fails_starts_no_trustee() {
-        let mut configurator = MockTrusteeConfigurator::new();
-        let why = || PatchError::Parse(Box::new(io::Error::other("of another age")));
-        configurator.expect_patch().returning(move |_, _| Err(why()));
-        assert_eq!(config_by(configurator).unwrap_err().kind(), PortErrorKind::Invalid);
     }
 }
