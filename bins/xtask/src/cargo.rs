@@ -126,6 +126,11 @@ impl<'a> Package<'a> {
         Path::new(self.text("manifest_path"))
     }
 
+    /// Whether cargo would publish it: unless `publish` lists no registry.
+    pub(crate) fn is_published(self) -> bool {
+        !self.0.get("publish").and_then(Value::as_array).is_some_and(Vec::is_empty)
+    }
+
     /// Its direct dependencies, of every kind.
     pub(crate) fn dependencies(self) -> impl Iterator<Item = &'a Value> {
         array(self.0, "dependencies")

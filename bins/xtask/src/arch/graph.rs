@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::Result;
 use serde_json::Value;
 
-use super::{CORE, Violation, is_library, names};
+use super::{CORE, Violation, names};
 use crate::cargo::{Metadata, Package};
 use crate::{cargo, process};
 
@@ -158,18 +158,22 @@ const KNOWN_CRYPTOGRAPHY: [&str; 16] = [
 ];
 
 /// Dependencies whose features pick a TLS provider or an API version.
-const CHOOSERS: [&str; 10] = [
+const CHOOSERS: [&str; 11] = [
     "axum-server",
     "hyper-rustls",
     "k8s-openapi",
     "kube",
     "kube-client",
+    "rcgen",
     "reqwest",
     "rustls",
     "tokio-rustls",
     "tonic",
     "tower-http",
 ];
+
+/// What only programs depend on: command lines, errors for people, TLS providers, and what programs share.
+const OF_PROGRAMS: [&str; 5] = ["anyhow", "aws-lc-rs", "clap", "ring", "tec-support"];
 
 pub(super) fn check(root: &Path) -> Result<Vec<Violation>> {
     let mut found = Vec::new();
@@ -181,7 +185,7 @@ pub(super) fn check(root: &Path) -> Result<Vec<Violation>> {
     for package in metadata.packages() {
         unknown_cryptography(package, &mut found);
     }
-    for library in metadata.members().filter(|member| is_library(member.name())) {
+    for library in metadata.members().filter(|member| member.is_published()) {
         no_choice(root, library, &mut found);
     }
     Ok(found)
@@ -236,21 +240,30 @@ fn unknown_cryptography(package: Package<'_>, found: &mut Vec<Violation>) {
     ));
 }
 
-/// Features enabled on a library's own dependencies.
+/// A library's own dependencies, and the features enabled on them.
 fn no_choice(root: &Path, library: Package<'_>, found: &mut Vec<Violation>) {
     let manifest = library.manifest();
-    let manifest = manifest.strip_prefix(root).unwrap_or(manifest);
+    let manifest = manifest.strip_prefix(root).unwrap_or(manifest).display().to_string();
     for dependency in library.dependencies() {
         // Only normal dependencies have a null kind; tests may choose for themselves.
         if dependency.get("kind").is_some_and(|kind| !kind.is_null()) {
             continue;
         }
         let name = cargo::text(dependency, "name");
+        if OF_PROGRAMS.contains(&name) {
+            found.push(Violation::new(
+                "no-program-parts",
+                &manifest,
+                0,
+                format!("the library depends on {name}"),
+                "take it as a parameter, use thiserror, or move the code to the program",
+            ));
+        }
         for feature in cargo::array(dependency, "features").filter_map(Value::as_str) {
             if is_choice_of_binaries(name, feature) {
                 found.push(Violation::new(
                     "no-choice",
-                    manifest.display().to_string(),
+                    &manifest,
                     0,
                     format!("the library picks {name}/{feature}"),
                     "leave API version and TLS provider to the binary",

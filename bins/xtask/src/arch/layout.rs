@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 
-use super::{ADAPTERS, CORE, Violation};
+use super::{CORE, Violation};
 
 const FOLDERS: [&str; 8] =
     ["bins", "benches", "docs", "examples", CORE, "tec-k8s", "tec-tpm", "tec-trustee"];
@@ -25,7 +25,7 @@ const FILES: [&str; 11] = [
 /// Cargo's default target directory; never committed.
 const TARGET: &str = "target";
 
-pub(super) fn check(root: &Path) -> Result<Vec<Violation>> {
+pub(super) fn check(root: &Path, libraries: &[&str]) -> Result<Vec<Violation>> {
     let mut found = Vec::new();
     let entries = fs::read_dir(root).with_context(|| format!("cannot list {}", root.display()))?;
     for entry in entries {
@@ -53,7 +53,7 @@ pub(super) fn check(root: &Path) -> Result<Vec<Violation>> {
             ));
         }
     }
-    for library in std::iter::once(CORE).chain(ADAPTERS) {
+    for library in libraries {
         if root.join(library).join("build.rs").exists() {
             found.push(Violation::new(
                 "no-build-script",

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use toml::{Table, Value};
 
-use super::{ADAPTERS, CORE, Violation, is_library};
+use super::{ADAPTERS, CORE, Violation};
 
 /// The only source of third-party code.
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
@@ -27,6 +27,12 @@ impl Manifest {
             .and_then(|package| package.get("name"))
             .and_then(Value::as_str)
             .unwrap_or_default()
+    }
+
+    /// Whether cargo would publish the package.
+    fn is_library(&self) -> bool {
+        let publish = self.table.get("package").and_then(|package| package.get("publish"));
+        publish.and_then(Value::as_bool) != Some(false)
     }
 
     /// Where the package is; `None` for the root.
@@ -61,6 +67,14 @@ pub(super) struct Manifests {
     root: Manifest,
     members: Vec<Manifest>,
     lock: String,
+}
+
+impl Manifests {
+    /// Folders of the libraries: what cargo would publish.
+    pub(super) fn libraries(&self) -> Vec<&str> {
+        let libraries = self.members.iter().filter(|member| member.is_library());
+        libraries.filter_map(Manifest::folder).collect()
+    }
 }
 
 pub(super) fn read_all(root: &Path) -> Result<Manifests> {
@@ -141,7 +155,7 @@ fn inherits_from_workspace(manifest: &Manifest, found: &mut Vec<Violation>) {
 
 fn adapters_are_apart(manifest: &Manifest, found: &mut Vec<Violation>) {
     let package = manifest.package();
-    if !is_library(package) {
+    if package != CORE && !ADAPTERS.contains(&package) {
         return;
     }
     for (name, _) in manifest.dependencies() {
@@ -182,7 +196,7 @@ fn programs_are_apart(manifest: &Manifest, paths: &Paths<'_>, found: &mut Vec<Vi
                 &manifest.file,
                 manifest.line_of(name),
                 format!("{package} depends on {name} in {path}"),
-                "move what both want into a library: the four, or one nested in them",
+                "move what both want into a library: one of the adapters, or one nested in them",
             ));
         }
     }
@@ -208,7 +222,7 @@ fn xtask_is_light(manifest: &Manifest, found: &mut Vec<Violation>) {
 fn no_build_script(manifest: &Manifest, found: &mut Vec<Violation>) {
     let package = manifest.table.get("package");
     let named = package.and_then(|package| package.get("build")).is_some();
-    if is_library(manifest.package()) && named {
+    if manifest.is_library() && named {
         found.push(Violation::new(
             "no-build-script",
             &manifest.file,
@@ -222,7 +236,7 @@ fn no_build_script(manifest: &Manifest, found: &mut Vec<Violation>) {
 /// Features of a library that enable a choice that is left to binaries.
 fn no_choice_in_features(manifest: &Manifest, found: &mut Vec<Violation>) {
     let features = manifest.table.get("features").and_then(Value::as_table);
-    if !is_library(manifest.package()) {
+    if !manifest.is_library() {
         return;
     }
     for (feature, members) in features.into_iter().flatten() {

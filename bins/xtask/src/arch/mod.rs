@@ -28,10 +28,6 @@ use crate::term;
 const CORE: &str = "tec-core";
 const ADAPTERS: [&str; 3] = ["tec-k8s", "tec-tpm", "tec-trustee"];
 
-fn is_library(package: &str) -> bool {
-    package == CORE || ADAPTERS.contains(&package)
-}
-
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Root of the workspace to check (default: this one)
@@ -99,9 +95,10 @@ fn violations(root: &Path) -> Result<Vec<Violation>> {
     let manifests = manifest::read_all(root)?;
     let mut sources = source::read_all(root)?;
     sources.retain(|source| !source.is_generated());
-    let mut found = layout::check(root)?;
+    let libraries = manifests.libraries();
+    let mut found = layout::check(root, &libraries)?;
     found.extend(manifest::check(&manifests));
-    found.extend(text::check(&sources));
+    found.extend(text::check(&sources, &libraries));
     found.extend(circles::check(&sources));
     found.extend(threat::check(root, &sources)?);
     found.extend(hosts::check(root)?);

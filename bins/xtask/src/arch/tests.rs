@@ -79,11 +79,12 @@ fn assert_broken(rule: &'static str, file: &str, change: impl FnOnce(&Path)) {
 }
 
 /// Files that no module includes, so that crates compile exactly as before: rule, file and content.
-const LOOSE_FILES: [(&str, &str, &str); 8] = [
+const LOOSE_FILES: [(&str, &str, &str); 9] = [
     ("core-pure", "tec-core/src/loose_pure.rs", "fn f() { std::fs::read(\"x\"); }"),
     ("no-import-circle", "tec-core/src/ak/loose_a.rs", "use super::loose_b::B;"),
     ("tss-in-one-file", "tec-tpm/src/zzz.rs", "use tss_esapi::Context;"),
     ("kube-client-in-place", "tec-k8s/src/api/loose.rs", "use kube::Client;"),
+    ("libraries-return", "tec-k8s/services/src/loose.rs", "fn f() { std::process::exit(1) }"),
     ("no-bare-allow", "tec-core/src/loose_allow.rs", "#[allow(dead_code)]\nfn f() {}"),
     ("no-bare-allow", "tec-core/src/loose_expect.rs", "#[expect(dead_code)]\nfn f() {}"),
     ("no-todo", "tec-core/src/loose_todo.rs", "fn f() { todo!() }"),
@@ -155,9 +156,25 @@ fn a_test_that_is_named_like_a_dependency_is_seen() {
 
 #[test]
 fn build_scripts_in_libraries_are_seen() {
-    assert_broken("no-build-script", "tec-tpm/build.rs", |root| {
-        write(root, "tec-tpm/build.rs", "fn main() {}");
+    for file in ["tec-tpm/build.rs", "tec-k8s/node/build.rs"] {
+        assert_broken("no-build-script", file, |root| write(root, file, "fn main() {}"));
+    }
+}
+
+#[test]
+fn a_library_that_depends_on_what_programs_depend_on_is_seen() {
+    let found = broken_by(|root| {
+        for (library, name) in [("services", "anyhow"), ("operator", "tec-support")] {
+            let depend = format!("\n[dependencies.{name}]\nworkspace = true");
+            append(root, &format!("tec-k8s/{library}/Cargo.toml"), &depend);
+        }
+        // What is published is a library.
+        replace(root, "bins/kbs-guard/Cargo.toml", "publish = false", "");
     });
+    for folder in ["tec-k8s/services", "tec-k8s/operator", "bins/kbs-guard"] {
+        let rule = ("no-program-parts", format!("{folder}/Cargo.toml"));
+        assert!(found.contains(&rule), "no {rule:?} in {found:?}");
+    }
 }
 
 #[test]
@@ -217,6 +234,15 @@ fn secrets_that_reveal_themselves_are_seen() {
 
 #[test]
 fn a_library_that_picks_what_binaries_pick_is_seen() {
+    assert_broken("no-choice", "tec-tpm/registry/Cargo.toml", |root| {
+        let manifest = "tec-tpm/registry/Cargo.toml";
+        replace(
+            root,
+            manifest,
+            "rustls.workspace = true",
+            "rustls = { workspace = true, features = [\"ring\"] }",
+        );
+    });
     assert_broken("no-choice", "tec-k8s/Cargo.toml", |root| {
         let manifest = "tec-k8s/Cargo.toml";
         let old = fs::read_to_string(root.join(manifest)).unwrap();

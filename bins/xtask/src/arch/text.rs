@@ -70,12 +70,16 @@ const REVEALING: [&str; 13] = [
     "Display",
 ];
 
-pub(super) fn check(sources: &[Source]) -> Vec<Violation> {
+/// What ends a program, or says how it ended.
+const EXITS: [&str; 3] = ["ExitCode", "process::abort", "process::exit"];
+
+pub(super) fn check(sources: &[Source], libraries: &[&str]) -> Vec<Violation> {
     let mut found = Vec::new();
     one_file_names_tss(sources, &mut found);
     for source in sources {
         kube_client_in_place(source, &mut found);
         core_is_pure(source, &mut found);
+        libraries_return(source, libraries, &mut found);
         sizes(source, &mut found);
         attributes(source, &mut found);
         unfinished(source, &mut found);
@@ -144,6 +148,28 @@ fn core_is_pure(source: &Source, found: &mut Vec<Violation>) {
                     "take it as an argument or through a port",
                 ));
             }
+        }
+    }
+}
+
+/// Only programs exit.
+fn libraries_return(source: &Source, libraries: &[&str], found: &mut Vec<Violation>) {
+    let is_of = |library: &&str| {
+        let below = source.file.strip_prefix(*library);
+        below.is_some_and(|below| below.starts_with("/src/"))
+    };
+    if !libraries.iter().any(is_of) || source.is_test() {
+        return;
+    }
+    for name in EXITS {
+        for offset in source.words(name) {
+            found.push(Violation::new(
+                "libraries-return",
+                &source.file,
+                source.line_at(offset),
+                format!("a library uses {name}"),
+                "return a value or an error; the program chooses the exit code",
+            ));
         }
     }
 }

@@ -1,13 +1,12 @@
 //! A real registry as a process, on loopback.
 
-use std::fs;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fs, io};
 
-use anyhow::{Context as _, ensure};
 use reqwest::header::{CONTENT_TYPE, LOCATION};
 use reqwest::{Client, RequestBuilder};
 use rustls::crypto::CryptoProvider;
@@ -72,9 +71,14 @@ fn program() -> PathBuf {
     kept.unwrap_or_else(|| PathBuf::from("docker-registry"))
 }
 
-fn client(roots: &[Vec<u8>], provider: &Arc<CryptoProvider>) -> anyhow::Result<Client> {
-    let config = tls::config(roots, provider)?;
-    Ok(Client::builder().no_proxy().tls_backend_preconfigured(config).build()?)
+fn client(roots: &[Vec<u8>], provider: &Arc<CryptoProvider>) -> io::Result<Client> {
+    let config = tls::config(roots, provider).map_err(io::Error::other)?;
+    let client = Client::builder().no_proxy().tls_backend_preconfigured(config).build();
+    client.map_err(io::Error::other)
+}
+
+fn failed(what: impl Into<String>) -> io::Error {
+    io::Error::other(what.into())
 }
 
 impl RealRegistry {
@@ -82,7 +86,7 @@ impl RealRegistry {
     ///
     /// # Errors
     /// It is not installed (`cargo xtask tools`), or does not listen.
-    pub async fn start(access: Access, provider: &Arc<CryptoProvider>) -> anyhow::Result<Self> {
+    pub async fn start(access: Access, provider: &Arc<CryptoProvider>) -> io::Result<Self> {
         let directory = TempDir::new()?;
         let root = directory.path();
         // Another process may take the port in between; then the registry ends, and this fails.
@@ -110,7 +114,9 @@ impl RealRegistry {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .context("cannot start docker-registry; `cargo xtask tools` fetches it")?;
+            .map_err(|error| {
+                failed(format!("start docker-registry (cargo xtask tools): {error}"))
+            })?;
         let registry =
             Self { process, pusher: Pusher::new(host, access, provider)?, _directory: directory };
         registry.pusher.wait().await?;
@@ -132,7 +138,7 @@ impl RealRegistry {
         content: &Content,
         digest: &str,
         tag: &str,
-    ) -> anyhow::Result<()> {
+    ) -> io::Result<()> {
         self.pusher.tag(repository, content, digest, tag).await
     }
 
@@ -140,14 +146,14 @@ impl RealRegistry {
     ///
     /// # Errors
     /// The registry refuses.
-    pub async fn push(&self, repository: &str, content: &Content) -> anyhow::Result<()> {
+    pub async fn push(&self, repository: &str, content: &Content) -> io::Result<()> {
         self.pusher.push(repository, content).await
     }
 }
 
 impl Pusher {
     /// Pushes to this host and port in plain HTTP.
-    fn new(host: String, access: Access, provider: &Arc<CryptoProvider>) -> anyhow::Result<Self> {
+    fn new(host: String, access: Access, provider: &Arc<CryptoProvider>) -> io::Result<Self> {
         Ok(Self { host, scheme: "http", access, client: client(&[], provider)? })
     }
 
@@ -160,8 +166,8 @@ impl Pusher {
         access: Access,
         ca: &str,
         provider: &Arc<CryptoProvider>,
-    ) -> anyhow::Result<Self> {
-        let root = CertificateDer::from_pem_slice(ca.as_bytes())?;
+    ) -> io::Result<Self> {
+        let root = CertificateDer::from_pem_slice(ca.as_bytes()).map_err(io::Error::other)?;
         let client = client(&[root.to_vec()], provider)?;
         Ok(Self { host: host.into(), scheme: "https", access, client })
     }
@@ -170,27 +176,28 @@ impl Pusher {
     ///
     /// # Errors
     /// It accepts none within a minute.
-    pub async fn wait(&self) -> anyhow::Result<()> {
+    pub async fn wait(&self) -> io::Result<()> {
         let listens = async {
             while TcpStream::connect(&self.host).await.is_err() {
                 tokio::time::sleep(POLL).await;
             }
         };
         let waited = tokio::time::timeout(READY, listens).await;
-        waited.context("the registry does not listen")
+        waited.map_err(|_| failed("the registry does not listen"))
     }
 
     /// Pushes everything into a repository (Distribution Specification 1.1, "Push").
     ///
     /// # Errors
     /// The registry refuses.
-    pub async fn push(&self, repository: &str, content: &Content) -> anyhow::Result<()> {
+    pub async fn push(&self, repository: &str, content: &Content) -> io::Result<()> {
         let base = format!("{}://{}/v2/{repository}", self.scheme, self.host);
         for (digest, bytes) in &content.blobs {
             let begun = self.client.post(format!("{base}/blobs/uploads/"));
-            let begun = self.with_user(begun).send().await?;
-            let place = begun.headers().get(LOCATION).context("no place to push to")?;
-            let put = format!("{}&digest={digest}", place.to_str()?);
+            let begun = self.with_user(begun).send().await.map_err(io::Error::other)?;
+            let place = begun.headers().get(LOCATION).and_then(|place| place.to_str().ok());
+            let place = place.ok_or_else(|| failed("no place to push to"))?;
+            let put = format!("{place}&digest={digest}");
             self.put(self.client.put(put).body(bytes.clone())).await?;
         }
         // Manifests before the indexes that list them.
@@ -214,18 +221,22 @@ impl Pusher {
         content: &Content,
         digest: &str,
         tag: &str,
-    ) -> anyhow::Result<()> {
-        let (media_type, bytes) = content.manifests.get(digest).context("no such image")?;
+    ) -> io::Result<()> {
+        let (media_type, bytes) =
+            content.manifests.get(digest).ok_or_else(|| failed("no such image"))?;
         let url = format!("{}://{}/v2/{repository}/manifests/{tag}", self.scheme, self.host);
         let put = self.client.put(url).header(CONTENT_TYPE, media_type).body(bytes.clone());
         self.put(put).await
     }
 
-    async fn put(&self, request: RequestBuilder) -> anyhow::Result<()> {
-        let answer = self.with_user(request).send().await?;
+    async fn put(&self, request: RequestBuilder) -> io::Result<()> {
+        let answer = self.with_user(request).send().await.map_err(io::Error::other)?;
         let status = answer.status();
-        ensure!(status == 201, "the push ended with {status}: {}", answer.text().await?);
-        Ok(())
+        if status == 201 {
+            return Ok(());
+        }
+        let text = answer.text().await.unwrap_or_default();
+        Err(failed(format!("the push ended with {status}: {text}")))
     }
 
     fn with_user(&self, request: RequestBuilder) -> RequestBuilder {

@@ -1,5 +1,7 @@
 //! Signatures in the form of cosign, generated on demand.
 
+use std::io;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use p256::ecdsa::signature::Signer as _;
@@ -21,17 +23,17 @@ impl Signer {
     ///
     /// # Errors
     /// The seed is 0.
-    pub fn new(seed: u8) -> anyhow::Result<Self> {
-        Ok(Self(SigningKey::from_slice(&[seed; 32])?))
+    pub fn new(seed: u8) -> io::Result<Self> {
+        SigningKey::from_slice(&[seed; 32]).map(Self).map_err(io::Error::other)
     }
 
     /// The public key, PEM.
     ///
     /// # Errors
     /// It cannot be encoded.
-    pub fn public_pem(&self) -> anyhow::Result<String> {
+    pub fn public_pem(&self) -> io::Result<String> {
         let key = self.0.verifying_key();
-        key.to_public_key_pem(LineEnding::LF).map_err(|error| anyhow::anyhow!("{error}"))
+        key.to_public_key_pem(LineEnding::LF).map_err(io::Error::other)
     }
 
     /// A claim, and its signature.
