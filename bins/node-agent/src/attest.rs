@@ -6,32 +6,27 @@
 //!                                                                └─ no answer ─► cannot ask, 1
 //! ```
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use serde_json::Value;
-use tec_core::code::Code;
+use tec_agent::Settings;
+use tec_agent::failure::Failure;
+use tec_agent::kbs::{client, fetch_error, refusal};
+use tec_agent::machine::Pinned;
+use tec_agent::report::Report;
+use tec_agent::tpm::NodeTpm;
 use tec_core::endpoint::Endpoint;
 use tec_core::id::{MachineId, ResourcePath};
-use tec_core::ignition::{HeaderConfig, NumRetries};
+use tec_core::ignition::NumRetries;
 use tec_core::port::{Attester, Entropy, EntropyRng};
 use tec_support::exit;
 use tec_trustee::client::{Outcome, RcarError, RetryPolicy};
-use tec_trustee::policy::REFUSED_CLAIM;
 use tec_trustee::wire::token_claims;
 
-use crate::disk;
-use crate::disk::{DiskError, Header};
-use crate::failure::Failure;
-use crate::kbs::{client, fetch_error};
-use crate::rebind::{bound_token, parsed};
-use crate::report::Report;
 use crate::settings::Flags;
 use crate::stream;
-use crate::tpm::NodeTpm;
 
 /// Arguments of `attest`.
 #[derive(Args, Clone, Debug)]
@@ -76,7 +71,7 @@ impl Attested {
             stream::write_line(shown)?;
         }
         Ok(self.refused.as_ref().map_or(exit::OK, |report| {
-            report.print(flags);
+            flags.show(report);
             exit::NOT_READY
         }))
     }
@@ -87,13 +82,13 @@ impl Attested {
 /// # Errors
 /// `Disk`, `Tpm`, `Servers`, `Fetch` if no server answered, and `Io` for the file.
 pub async fn attest(
-    flags: &Flags,
+    settings: &Settings,
     args: &AttestArgs,
     entropy: &Arc<dyn Entropy>,
 ) -> Result<Attested, Failure> {
     if !args.servers.is_empty() {
         let machine = args.path.as_ref().and_then(ResourcePath::machine);
-        let asked = ask(flags, args, &args.servers, entropy).await;
+        let asked = ask(settings, args, &args.servers, entropy).await;
         return answered(asked, machine, outcome_text);
     }
     let pinned = Pinned::read(&args.devices).map_err(Failure::Disk)?;
@@ -101,7 +96,7 @@ pub async fn attest(
         let shown = Some("no disk is bound to key brokers".to_owned());
         return Ok(Attested { shown, refused: None });
     }
-    let asked = ask(flags, args, &pinned.servers, entropy).await;
+    let asked = ask(settings, args, &pinned.servers, entropy).await;
     let machine = pinned.machine();
     let name = machine.map_or_else(|| "the machine".to_owned(), |id| format!("machine {id}"));
     answered(asked, machine, |outcome| match refusal(outcome) {
@@ -112,15 +107,15 @@ pub async fn attest(
 
 /// One quote and one handshake; with a path, also the resource.
 async fn ask(
-    flags: &Flags,
+    settings: &Settings,
     args: &AttestArgs,
     servers: &[Endpoint],
     entropy: &Arc<dyn Entropy>,
 ) -> Result<Outcome, Failure> {
-    let client = client(servers, flags.timeout(), entropy).map_err(Failure::Servers)?;
-    let attester = NodeTpm::open(flags)?.attester(flags.read_event_log());
+    let client = client(settings, servers, entropy)?;
+    let attester = NodeTpm::open(settings)?.attester(settings.read_event_log());
     let attester: &dyn Attester = &attester;
-    let rounds = flags.retries(Some(NumRetries::Rounds(1)));
+    let rounds = settings.retries(Some(NumRetries::Rounds(1)));
     let policy = RetryPolicy::from_config(rounds).with_deadline(Duration::from_secs(args.deadline));
     let mut rng = EntropyRng::new(&**entropy);
     let failed = |error: RcarError| Failure::Fetch(fetch_error(servers, error));
@@ -168,82 +163,17 @@ fn of_machine(mut report: Report, machine: Option<MachineId>) -> Report {
     report.of_machine(machine)
 }
 
-/// Why a token obtains nothing: a key broker issues tokens even for boots that are not approved.
-pub(crate) fn refusal(outcome: &Outcome) -> Option<Report> {
-    let Outcome::Token { claims, .. } = outcome else {
-        return None;
-    };
-    let parts = claims.get("submods").and_then(Value::as_object);
-    let text =
-        |part: &Value, claim: &str| part.get(claim).and_then(Value::as_str).map(str::to_owned);
-    let status = |part: &Value| text(part, "ear.status").unwrap_or_default();
-    let mut parts = parts.into_iter().flat_map(|parts| parts.values()).peekable();
-    if parts.peek().is_none() {
-        return Some(Report::new(Code::ReleaseDenied, "the token says nothing about this node"));
-    }
-    let part = parts.find(|part| status(part) != "affirming")?;
-    let code = text(part, REFUSED_CLAIM).and_then(|code| code.parse().ok());
-    let cause = format!("the key broker's policy appraised this node as {:?}", status(part));
-    let attempt = claims.get("jti").and_then(Value::as_str).and_then(|id| id.parse().ok());
-    let report = Report::new(code.unwrap_or(Code::ReleaseDenied), cause);
-    // A key broker that gives no code keeps no attempts to explain.
-    Some(report.of_attempt(attempt.filter(|_| code.is_some())))
-}
-
-/// The key brokers in the pins of all disks, and the machines that the keys belong to.
-#[derive(Debug, Default)]
-pub(crate) struct Pinned {
-    pub(crate) servers: Vec<Endpoint>,
-    machines: BTreeSet<MachineId>,
-}
-
-impl Pinned {
-    pub(crate) fn read(devices: &[PathBuf]) -> Result<Self, DiskError> {
-        let mut pinned = Self::default();
-        for disk in disk::bound(devices)? {
-            pinned.add(parsed(&bound_token(&disk as &dyn Header)?)?.config());
-        }
-        Ok(pinned)
-    }
-
-    fn add(&mut self, config: &HeaderConfig) {
-        for server in &config.servers {
-            if !self.servers.contains(server) {
-                self.servers.push(server.clone());
-            }
-        }
-        self.machines.extend(config.path.machine());
-    }
-
-    /// The machine, unless there are several.
-    fn machine(&self) -> Option<MachineId> {
-        self.machines.first().copied().filter(|_| self.machines.len() == 1)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::disk::fake::FakeHeader;
 
     const ID: &str = "7c9e6679-7425-40de-944b-e07fc1f90ae7";
 
     fn token(status: &str, refused: Option<&str>) -> Outcome {
         let part = json!({ "ear.status": status, "tec.refused": refused });
         Outcome::token(json!({ "jti": ID, "submods": { "cpu0": part } }))
-    }
-
-    #[test]
-    fn a_token_that_does_not_affirm_is_a_refusal_with_the_code_of_the_server() {
-        assert_eq!(refusal(&token("affirming", None)), None);
-        let refused = refusal(&token("contraindicated", Some("TEC-A412"))).unwrap();
-        assert_eq!(refused.code, Code::PcrMismatch);
-        assert_eq!(refused.attempt, Some(ID.parse().unwrap()));
-        let refused = refusal(&token("warning", None)).unwrap();
-        assert_eq!((refused.code, refused.attempt), (Code::ReleaseDenied, None), "as Trustee does");
-        assert!(refusal(&Outcome::token(json!({}))).is_some(), "a token that says nothing");
     }
 
     #[test]
@@ -254,18 +184,5 @@ mod tests {
         let text = attested.refused.unwrap().to_string();
         assert!(text.contains(&format!("see: tec explain {ID}, tec image approve")), "{text}");
         assert!(text.contains(&format!("\nattempt {ID}\n")), "{text}");
-    }
-
-    #[test]
-    fn servers_of_several_disks_are_asked_once_and_two_machines_are_none() {
-        let mut pinned = Pinned::default();
-        for url in ["https://a:1", "https://a:1", "https://b:1"] {
-            let token = bound_token(&FakeHeader::bound_to(url)).unwrap();
-            pinned.add(parsed(&token).unwrap().config());
-        }
-        assert_eq!(pinned.servers.len(), 2);
-        assert_eq!(pinned.machine(), Some(ID.parse().unwrap()));
-        pinned.machines.insert("00000000-0000-4000-8000-000000000001".parse().unwrap());
-        assert_eq!(pinned.machine(), None);
     }
 }

@@ -6,14 +6,10 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Parser, Subcommand};
 use tec_core::id::MachineId;
 
+use crate::args::{DisksArgs, KeyCommand, RebindArgs, RecoveryCommand};
 use crate::attest::AttestArgs;
-use crate::machine::MachineArgs;
 use crate::next_boot::NextBootArgs;
-pub use crate::output::Output;
-use crate::rebind::RebindArgs;
-use crate::recovery::RecoveryCommand;
-use crate::refresh::RefreshArgs;
-use crate::rotate::KeyCommand;
+use crate::output::Output;
 use crate::settings::Flags;
 
 /// Names of the links that Clevis calls, and the command of each.
@@ -55,7 +51,7 @@ pub enum Command {
     /// Bind a disk to other servers, without touching its passphrase, key slots or data
     Rebind(RebindArgs),
     /// Update the CAs in the pins of all disks to those of their servers, and report them
-    RefreshCa(RefreshArgs),
+    RefreshCa(DisksArgs),
     /// Manage the recovery key: 48 digits that open the disk without a server, escrowed at the
     /// servers for an admin
     #[command(subcommand)]
@@ -66,7 +62,10 @@ pub enum Command {
     /// Predict what the next boot measures, and whether the disk will open by itself; exit code 3 if not
     NextBoot(Box<NextBootArgs>),
     /// Print the machine's ID, from the pins of its disks
-    Machine(MachineArgs),
+    Machine {
+        /// Additional LUKS2 devices, such as files, besides all block devices that are bound to key brokers
+        devices: Vec<PathBuf>,
+    },
     /// Print the PCR values of this boot like `tpm2_pcrread`, for `tec node nextboot --pcr-values`
     Pcrs,
     /// Manage the attestation key

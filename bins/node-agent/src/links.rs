@@ -4,8 +4,9 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use tec_agent::failure::Failure;
+
 use crate::cli::LINKS;
-use crate::failure::Failure;
 
 /// Links the pin's names in `directory` to `program`. A link that already points there is left alone;
 /// anything else under that name is an error, and nothing is overwritten.

@@ -4,17 +4,17 @@ use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use node_agent::cli::{AkCommand, Cli, Command, Output};
-use node_agent::failure::Failure;
-use node_agent::recovery::RecoveryCommand;
-use node_agent::report::Report;
-use node_agent::rotate::KeyCommand;
-use node_agent::settings::Flags;
-use node_agent::tpm::NodeTpm;
-use node_agent::{
-    attest, cli, key, links, machine, next_boot, pin, rebind, recovery, refresh, rotate, stream,
-    succeed,
-};
+use node_agent::args::{KeyCommand, RecoveryCommand};
+use node_agent::cli::{AkCommand, Cli, Command};
+use node_agent::output::Output;
+use node_agent::render::print;
+use node_agent::{attest, cli, links, next_boot, stream};
+use tec_agent::Settings;
+use tec_agent::failure::Failure;
+use tec_agent::recovery::Change;
+use tec_agent::report::Report;
+use tec_agent::tpm::NodeTpm;
+use tec_agent::{key, machine, pin, rebind, recovery, refresh, rotate, succeed};
 use tec_core::code::Code;
 use tec_core::id::ResourcePath;
 use tec_core::pcr::PcrIndex;
@@ -37,11 +37,9 @@ fn main() -> ExitCode {
         let _ = writeln!(std::io::stderr(), "TEC_LOG or --log: {error:#}");
         return ExitCode::from(exit::USAGE);
     }
-    // Fails only if a provider is already installed, which is just as good.
-    let _ = rustls::crypto::ring::default_provider().install_default();
     let flags = cli.flags.clone();
     ExitCode::from(block_on(run(cli)).unwrap_or_else(|report| {
-        report.print(&flags);
+        flags.show(&report);
         exit::FAILED
     }))
 }
@@ -56,6 +54,7 @@ fn block_on(future: impl Future<Output = Result<u8, Report>>) -> Result<u8, Repo
 
 async fn run(cli: Cli) -> Result<u8, Report> {
     let unnamed = |failure: Failure| failure.report(None);
+    let settings = &cli.flags.settings();
     let entropy: Arc<dyn Entropy> = Arc::new(SystemEntropy);
     let done = match cli.command {
         Command::Encrypt(cli::EncryptArgs { summary: true, .. })
@@ -65,12 +64,12 @@ async fn run(cli: Cli) -> Result<u8, Report> {
         Command::Encrypt(arguments) => {
             let config = arguments.config.unwrap_or_default();
             let plaintext = stream::read_plaintext().map_err(unnamed)?;
-            let sealed = pin::encrypt(&cli.flags, &config, &plaintext, &entropy).await?;
+            let sealed = pin::encrypt(settings, &config, &plaintext, &entropy).await?;
             stream::write(sealed.as_bytes()).map_err(unnamed)
         }
         Command::Decrypt(_) => {
             let sealed = stream::read_sealed().map_err(unnamed)?;
-            let plaintext = pin::decrypt(&cli.flags, &sealed, &entropy).await?;
+            let plaintext = pin::decrypt(settings, &sealed, &entropy).await?;
             stream::write(plaintext.expose("the caller asked for it")).map_err(unnamed)
         }
         Command::InstallLinks { directory } => {
@@ -83,67 +82,64 @@ async fn run(cli: Cli) -> Result<u8, Report> {
         }
         Command::Attest(arguments) => {
             let machine = arguments.path.as_ref().and_then(ResourcePath::machine);
-            let attested = attest::attest(&cli.flags, &arguments, &entropy).await;
+            let attested = attest::attest(settings, &arguments, &entropy).await;
             let code = attested.and_then(|attested| attested.print(&cli.flags));
             return code.map_err(|failure| failure.report(machine));
         }
         Command::Rebind(arguments) => {
-            let rebound = rebind::rebind(&cli.flags, &arguments, &entropy).await;
-            rebound
-                .and_then(|rebound| stream::write_line(&rebound.render(arguments.output)))
-                .map_err(unnamed)
+            let (device, servers) = (&arguments.device, &arguments.servers);
+            let rebound = rebind::rebind(settings, device, servers, &entropy).await;
+            print(rebound, arguments.output).map_err(unnamed)
         }
         Command::RefreshCa(arguments) => {
-            let refreshed = refresh::refresh(&cli.flags, &arguments, &entropy).await;
-            refreshed
-                .and_then(|refreshed| stream::write_line(&refreshed.render(arguments.output)))
-                .map_err(unnamed)
+            let refreshed = refresh::refresh(settings, &arguments.devices, &entropy).await;
+            print(refreshed, arguments.output).map_err(unnamed)
         }
         Command::Recovery(command) => {
-            let (RecoveryCommand::Enroll(arguments) | RecoveryCommand::Renew(arguments)) = &command;
-            let output = arguments.output;
-            let enrolled = recovery::recovery(&cli.flags, &command, &entropy).await;
-            enrolled
-                .and_then(|enrolled| stream::write_line(&enrolled.render(output)))
-                .map_err(unnamed)
+            let (change, arguments) = match &command {
+                RecoveryCommand::Enroll(arguments) => (Change::Enroll, arguments),
+                RecoveryCommand::Renew(arguments) => (Change::Renew, arguments),
+            };
+            let files = (&*arguments.device, &*arguments.admin_key);
+            let enrolled = recovery::recovery(settings, change, files, &entropy).await;
+            print(enrolled, arguments.output).map_err(unnamed)
         }
         Command::Key(KeyCommand::Rotate(arguments)) => {
-            rotate::run(&cli.flags, &arguments, &entropy).await.map_err(unnamed)
+            let rotated = rotate::rotate(settings, &arguments.devices, &entropy).await;
+            print(rotated, arguments.output).map_err(unnamed)
         }
         Command::NextBoot(arguments) => {
-            let next = next_boot::run(&cli.flags, &arguments, &entropy).await.map_err(unnamed)?;
+            let next = next_boot::run(settings, &arguments, &entropy).await.map_err(unnamed)?;
             let (text, code) = next_boot::answer(&next, arguments.output);
             return stream::write_line(&text).map_err(unnamed).map(|()| code);
         }
-        Command::Machine(arguments) => machine::machine(&arguments)
+        Command::Machine { devices } => machine::machine(&devices)
             .map_err(Failure::Disk)
             .and_then(|id| stream::write_line(&id.to_string()))
             .map_err(unnamed),
-        Command::Pcrs => pcrs(&cli.flags).map_err(unnamed),
-        Command::Ak { command, output } => ak(&cli.flags, command, output).await,
+        Command::Pcrs => pcrs(settings).map_err(unnamed),
+        Command::Ak { command, output } => ak(settings, command, output).await,
     };
     done.map(|()| exit::OK)
 }
 
-fn pcrs(flags: &Flags) -> Result<(), Failure> {
-    let values = NodeTpm::open(flags)?.pcrs()?;
+fn pcrs(settings: &Settings) -> Result<(), Failure> {
+    let values = NodeTpm::open(settings)?.pcrs()?;
     let values = PcrIndex::all().map(|index| (index, *values.value(index)));
     stream::write(pcrread(&values.collect()).as_bytes())
 }
 
-async fn ak(flags: &Flags, command: AkCommand, output: Output) -> Result<(), Report> {
+async fn ak(settings: &Settings, command: AkCommand, output: Output) -> Result<(), Report> {
     let (shown, machine) = match command {
-        AkCommand::Create => (key::create(flags), None),
-        AkCommand::Show => (key::show(flags), None),
+        AkCommand::Create => (key::create(settings), None),
+        AkCommand::Show => (key::show(settings), None),
         AkCommand::Rotate { devices } => {
-            (succeed::rotate(flags, &devices, &(Arc::new(SystemEntropy) as _)).await, None)
+            (succeed::rotate(settings, &devices, &(Arc::new(SystemEntropy) as _)).await, None)
         }
         AkCommand::Register { url, uuid, ca } => {
-            let shown = key::register(flags, &url, uuid, ca.as_deref(), &SystemEntropy).await;
+            let shown = key::register(settings, &url, uuid, ca.as_deref(), &SystemEntropy).await;
             (shown, Some(uuid))
         }
     };
-    shown
-        .and_then(|shown| stream::write_line(&shown.render(output)))
-        .map_err(|failure| failure.report(machine))
+    print(shown, output).map_err(|failure| failure.report(machine))
 }

@@ -9,6 +9,11 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::json;
+use tec_agent::Settings;
+use tec_agent::failure::Failure;
+use tec_agent::kbs::{client, fetch_error};
+use tec_agent::machine::Pinned;
+use tec_agent::tpm::NodeTpm;
 use tec_core::code::Code;
 use tec_core::endpoint::Endpoint;
 use tec_core::pcr::PcrIndex;
@@ -20,12 +25,7 @@ use tec_tpm::output::{NextBoot, Verdict};
 use tec_trustee::client::RcarError;
 use tec_trustee::next_boot::{Answer, Question};
 
-use crate::attest::Pinned;
-use crate::failure::Failure;
-use crate::kbs::{client, fetch_error};
 use crate::output::Output;
-use crate::settings::Flags;
-use crate::tpm::NodeTpm;
 
 /// Arguments of `next-boot`.
 #[derive(Args, Clone, Debug)]
@@ -60,12 +60,12 @@ pub struct NextBootArgs {
 /// # Errors
 /// As [`next_boot`]. While waiting, errors are logged, and the next check follows.
 pub async fn run(
-    flags: &Flags,
+    settings: &Settings,
     args: &NextBootArgs,
     entropy: &Arc<dyn Entropy>,
 ) -> Result<NextBoot, Failure> {
     loop {
-        let next = next_boot(flags, args, entropy).await;
+        let next = next_boot(settings, args, entropy).await;
         let Some(seconds) = args.wait_every else {
             return next;
         };
@@ -90,18 +90,18 @@ pub async fn run(
 /// `Foretell`: a file cannot be read, or the boot cannot be predicted. `Disk`, `Servers`, `Tpm`, `Fetch` if a key
 /// broker is asked.
 pub async fn next_boot(
-    flags: &Flags,
+    settings: &Settings,
     args: &NextBootArgs,
     entropy: &Arc<dyn Entropy>,
 ) -> Result<NextBoot, Failure> {
-    let pcrs = NodeTpm::open(flags).and_then(|tpm| tpm.pcrs());
+    let pcrs = NodeTpm::open(settings).and_then(|tpm| tpm.pcrs());
     // Without a TPM the prediction is just as good, but there is nothing to compare it with.
     let pcrs = pcrs.inspect_err(|error| tracing::warn!(%error, "the registers cannot be read"));
     let values = pcrs.ok().map(|pcrs| {
         let values = PcrIndex::all().map(|index| (index, *pcrs.value(index)));
         values.collect()
     });
-    let log = flags.read_event_log();
+    let log = settings.read_event_log();
     let judge = if args.ask { Judge::Nobody } else { Judge::RunningBoot };
     let next =
         nextboot::foretell(&args.boot, &Running { values, log }, judge).map_err(|error| {
@@ -115,13 +115,13 @@ pub async fn next_boot(
     if !args.ask || next.verdict.is_some() {
         return Ok(next);
     }
-    asked(flags, args, next, entropy).await
+    asked(settings, args, next, entropy).await
 }
 
 /// Adds the answer of the first key broker that answers; with one that judges no boots in advance, such as
 /// Trustee, whether the pinned registers change.
 async fn asked(
-    flags: &Flags,
+    settings: &Settings,
     args: &NextBootArgs,
     mut next: NextBoot,
     entropy: &Arc<dyn Entropy>,
@@ -134,8 +134,8 @@ async fn asked(
         tracing::warn!("no disk is bound to key brokers");
         return Ok(next);
     }
-    let client = client(&servers, flags.timeout(), entropy).map_err(Failure::Servers)?;
-    let attester = NodeTpm::open(flags)?.attester(flags.read_event_log());
+    let client = client(settings, &servers, entropy)?;
+    let attester = NodeTpm::open(settings)?.attester(settings.read_event_log());
     let pcrs = next.stated();
     next.verdict = Some(match client.next_boot(&Question { pcrs }, &attester).await {
         Ok(Answer::Accepted) => Verdict::ServerAccepts,

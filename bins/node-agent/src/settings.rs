@@ -1,24 +1,20 @@
 //! Settings: flags that can also be set through the environment, since Clevis calls the pin without flags.
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io;
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::num::NonZeroU32;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use tec_core::ignition::NumRetries;
+use tec_agent::Settings;
+use tec_agent::report::Report;
+use tec_agent::settings::DEFAULT_TIMEOUT;
 use tec_tpm::ak::AkHandle;
-use tec_tpm::evidence::MAX_EVENT_LOG;
 
-/// The kernel's TPM device with its resource manager.
-pub const DEFAULT_TCTI: &str = "device:/dev/tpmrm0";
-/// Where the kernel exposes the firmware's event log.
-pub const DEFAULT_EVENT_LOG: &str = "/sys/kernel/security/tpm0/binary_bios_measurements";
-/// Timeout of one request in seconds, the same as in the existing client.
-pub const DEFAULT_TIMEOUT: &str = "60";
 /// Logs warnings and errors. Servers that released no key are not included: the console of a refused node
 /// should show the three lines of the report and nothing else.
 pub const DEFAULT_LOG: &str = "warn,tec_trustee=error";
@@ -44,7 +40,7 @@ pub struct Flags {
         long,
         env = "TEC_TIMEOUT",
         global = true,
-        default_value = DEFAULT_TIMEOUT,
+        default_value_t = DEFAULT_TIMEOUT,
         value_parser = clap::value_parser!(u64).range(1..=3600)
     )]
     pub timeout: u64,
@@ -62,51 +58,29 @@ pub struct Flags {
 }
 
 impl Flags {
-    /// The TCTI to open. Empty variables count as unset, as in the tools of libtss2.
-    pub fn tcti(&self) -> &str {
-        [&self.tcti, &self.tpm2tools_tcti]
-            .into_iter()
-            .flatten()
-            .map(String::as_str)
-            .find(|tcti| !tcti.is_empty())
-            .unwrap_or(DEFAULT_TCTI)
+    /// The settings of the library. Empty variables count as unset, as in the tools of libtss2.
+    pub fn settings(&self) -> Settings {
+        let mut settings = Settings::new(Arc::new(rustls::crypto::ring::default_provider()));
+        let mut tcti = [&self.tcti, &self.tpm2tools_tcti].into_iter().flatten();
+        if let Some(tcti) = tcti.find(|tcti| !tcti.is_empty()) {
+            settings.tcti.clone_from(tcti);
+        }
+        settings.ak_handle = self.ak_handle;
+        settings.event_log = self.event_log.clone().filter(|path| !path.as_os_str().is_empty());
+        settings.timeout = Duration::from_secs(self.timeout);
+        settings.rounds = self.rounds;
+        settings
     }
 
-    /// How often to ask servers: the flag takes precedence over the configuration.
-    pub fn retries(&self, configured: Option<NumRetries>) -> Option<NumRetries> {
-        self.rounds.map(|rounds| NumRetries::Rounds(rounds.get())).or(configured)
-    }
-
-    /// Deadline of one request.
-    pub fn timeout(&self) -> Duration {
-        Duration::from_secs(self.timeout)
-    }
-
-    /// Shows a report on the console, if one is named. A failure to do so cannot be reported anywhere.
-    pub fn show_on_console(&self, report: &str) {
+    /// Writes a report to stderr, and to the console if one is named. A failure to do so cannot be reported
+    /// anywhere.
+    pub fn show(&self, report: &Report) {
+        let text = format!("{report}\n");
+        let _ = io::stderr().write_all(text.as_bytes());
         let console = self.console.as_deref();
         if let Some(path) = console.filter(|path| !path.as_os_str().is_empty()) {
             let opened = OpenOptions::new().append(true).open(path);
-            let _ = opened.and_then(|mut console| console.write_all(report.as_bytes()));
-        }
-    }
-
-    /// The event log, if there is one. A boot does not fail without it: the PCR values decide.
-    pub fn read_event_log(&self) -> Option<Vec<u8>> {
-        let (path, asked_for) = match &self.event_log {
-            Some(path) if !path.as_os_str().is_empty() => (path.as_path(), true),
-            _ => (Path::new(DEFAULT_EVENT_LOG), false),
-        };
-        match read_bounded(path) {
-            Ok(log) => Some(log).filter(|log| !log.is_empty()),
-            Err(error) if asked_for => {
-                tracing::warn!(path = %path.display(), %error, "event log not sent");
-                None
-            }
-            Err(error) => {
-                tracing::info!(path = %path.display(), %error, "event log not sent");
-                None
-            }
+            let _ = opened.and_then(|mut console| console.write_all(text.as_bytes()));
         }
     }
 }
@@ -116,17 +90,10 @@ fn any_path() -> impl TypedValueParser<Value = PathBuf> {
     OsStringValueParser::new().map(PathBuf::from)
 }
 
-fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
-    let mut log = Vec::new();
-    File::open(path)?.take(MAX_EVENT_LOG as u64 + 1).read_to_end(&mut log)?;
-    if log.len() > MAX_EVENT_LOG {
-        return Err(io::Error::other("the event log is larger than any that is taken"));
-    }
-    Ok(log)
-}
-
 #[cfg(test)]
 mod tests {
+    use tec_core::code::Code;
+
     use super::*;
 
     fn flags(tcti: Option<&str>, tpm2tools: Option<&str>) -> Flags {
@@ -144,10 +111,11 @@ mod tests {
 
     #[test]
     fn our_tcti_wins_over_that_of_the_tools_and_empty_ones_do_not_count() {
-        assert_eq!(flags(Some("a"), Some("b")).tcti(), "a");
-        assert_eq!(flags(None, Some("b")).tcti(), "b");
-        assert_eq!(flags(Some(""), Some("b")).tcti(), "b");
-        assert_eq!(flags(Some(""), Some("")).tcti(), DEFAULT_TCTI);
+        let tcti = |ours, tools| flags(ours, tools).settings().tcti;
+        assert_eq!(tcti(Some("a"), Some("b")), "a");
+        assert_eq!(tcti(None, Some("b")), "b");
+        assert_eq!(tcti(Some(""), Some("b")), "b");
+        assert_eq!(tcti(Some(""), Some("")), tcti(None, None));
     }
 
     #[test]
@@ -159,35 +127,7 @@ mod tests {
         }
         let line = ["node-agent", "--event-log=", "--console="];
         let flags = <Line as clap::Parser>::parse_from(line).flags;
-        flags.show_on_console("a report that goes nowhere");
-        let unset = Path::new("");
-        assert_eq!(
-            (flags.event_log.as_deref(), flags.console.as_deref()),
-            (Some(unset), Some(unset))
-        );
-    }
-
-    #[test]
-    fn the_flag_for_rounds_wins_over_the_configuration() {
-        let mut flags = flags(None, None);
-        assert_eq!(flags.retries(Some(NumRetries::Infinity)), Some(NumRetries::Infinity));
-        flags.rounds = NonZeroU32::new(1);
-        assert_eq!(flags.retries(Some(NumRetries::Infinity)), Some(NumRetries::Rounds(1)));
-    }
-
-    #[test]
-    fn a_missing_or_oversized_event_log_is_left_out() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut flags = flags(None, None);
-        flags.event_log = Some(dir.path().join("absent"));
-        assert_eq!(flags.read_event_log(), None);
-        let big = dir.path().join("big");
-        std::fs::write(&big, vec![0; MAX_EVENT_LOG + 1]).unwrap();
-        flags.event_log = Some(big);
-        assert_eq!(flags.read_event_log(), None);
-        let good = dir.path().join("good");
-        std::fs::write(&good, b"log").unwrap();
-        flags.event_log = Some(good);
-        assert_eq!(flags.read_event_log().as_deref(), Some(&b"log"[..]));
+        flags.show(&Report::new(Code::NodeTpm, "a report that goes nowhere"));
+        assert_eq!(flags.settings().event_log, None);
     }
 }

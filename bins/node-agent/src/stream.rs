@@ -5,10 +5,9 @@ use std::io;
 use std::io::{IsTerminal as _, Read, StdinLock, Write as _};
 use std::os::fd::AsFd as _;
 
+use tec_agent::failure::Failure;
 use tec_core::secret::SecretBytes;
 use zeroize::Zeroizing;
-
-use crate::failure::Failure;
 
 /// Maximum number of bytes to seal: Clevis passes a passphrase, and `clevis encrypt` is for keys.
 const MAX_PLAINTEXT: usize = 64 * 1024;

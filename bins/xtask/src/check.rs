@@ -13,7 +13,15 @@ use crate::{arch, codegen, needs, process, programs, term, words};
 
 /// Libraries whose smallest feature set must build by itself. For tec-core and tec-tpm,
 /// [WebAssembly](webassembly) covers this.
-const SMALLEST: [&str; 4] = ["tec-trustee", "tec-k8s", "tec-services", "tec-node"];
+const SMALLEST: [&str; 7] = [
+    "tec-trustee",
+    "tec-k8s",
+    "tec-services",
+    "tec-node",
+    "tec-operator",
+    "tec-registry",
+    "tec-agent",
+];
 
 /// `cargo xtask check`.
 pub(crate) fn run(root: &Path) -> Result<()> {

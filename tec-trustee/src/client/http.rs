@@ -13,7 +13,7 @@ use tec_core::code::Code;
 use tec_core::endpoint::{BaseUrl, Endpoint};
 use zeroize::Zeroizing;
 
-use super::{CallError, Deadlines, RcarError, SetupError, Stage, tls};
+use super::{CallError, Deadlines, RcarError, SetupError, Stage, tls_config};
 use crate::wire::{BASE_PATH, ErrorBody, SESSION_COOKIE};
 
 /// Largest answer: a resource of 1 MiB in base64, with room to spare.
@@ -185,7 +185,7 @@ fn http_client(
         tracing::warn!(server = %endpoint.url, "the connection to this server is plain HTTP");
     }
     Client::builder()
-        .tls_backend_preconfigured(tls::config(endpoint, provider)?)
+        .tls_backend_preconfigured(tls_config(endpoint, provider)?)
         .connect_timeout(deadlines.connect)
         .timeout(deadlines.call)
         .redirect(reqwest::redirect::Policy::none())

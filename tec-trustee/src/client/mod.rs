@@ -39,6 +39,7 @@ use self::http::{Call, Server};
 pub use self::outcome::Outcome;
 pub use self::retry::RetryPolicy;
 pub use self::sample::SampleAttester;
+pub use self::tls::tls_config;
 use crate::authority;
 use crate::authority::{Bundle, Recorded, Trusts};
 use crate::jwe::{Curve, EcPrivateKey, Jwe};

@@ -13,7 +13,10 @@ use tec_core::endpoint::Endpoint;
 use super::SetupError;
 
 /// Trusts the server's CA bundle alone, or the platform's roots if there is none.
-pub(super) fn config(
+///
+/// # Errors
+/// The CA bundle, the platform's roots or the provider cannot be used.
+pub fn tls_config(
     endpoint: &Endpoint,
     provider: &Arc<CryptoProvider>,
 ) -> Result<ClientConfig, SetupError> {

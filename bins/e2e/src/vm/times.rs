@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn the_shares_of_a_boot_are_its_whole() {
-        let boot = boot("INFO node_agent::pin: the key was released tpm_ms=1500 servers_ms=500\n");
+        let boot = boot("INFO tec_agent::pin: the key was released tpm_ms=1500 servers_ms=500\n");
         assert_eq!(
             shares(&[("reboot".to_owned(), boot)]).lines().last(),
             Some(

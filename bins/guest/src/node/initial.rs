@@ -24,7 +24,7 @@ const MODULES: [&str; 7] =
 const ADDRESS: &str = "10.0.2.15/24";
 const ROUTER: &str = "10.0.2.2";
 /// The log filter of the pin: in addition to failures, how long it waited, and for what.
-const LOG: &str = "warn,tec_trustee=error,node_agent=info";
+const LOG: &str = "warn,tec_trustee=error,tec_agent=info";
 const CONSOLE: &str = "/dev/console";
 
 /// Runs until the root is switched, or switches the machine off and reports why.

@@ -13,19 +13,19 @@ use tec_tpm::tpm::{AnyTpm as _, EventLogSource, TpmAttester, TpmError};
 
 use crate::failure::Failure;
 use crate::register::{ActivateError, Activator, AkIdentity};
-use crate::settings::Flags;
+use crate::settings::Settings;
 
 /// Which of the two handles that a node uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "there are two")]
-pub enum Place {
+pub(crate) enum Place {
     /// That of the settings.
     Main,
     /// The one after it. A key of our own there is the one in use: it is only stored there once the server knows it.
     Next,
 }
 
-/// An open TPM, with the handle of the attestation key in use, see [`Place`].
+/// An open TPM, with the handle of the attestation key in use: that of the settings, or during a rotation the one
+/// after it.
 #[derive(Clone, Debug)]
 pub struct NodeTpm {
     tpm: Arc<Tpm>,
@@ -48,9 +48,10 @@ impl NodeTpm {
     ///
     /// # Errors
     /// `Tpm`.
-    pub fn open(flags: &Flags) -> Result<Self, Failure> {
-        let tpm = Arc::new(Tpm::open(flags.tcti()).map_err(failed("open the TPM"))?);
-        let handle = tpm.ak_in_use(flags.ak_handle).map_err(failed("find the attestation key"))?;
+    pub fn open(settings: &Settings) -> Result<Self, Failure> {
+        let tpm = Arc::new(Tpm::open(&settings.tcti).map_err(failed("open the TPM"))?);
+        let handle =
+            tpm.ak_in_use(settings.ak_handle).map_err(failed("find the attestation key"))?;
         Ok(Self { tpm, handle })
     }
 
@@ -60,8 +61,8 @@ impl NodeTpm {
     }
 
     /// With the key before the one in use, if there may be one.
-    pub(crate) fn earlier(&self, flags: &Flags) -> Option<Self> {
-        (self.handle != flags.ak_handle).then(|| self.at(flags.ak_handle))
+    pub(crate) fn earlier(&self, settings: &Settings) -> Option<Self> {
+        (self.handle != settings.ak_handle).then(|| self.at(settings.ak_handle))
     }
 
     /// The same TPM, with another handle.

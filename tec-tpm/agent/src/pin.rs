@@ -16,7 +16,7 @@ use crate::fetch::{Stage, fetch_key};
 use crate::kbs::{EachKey, KbsRound};
 use crate::register::{AkIdentity, HttpRegistrar, RegisterError, RegisterPorts, register};
 use crate::report::Report;
-use crate::settings::Flags;
+use crate::settings::Settings;
 use crate::stopwatch::Stopwatch;
 use crate::tpm::NodeTpm;
 
@@ -28,14 +28,16 @@ use crate::tpm::NodeTpm;
 /// # Security
 /// Everything in the configuration that can be checked is checked before anything is sent.
 pub async fn encrypt(
-    flags: &Flags,
+    settings: &Settings,
     config: &str,
     plaintext: &SecretBytes,
     entropy: &Arc<dyn Entropy>,
 ) -> Result<String, Report> {
     let config = PinConfig::parse(config).map_err(|error| Failure::Config(error).report(None))?;
     let machine = machine_of(&config);
-    try_encrypt(flags, &config, plaintext, entropy).await.map_err(|failure| failure.report(machine))
+    try_encrypt(settings, &config, plaintext, entropy)
+        .await
+        .map_err(|failure| failure.report(machine))
 }
 
 fn machine_of(config: &PinConfig) -> Option<MachineId> {
@@ -44,7 +46,7 @@ fn machine_of(config: &PinConfig) -> Option<MachineId> {
 }
 
 async fn try_encrypt(
-    flags: &Flags,
+    settings: &Settings,
     config: &PinConfig,
     plaintext: &SecretBytes,
     entropy: &Arc<dyn Entropy>,
@@ -59,22 +61,22 @@ async fn try_encrypt(
         .as_ref()
         .map(|AttestationKeyConfig { registration, .. }| {
             let (url, cert) = (&registration.url, &registration.cert);
-            HttpRegistrar::new(url, cert, flags.timeout())
+            HttpRegistrar::new(url, cert, settings)
                 .map(|registrar| (registrar, registration.uuid))
                 .map_err(Failure::Register)
         })
         .transpose()?;
-    let tpm = NodeTpm::open(flags)?;
+    let tpm = NodeTpm::open(settings)?;
     let identity = tpm.ensure_ak()?;
     if let Some((registrar, machine)) = &registrar {
         let ports = RegisterPorts { registrar, activator: &tpm, entropy: &**entropy };
-        let retries = flags.retries(config.num_retries);
+        let retries = settings.retries(config.num_retries);
         let own = register_as(ports, &identity, (*machine, &header.path), retries).await?;
         if own != *machine {
             header.path = ResourcePath::luks_root(&own);
         }
     }
-    let key = released_key(flags, &tpm, &header, Stage::FirstBoot, entropy).await?;
+    let key = released_key(settings, &tpm, &header, Stage::FirstBoot, entropy).await?;
     clevis::seal(&header, &key, plaintext, &mut EntropyRng::new(&**entropy))
         .map_err(|source| Failure::Sealed { operation: "seal the passphrase", source })
 }
@@ -104,7 +106,7 @@ async fn register_as(
 /// # Errors
 /// The three lines for the console.
 pub async fn decrypt(
-    flags: &Flags,
+    settings: &Settings,
     sealed: &str,
     entropy: &Arc<dyn Entropy>,
 ) -> Result<SecretBytes, Report> {
@@ -113,26 +115,26 @@ pub async fn decrypt(
         Failure::Sealed { operation, source }.report(None)
     })?;
     let machine = sealed.config().path.machine();
-    try_decrypt(flags, &sealed, entropy).await.map_err(|failure| failure.report(machine))
+    try_decrypt(settings, &sealed, entropy).await.map_err(|failure| failure.report(machine))
 }
 
 async fn try_decrypt(
-    flags: &Flags,
+    settings: &Settings,
     sealed: &SealedPassphrase,
     entropy: &Arc<dyn Entropy>,
 ) -> Result<SecretBytes, Failure> {
-    let tpm = NodeTpm::open(flags)?;
+    let tpm = NodeTpm::open(settings)?;
     // A key created now would not be registered, and would hide what happened.
-    let key = released_key(flags, &tpm, sealed.config(), Stage::LaterBoot, entropy).await.map_err(
-        |failure| match failure {
+    let key = released_key(settings, &tpm, sealed.config(), Stage::LaterBoot, entropy)
+        .await
+        .map_err(|failure| match failure {
             Failure::Fetch(error) if error.is_for_want_of_ak() => Failure::NoAk {
-                handle: flags.ak_handle,
+                handle: settings.ak_handle,
                 hint: "the TPM was cleared or replaced after this disk was sealed, and a new key \
                        would not be registered",
             },
             other => other,
-        },
-    )?;
+        })?;
     sealed.open(&key).map_err(|source| Failure::Sealed {
         operation: "open the passphrase: the key that was released is another one",
         source,
@@ -140,7 +142,7 @@ async fn try_decrypt(
 }
 
 pub(crate) async fn released_key(
-    flags: &Flags,
+    settings: &Settings,
     tpm: &NodeTpm,
     header: &HeaderConfig,
     stage: Stage,
@@ -149,17 +151,14 @@ pub(crate) async fn released_key(
     if header.initdata.is_some() {
         tracing::warn!("initdata of the pin's configuration is not supported, and ignored");
     }
-    let (attester, in_tpm) = Stopwatch::new(tpm.attester(flags.read_event_log()));
-    let round = |attester| KbsRound::new(header, attester, flags.timeout(), entropy);
+    let (attester, in_tpm) = Stopwatch::new(tpm.attester(settings.read_event_log()));
+    let round = |attester| KbsRound::new(settings, header, attester, entropy);
     let earlier = tpm
-        .earlier(flags)
-        .map(|earlier| round(Stopwatch::new(earlier.attester(flags.read_event_log())).0));
-    let round = EachKey {
-        present: round(attester).map_err(Failure::Servers)?,
-        earlier: earlier.transpose().map_err(Failure::Servers)?,
-    };
+        .earlier(settings)
+        .map(|earlier| round(Stopwatch::new(earlier.attester(settings.read_event_log())).0));
+    let round = EachKey { present: round(attester)?, earlier: earlier.transpose()? };
     let begin = Instant::now();
-    let resource = fetch_key(&round, flags.retries(header.num_retries), stage, &**entropy)
+    let resource = fetch_key(&round, settings.retries(header.num_retries), stage, &**entropy)
         .await
         .map_err(Failure::Fetch)?;
     let in_tpm = in_tpm.total();

@@ -1,4 +1,4 @@
-//! `node-agent recovery`: maintains a key slot for the case that no server is left.
+//! Maintains a key slot for the case that no server is left.
 //!
 //! The key is generated here, sealed to an admin's public key, escrowed at the servers, put into a key slot,
 //! and forgotten. After a boot that needed the key, it is renewed: a key that was typed is no longer secret.
@@ -9,13 +9,11 @@
 //! Power may fail at each arrow: a slot exists only after its key was escrowed, and the next attempt removes
 //! what an unfinished one left.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::{fmt, fs};
 
 use async_trait::async_trait;
-use clap::{Args, Subcommand};
-use serde_json::json;
 use tec_core::endpoint::Endpoint;
 use tec_core::port::{Attester, Entropy, EntropyRng};
 use tec_core::recovery::RecoveryKey;
@@ -29,34 +27,19 @@ use crate::disk::{Cryptsetup, DiskError, Header, RecoveryState, RecoveryToken, S
 use crate::failure::Failure;
 use crate::fetch::Stage;
 use crate::kbs::{client, fetch_error};
-use crate::output::Output;
 use crate::pin::released_key;
 use crate::rebind::{bound_token, parsed, proven_passphrase};
-use crate::settings::Flags;
+use crate::settings::Settings;
 use crate::tpm::NodeTpm;
 
-/// Subcommands of `recovery`.
-#[derive(Clone, Debug, Subcommand)]
-#[expect(clippy::exhaustive_enums, reason = "the program handles every command")]
-pub enum RecoveryCommand {
-    /// Create a recovery key unless the disk has one
-    Enroll(RecoveryArgs),
-    /// Create a new recovery key, and remove the slot of the old one
-    Renew(RecoveryArgs),
-}
-
-/// Arguments of both.
-#[derive(Args, Clone, Debug)]
-#[non_exhaustive]
-pub struct RecoveryArgs {
-    /// LUKS2 device, already bound to servers
-    pub device: PathBuf,
-    /// File with the admin's public key, a JWK on P-256 or P-521 with `"alg":"ECDH-ES+A256KW"`
-    #[arg(long, env = "TEC_ADMIN_KEY", value_name = "FILE")]
-    pub admin_key: PathBuf,
-    /// Output format
-    #[arg(long, value_enum, default_value_t = Output::Text)]
-    pub output: Output,
+/// What to do about the recovery key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "a yes or no with names")]
+pub enum Change {
+    /// Create one unless the disk has one.
+    Enroll,
+    /// Create a new one, and remove the slot of the old one.
+    Renew,
 }
 
 /// Outcome for the disk.
@@ -67,20 +50,6 @@ pub struct Enrolled {
     pub slot: u32,
     /// Number of the escrowed key at the server; `None` if the disk already had a recovery key.
     pub number: Option<u32>,
-}
-
-impl Enrolled {
-    /// The output, without a final newline.
-    pub fn render(&self, output: Output) -> String {
-        let slot = self.slot;
-        match (output, self.number) {
-            (Output::Json, number) => json!({ "slot": slot, "number": number }).to_string(),
-            (Output::Text, Some(number)) => {
-                format!("key slot {slot} has a new recovery key, number {number} at the server")
-            }
-            (Output::Text, None) => format!("key slot {slot} has a recovery key already"),
-        }
-    }
 }
 
 /// Escrows a sealed key.
@@ -105,37 +74,37 @@ impl<A: Attester> Escrow for Servers<A> {
     }
 }
 
-/// Creates or renews a recovery key. Servers must release the disk's key: it authorizes the change.
+/// Creates or renews the recovery key of a disk, sealed to the key in a file of the admin. Servers must release the disk's key: it authorizes the change.
 ///
 /// # Errors
 /// `Io` and `AdminKey` for the admin's key, `Disk`, `Tpm`, `Servers`, `Fetch`, `Resource`. The disk
 /// opens as before.
 pub async fn recovery(
-    flags: &Flags,
-    command: &RecoveryCommand,
+    settings: &Settings,
+    change: Change,
+    (device, admin_key): (&Path, &Path),
     entropy: &Arc<dyn Entropy>,
 ) -> Result<Enrolled, Failure> {
-    let (RecoveryCommand::Enroll(args) | RecoveryCommand::Renew(args)) = command;
-    let admin = read_admin_key(&args.admin_key)?;
-    let header = Cryptsetup::new(&args.device);
-    let token = bound_token(&header).map_err(Failure::Disk)?;
+    let admin = read_admin_key(admin_key)?;
+    let header = Cryptsetup::new(device);
+    let token = bound_token(&header)?;
     let _alone = disk::lock().map_err(Failure::io("lock the disks"))?;
-    if let (RecoveryCommand::Enroll(_), Some(slot)) = (command, settled(&header)?) {
+    if let (Change::Enroll, Some(slot)) = (change, settled(&header)?) {
         return Ok(Enrolled { slot, number: None });
     }
-    let config = parsed(&token).map_err(Failure::Disk)?.config().clone();
-    let tpm = NodeTpm::open(flags)?;
-    let key = released_key(flags, &tpm, &config, Stage::LaterBoot, entropy).await?;
-    let passphrase = proven_passphrase(&header, &token, &key).map_err(Failure::Disk)?;
+    let config = parsed(&token)?.config().clone();
+    let tpm = NodeTpm::open(settings)?;
+    let key = released_key(settings, &tpm, &config, Stage::LaterBoot, entropy).await?;
+    let passphrase = proven_passphrase(&header, &token, &key)?;
     let escrow = Servers {
-        client: client(&config.servers, flags.timeout(), entropy).map_err(Failure::Servers)?,
-        attester: tpm.attester(flags.read_event_log()),
+        client: client(settings, &config.servers, entropy)?,
+        attester: tpm.attester(settings.read_event_log()),
         tried: config.servers,
     };
     enroll(&header, &passphrase, &admin, &escrow, &**entropy).await
 }
 
-fn read_admin_key(path: &std::path::Path) -> Result<TeePubKey, Failure> {
+fn read_admin_key(path: &Path) -> Result<TeePubKey, Failure> {
     let operation = format!("read the admin's key from {}", path.display());
     let json = fs::read(path).map_err(Failure::io(operation))?;
     let refused = |reason: String| Failure::AdminKey { reason };
@@ -147,7 +116,7 @@ fn read_admin_key(path: &std::path::Path) -> Result<TeePubKey, Failure> {
 
 /// The recovery slot of a disk without unfinished changes.
 fn settled(header: &dyn Header) -> Result<Option<u32>, Failure> {
-    let view = header.recovery().map_err(Failure::Disk)?;
+    let view = header.recovery()?;
     Ok(match view.tokens.as_slice() {
         [token] if token.state == RecoveryState::Active => Some(token.slot),
         _ => None,
@@ -162,17 +131,17 @@ async fn enroll(
     escrow: &dyn Escrow,
     entropy: &dyn Entropy,
 ) -> Result<Enrolled, Failure> {
-    remove_unfinished(header).map_err(Failure::Disk)?;
+    remove_unfinished(header)?;
     let slot = header.recovery().and_then(|view| view.free_slot());
-    let slot = slot.map_err(Failure::Disk)?;
+    let slot = slot?;
     let mark = SlotMark::random(entropy);
     let intent = header.add_recovery_token(slot, RecoveryState::Intended, mark);
-    let intent = intent.map_err(Failure::Disk)?;
+    let intent = intent?;
     let key = RecoveryKey::random(&mut EntropyRng::new(entropy));
     let sealed = jwe::encrypt(admin, key.passphrase(), &mut EntropyRng::new(entropy));
     let sealed = sealed.map_err(|error| Failure::AdminKey { reason: error.to_string() })?;
     let number = escrow.keep(&sealed).await?;
-    activate(header, passphrase, &key, (slot, mark), intent).map_err(Failure::Disk)?;
+    activate(header, passphrase, &key, (slot, mark), intent)?;
     Ok(Enrolled { slot, number: Some(number) })
 }
 

@@ -15,7 +15,7 @@ const LONG: (Duration, Duration) = (Duration::from_secs(20), Duration::from_mins
 
 /// An endless series of waits; the caller counts.
 #[derive(Debug)]
-pub struct Backoff<'a> {
+pub(crate) struct Backoff<'a> {
     entropy: &'a dyn Entropy,
     policy: RetryPolicy,
     attempt: u32,
@@ -23,12 +23,12 @@ pub struct Backoff<'a> {
 
 impl<'a> Backoff<'a> {
     /// Waits for a server that may come back at any moment.
-    pub fn short(entropy: &'a dyn Entropy) -> Self {
+    pub(crate) fn short(entropy: &'a dyn Entropy) -> Self {
         Self::new(entropy, SHORT)
     }
 
     /// Waits for a decision of an admin.
-    pub fn long(entropy: &'a dyn Entropy) -> Self {
+    pub(crate) fn long(entropy: &'a dyn Entropy) -> Self {
         Self::new(entropy, LONG)
     }
 
@@ -41,7 +41,7 @@ impl<'a> Backoff<'a> {
     }
 
     /// The next wait: half of it fixed, half of it random.
-    pub fn delay(&mut self) -> Duration {
+    pub(crate) fn delay(&mut self) -> Duration {
         let mut rng = EntropyRng::new(self.entropy);
         let delay = self.policy.delay(self.attempt, &mut rng);
         self.attempt = self.attempt.saturating_add(1);
@@ -49,7 +49,7 @@ impl<'a> Backoff<'a> {
     }
 
     /// Waits. Dropping it loses nothing.
-    pub async fn wait(&mut self) {
+    pub(crate) async fn wait(&mut self) {
         tokio::time::sleep(self.delay()).await;
     }
 }

@@ -1,4 +1,4 @@
-//! `node-agent refresh-ca`: keeps the CAs that the pins of all disks trust in sync with their servers.
+//! Keeps the CAs that the pins of all disks trust in sync with their servers.
 //!
 //! ```text
 //! pin ─ GET authorities, over TLS of a CA that the pin trusts ─► bundle ─ the server is trusted by
@@ -13,8 +13,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use clap::Args;
-use serde_json::json;
 use tec_core::digest::Sha256Digest;
 use tec_core::endpoint::Endpoint;
 use tec_core::ignition::HeaderConfig;
@@ -27,22 +25,10 @@ use crate::disk::{Cryptsetup, Header};
 use crate::failure::Failure;
 use crate::fetch::Stage;
 use crate::kbs::{client, fetch_error};
-use crate::output::Output;
 use crate::pin::released_key;
 use crate::rebind::{bound_token, move_token, parsed};
-use crate::settings::Flags;
+use crate::settings::Settings;
 use crate::tpm::NodeTpm;
-
-/// Arguments of `refresh-ca`.
-#[derive(Args, Clone, Debug)]
-#[non_exhaustive]
-pub struct RefreshArgs {
-    /// Additional LUKS2 devices, such as files, besides all block devices that are bound to servers
-    pub devices: Vec<PathBuf>,
-    /// Output format
-    #[arg(long, value_enum, default_value_t = Output::Text)]
-    pub output: Output,
-}
 
 /// Outcome for the pins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,21 +40,6 @@ pub struct Refreshed {
     pub changed: Vec<String>,
     /// Servers that are replacing their CA and now know that this machine trusts the next one.
     pub reported: Vec<String>,
-}
-
-impl Refreshed {
-    /// The output, without a final newline.
-    pub fn render(&self, output: Output) -> String {
-        match output {
-            Output::Json => json!({
-                "disks": self.disks, "changed": self.changed, "reported": self.reported,
-            })
-            .to_string(),
-            Output::Text if self.disks.is_empty() => "no disk is bound to key brokers".to_owned(),
-            Output::Text if self.changed.is_empty() => "the CAs in the pin are current".to_owned(),
-            Output::Text => format!("the pin has new CAs of {}", self.changed.join(", ")),
-        }
-    }
 }
 
 /// The key brokers of a pin.
@@ -90,18 +61,18 @@ trait Brokers: fmt::Debug + Send + Sync {
 }
 
 /// Updates the CAs in the pins of all disks to those that their servers hand out, and reports the result to
-/// the servers.
+/// the servers: of every disk that is bound to servers, and of the given devices.
 ///
 /// # Errors
 /// `Disk`, `Tpm`, `Servers`, `Fetch`, `Resource`, `Bundle`. The disks open as before, and nothing was
 /// reported.
 pub async fn refresh(
-    flags: &Flags,
-    args: &RefreshArgs,
+    settings: &Settings,
+    devices: &[PathBuf],
     entropy: &Arc<dyn Entropy>,
 ) -> Result<Refreshed, Failure> {
-    let brokers = Remote { flags: flags.clone(), entropy: Arc::clone(entropy) };
-    let disks = disk::bound(&args.devices).map_err(Failure::Disk)?;
+    let brokers = Remote { settings: settings.clone(), entropy: Arc::clone(entropy) };
+    let disks = disk::bound(devices)?;
     // Held while keys are fetched too: a rotation in the meantime would make them the old ones.
     let _alone = disk::lock().map_err(Failure::io("lock the disks"))?;
     let named = |disk| (Cryptsetup::device(disk).display().to_string(), disk as &dyn Header);
@@ -170,8 +141,8 @@ async fn follow_one(
     entropy: &dyn Entropy,
     changed: &mut Vec<String>,
 ) -> Result<Vec<Trust>, Failure> {
-    let token = bound_token(header).map_err(Failure::Disk)?;
-    let config = parsed(&token).map_err(Failure::Disk)?.config().clone();
+    let token = bound_token(header)?;
+    let config = parsed(&token)?.config().clone();
     let (mut wanted, mut news) = (config.clone(), Vec::new());
     let (mut trusts, mut answered, mut failed) = (Vec::new(), false, None);
     for server in &mut wanted.servers {
@@ -203,9 +174,9 @@ async fn follow_one(
         return Err(failure);
     }
     // More than one token: an earlier try was interrupted.
-    if wanted != config || header.tokens().map_err(Failure::Disk)?.len() > 1 {
+    if wanted != config || header.tokens()?.len() > 1 {
         let key = brokers.key(&wanted).await?;
-        move_token(header, &wanted, &key, entropy).map_err(Failure::Disk)?;
+        move_token(header, &wanted, &key, entropy)?;
     }
     changed.extend(news);
     changed.sort_unstable();
@@ -236,7 +207,7 @@ async fn learned(
 /// Uses the network, and the TPM of this machine.
 #[derive(Debug)]
 struct Remote {
-    flags: Flags,
+    settings: Settings,
     entropy: Arc<dyn Entropy>,
 }
 
@@ -244,14 +215,14 @@ struct Remote {
 impl Brokers for Remote {
     async fn bundle(&self, server: &Endpoint) -> Result<Option<String>, Failure> {
         let one = std::slice::from_ref(server);
-        let client = client(one, self.flags.timeout(), &self.entropy).map_err(Failure::Servers)?;
+        let client = client(&self.settings, one, &self.entropy)?;
         let bundle = client.authorities().await;
         bundle.map_err(|error| Failure::Fetch(fetch_error(one, error)))
     }
 
     async fn key(&self, wanted: &HeaderConfig) -> Result<SecretArray<32>, Failure> {
-        let tpm = NodeTpm::open(&self.flags)?;
-        released_key(&self.flags, &tpm, wanted, Stage::LaterBoot, &self.entropy).await
+        let tpm = NodeTpm::open(&self.settings)?;
+        released_key(&self.settings, &tpm, wanted, Stage::LaterBoot, &self.entropy).await
     }
 
     async fn report(
@@ -260,9 +231,9 @@ impl Brokers for Remote {
         trusts: &BTreeSet<Sha256Digest>,
     ) -> Result<(), Failure> {
         let one = std::slice::from_ref(server);
-        let client = client(one, self.flags.timeout(), &self.entropy).map_err(Failure::Servers)?;
-        let tpm = NodeTpm::open(&self.flags)?;
-        let attester = tpm.attester(self.flags.read_event_log());
+        let client = client(&self.settings, one, &self.entropy)?;
+        let tpm = NodeTpm::open(&self.settings)?;
+        let attester = tpm.attester(self.settings.read_event_log());
         let reported = client.report_trust(trusts, &attester).await;
         reported.map_err(|error| Failure::Fetch(fetch_error(one, error)))
     }

@@ -1,4 +1,4 @@
-//! `node-agent rebind`: moves an already bound disk to other servers.
+//! Moves an already bound disk to other servers.
 //!
 //! The passphrase, the key slots and the data stay the same: only the token, which names the servers of the
 //! key, is replaced. At every moment there is a token that opens the disk.
@@ -8,11 +8,9 @@
 //!   └─► new token written ─► read back, opened ─► old token removed
 //! ```
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
-use clap::Args;
-use serde_json::json;
 use tec_core::endpoint::Endpoint;
 use tec_core::ignition::HeaderConfig;
 use tec_core::port::{Entropy, EntropyRng};
@@ -24,25 +22,9 @@ use crate::disk;
 use crate::disk::{Cryptsetup, DiskError, Header, Token};
 use crate::failure::Failure;
 use crate::fetch::Stage;
-use crate::output::Output;
 use crate::pin::released_key;
-use crate::settings::Flags;
+use crate::settings::Settings;
 use crate::tpm::NodeTpm;
-
-/// Arguments of `rebind`.
-#[derive(Args, Clone, Debug)]
-#[non_exhaustive]
-pub struct RebindArgs {
-    /// LUKS2 device
-    pub device: PathBuf,
-    /// Key broker, optionally with the file of its CA; repeatable, tried in order. They replace the list on
-    /// the disk
-    #[arg(long = "url", value_name = "URL[=CA-FILE]", required = true, value_parser = tec_support::endpoint::parse)]
-    pub servers: Vec<Endpoint>,
-    /// Output format
-    #[arg(long, value_enum, default_value_t = Output::Text)]
-    pub output: Output,
-}
 
 /// Outcome for the header.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,46 +36,30 @@ pub struct Rebound {
     pub removed: Vec<u32>,
 }
 
-impl Rebound {
-    /// The output, without a final newline.
-    pub fn render(&self, output: Output) -> String {
-        match output {
-            Output::Json => json!({ "token": self.token, "removed": self.removed }).to_string(),
-            Output::Text => {
-                let removed: Vec<_> = self.removed.iter().map(u32::to_string).collect();
-                let removed = match removed.as_slice() {
-                    [] => "nothing had to go".to_owned(),
-                    ids => format!("removed {}", ids.join(", ")),
-                };
-                format!("token {} names the new servers; {removed}", self.token)
-            }
-        }
-    }
-}
-
 /// Binds a disk to other servers. The servers must release the key now: a disk is never bound to servers that
 /// do not.
 ///
 /// # Errors
 /// `Disk`, `Tpm`, `Servers`, `Fetch`, `Resource`, `Sealed`. The disk opens as before.
 pub async fn rebind(
-    flags: &Flags,
-    args: &RebindArgs,
+    settings: &Settings,
+    device: &Path,
+    servers: &[Endpoint],
     entropy: &Arc<dyn Entropy>,
 ) -> Result<Rebound, Failure> {
-    let header = Cryptsetup::new(&args.device);
+    let header = Cryptsetup::new(device);
     // Held while the key is fetched too: a rotation in the meantime would make it the old one.
     let _alone = disk::lock().map_err(Failure::io("lock the disks"))?;
-    let wanted = wanted(&header, &args.servers)?;
-    let tpm = NodeTpm::open(flags)?;
-    let key = released_key(flags, &tpm, &wanted, Stage::LaterBoot, entropy).await?;
+    let wanted = wanted(&header, servers)?;
+    let tpm = NodeTpm::open(settings)?;
+    let key = released_key(settings, &tpm, &wanted, Stage::LaterBoot, entropy).await?;
     move_token(&header, &wanted, &key, &**entropy).map_err(Failure::Disk)
 }
 
 /// The configuration on the disk, with other servers.
 fn wanted(header: &dyn Header, servers: &[Endpoint]) -> Result<HeaderConfig, Failure> {
-    let token = bound_token(header).map_err(Failure::Disk)?;
-    let mut wanted = parsed(&token).map_err(Failure::Disk)?.config().clone();
+    let token = bound_token(header)?;
+    let mut wanted = parsed(&token)?.config().clone();
     wanted.servers = servers.to_vec();
     Ok(wanted)
 }

@@ -7,12 +7,9 @@
 //! ```
 
 use std::fmt;
-use std::io::Write as _;
 
 use tec_core::code::Code;
 use tec_core::id::{AttemptId, MachineId};
-
-use crate::settings::Flags;
 
 /// Longest cause to print; console lines are for people.
 const MAX_CAUSE: usize = 400;
@@ -49,14 +46,6 @@ impl Report {
     pub fn of_machine(mut self, machine: Option<MachineId>) -> Self {
         self.machine = machine;
         self
-    }
-
-    /// Writes it to stderr, and to the console if one is named.
-    pub fn print(&self, flags: &Flags) {
-        let text = format!("{self}\n");
-        // A closed stream must not cause a second failure.
-        let _ = std::io::stderr().write_all(text.as_bytes());
-        flags.show_on_console(&text);
     }
 }
 

@@ -119,37 +119,23 @@ pub fn lock() -> io::Result<File> {
 
 /// The header of one disk.
 ///
-/// *Contract*: each change is atomic and durable when the call returns. *Implemented by* [`Cryptsetup`], and
-/// in tests by a double that dies at every step.
+/// *Contract*: each change is atomic and durable when the call returns. A call fails with [`DiskError`] if it cannot
+/// be made, `add_slot` also if the slot is taken. *Implemented by* [`Cryptsetup`], and in tests by a double that
+/// dies at every step.
 pub trait Header: fmt::Debug + Send + Sync {
     /// The tokens of the pin `trustee`, by number.
-    ///
-    /// # Errors
-    /// [`DiskError`].
     fn tokens(&self) -> Result<Vec<Token>, DiskError>;
 
     /// Writes a token under a free number, and returns the number.
-    ///
-    /// # Errors
-    /// [`DiskError`].
     fn add_token(&self, slots: &[String], sealed: &str) -> Result<u32, DiskError>;
 
     /// Removes a token.
-    ///
-    /// # Errors
-    /// [`DiskError`].
     fn remove_token(&self, id: u32) -> Result<(), DiskError>;
 
     /// Key slots, and tokens of recovery keys.
-    ///
-    /// # Errors
-    /// [`DiskError`].
     fn recovery(&self) -> Result<RecoveryView, DiskError>;
 
     /// Writes a recovery key token, and returns its number.
-    ///
-    /// # Errors
-    /// [`DiskError`].
     fn add_recovery_token(
         &self,
         slot: u32,
@@ -158,9 +144,6 @@ pub trait Header: fmt::Debug + Send + Sync {
     ) -> Result<u32, DiskError>;
 
     /// Creates a key slot with a mark, authorized by a passphrase of the disk.
-    ///
-    /// # Errors
-    /// [`DiskError`], including when the slot is taken.
     fn add_slot(
         &self,
         slot: (u32, SlotMark),
@@ -169,14 +152,8 @@ pub trait Header: fmt::Debug + Send + Sync {
     ) -> Result<(), DiskError>;
 
     /// Removes a key slot permanently.
-    ///
-    /// # Errors
-    /// [`DiskError`].
     fn remove_slot(&self, slot: u32) -> Result<(), DiskError>;
 
     /// Whether a passphrase opens a key slot.
-    ///
-    /// # Errors
-    /// [`DiskError`].
     fn opens(&self, slot: &str, passphrase: &SecretBytes) -> Result<bool, DiskError>;
 }

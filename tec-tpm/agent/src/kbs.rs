@@ -4,16 +4,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use rustls::crypto::ring;
+use serde_json::Value;
 use tec_core::code::Code;
 use tec_core::endpoint::Endpoint;
 use tec_core::id::ResourcePath;
 use tec_core::ignition::HeaderConfig;
 use tec_core::port::{Attester, Entropy};
 use tec_core::secret::SecretBytes;
-use tec_trustee::client::{Deadlines, RcarClient, RcarError, SetupError};
+use tec_trustee::client::{Deadlines, Outcome, RcarClient, RcarError};
+use tec_trustee::policy::REFUSED_CLAIM;
 
+use crate::failure::Failure;
 use crate::fetch::{FetchError, KeyRound, Verdict};
+use crate::report::Report;
+use crate::settings::Settings;
 
 /// Longest wait for a connection: an address where nothing answers must not use up the deadline of a whole
 /// call.
@@ -21,7 +25,7 @@ const CONNECT: Duration = Duration::from_secs(10);
 
 /// Attests to the servers of a configuration in turn, and fetches the key at its path.
 #[derive(Debug)]
-pub struct KbsRound<A> {
+pub(crate) struct KbsRound<A> {
     client: RcarClient,
     path: ResourcePath,
     attester: A,
@@ -29,18 +33,15 @@ pub struct KbsRound<A> {
 }
 
 impl<A: Attester> KbsRound<A> {
-    /// A round over the servers of `config`; each call may take `timeout`.
-    ///
-    /// # Errors
-    /// A server's CA cannot be used.
-    pub fn new(
+    /// A round over the servers of `config`.
+    pub(crate) fn new(
+        settings: &Settings,
         config: &HeaderConfig,
         attester: A,
-        timeout: Duration,
         entropy: &Arc<dyn Entropy>,
-    ) -> Result<Self, SetupError> {
+    ) -> Result<Self, Failure> {
         Ok(Self {
-            client: client(&config.servers, timeout, entropy)?,
+            client: client(settings, &config.servers, entropy)?,
             path: config.path.clone(),
             attester,
             servers: config.servers.clone(),
@@ -79,19 +80,22 @@ impl<R: KeyRound> KeyRound for EachKey<R> {
     }
 }
 
-/// A client of `servers`; each call may take `timeout`.
-pub(crate) fn client(
+/// A client of `servers`.
+///
+/// # Errors
+/// `Servers`: the CA of a server cannot be used.
+pub fn client(
+    settings: &Settings,
     servers: &[Endpoint],
-    timeout: Duration,
     entropy: &Arc<dyn Entropy>,
-) -> Result<RcarClient, SetupError> {
-    let deadlines = Deadlines::new(CONNECT.min(timeout), timeout);
-    let provider = Arc::new(ring::default_provider());
-    RcarClient::new(servers, deadlines, &provider, Arc::clone(entropy))
+) -> Result<RcarClient, Failure> {
+    let deadlines = Deadlines::new(CONNECT.min(settings.timeout), settings.timeout);
+    let client = RcarClient::new(servers, deadlines, &settings.provider, Arc::clone(entropy));
+    client.map_err(Failure::Servers)
 }
 
 /// The failure of a round over `servers`, in words for people.
-pub(crate) fn fetch_error(servers: &[Endpoint], error: RcarError) -> FetchError {
+pub fn fetch_error(servers: &[Endpoint], error: RcarError) -> FetchError {
     let attempt = match &error {
         RcarError::Denied { attempt, .. } => *attempt,
         _ => None,
@@ -116,12 +120,53 @@ fn verdict(error: &RcarError) -> Verdict {
     }
 }
 
+/// Why a token obtains nothing: a key broker issues tokens even for boots that are not approved.
+pub fn refusal(outcome: &Outcome) -> Option<Report> {
+    let Outcome::Token { claims, .. } = outcome else {
+        return None;
+    };
+    let parts = claims.get("submods").and_then(Value::as_object);
+    let text =
+        |part: &Value, claim: &str| part.get(claim).and_then(Value::as_str).map(str::to_owned);
+    let status = |part: &Value| text(part, "ear.status").unwrap_or_default();
+    let mut parts = parts.into_iter().flat_map(|parts| parts.values()).peekable();
+    if parts.peek().is_none() {
+        return Some(Report::new(Code::ReleaseDenied, "the token says nothing about this node"));
+    }
+    let part = parts.find(|part| status(part) != "affirming")?;
+    let code = text(part, REFUSED_CLAIM).and_then(|code| code.parse().ok());
+    let cause = format!("the key broker's policy appraised this node as {:?}", status(part));
+    let attempt = claims.get("jti").and_then(Value::as_str).and_then(|id| id.parse().ok());
+    let report = Report::new(code.unwrap_or(Code::ReleaseDenied), cause);
+    // A key broker that gives no code keeps no attempts to explain.
+    Some(report.of_attempt(attempt.filter(|_| code.is_some())))
+}
+
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
     use tec_core::port::{PortError, PortErrorKind};
     use tec_trustee::client::CallError;
 
     use super::*;
+
+    const ID: &str = "7c9e6679-7425-40de-944b-e07fc1f90ae7";
+
+    fn token(status: &str, refused: Option<&str>) -> Outcome {
+        let part = json!({ "ear.status": status, "tec.refused": refused });
+        Outcome::token(json!({ "jti": ID, "submods": { "cpu0": part } }))
+    }
+
+    #[test]
+    fn a_token_that_does_not_affirm_is_a_refusal_with_the_code_of_the_server() {
+        assert_eq!(refusal(&token("affirming", None)), None);
+        let refused = refusal(&token("contraindicated", Some("TEC-A412"))).unwrap();
+        assert_eq!(refused.code, Code::PcrMismatch);
+        assert_eq!(refused.attempt, Some(ID.parse().unwrap()));
+        let refused = refusal(&token("warning", None)).unwrap();
+        assert_eq!((refused.code, refused.attempt), (Code::ReleaseDenied, None), "as Trustee does");
+        assert!(refusal(&Outcome::token(json!({}))).is_some(), "a token that says nothing");
+    }
 
     #[test]
     fn a_tpm_that_cannot_attest_is_not_asked_again_but_a_busy_one_is() {

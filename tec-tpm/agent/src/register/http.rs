@@ -1,15 +1,15 @@
 //! The transport: HTTP, trusting only the CA in the configuration.
 
-use std::time::Duration;
-
 use async_trait::async_trait;
 use reqwest::header::CONTENT_TYPE;
-use reqwest::{Certificate, Client, Url};
+use reqwest::{Client, Url};
 use serde_json::Value;
 use tec_core::code::Code;
-use tec_trustee::client::tls_code;
+use tec_core::endpoint::Endpoint;
+use tec_trustee::client::{SetupError, tls_code, tls_config};
 
 use super::{RegisterError, Registrar, Reply, Target};
+use crate::settings::Settings;
 
 /// Maximum number of bytes of a reply to read: a challenge for a 4096-bit key takes 2 KiB.
 const MAX_REPLY: usize = 64 * 1024;
@@ -32,7 +32,7 @@ impl HttpRegistrar {
     /// If the configuration has a CA, only that CA is trusted; otherwise https needs a publicly trusted
     /// certificate. A CA together with plain http is refused, because a configured CA means that TLS is
     /// expected. Redirects and proxies are not followed.
-    pub fn new(url: &str, ca_pem: &str, timeout: Duration) -> Result<Self, RegisterError> {
+    pub fn new(url: &str, ca_pem: &str, settings: &Settings) -> Result<Self, RegisterError> {
         let wrong = |reason| RegisterError::Address { url: url.to_owned(), reason };
         let text = url.trim_end_matches('/');
         let registration = Url::parse(text).map_err(|_| wrong("it is not a URL"))?;
@@ -40,32 +40,29 @@ impl HttpRegistrar {
         if registration.query().is_some() || registration.fragment().is_some() {
             return Err(wrong("it has a query or a fragment"));
         }
-        let mut builder = Client::builder()
-            .timeout(timeout)
-            .connect_timeout(timeout)
-            .redirect(reqwest::redirect::Policy::none())
-            .no_proxy();
         match (registration.scheme(), ca_pem.trim()) {
-            ("http", "") => {
-                tracing::warn!(
-                    %url,
-                    "the attestation key is registered without TLS, as configured"
-                );
-                // An initial file system may lack the platform's CAs, and they are not needed.
-                builder = builder.tls_certs_only([]);
-            }
+            ("http", "") => tracing::warn!(
+                %url,
+                "the attestation key is registered without TLS, as configured"
+            ),
             ("http", _) => return Err(wrong("there is a CA, but the scheme is http")),
-            ("https", "") => {}
-            ("https", pem) => {
-                let cas = Certificate::from_pem_bundle(pem.as_bytes())
-                    .ok()
-                    .filter(|cas| !cas.is_empty())
-                    .ok_or_else(|| wrong("its CA is not a PEM bundle of certificates"))?;
-                builder = builder.tls_certs_only(cas);
-            }
+            ("https", _) => {}
             _ => return Err(wrong("the scheme is neither http nor https")),
         }
-        let client = builder.build().map_err(|_| wrong("its CA cannot be used"))?;
+        let server = registration.origin().ascii_serialization().parse();
+        let server = Endpoint::new(server.map_err(|_| wrong("it is not a URL"))?, ca_pem);
+        let tls = tls_config(&server, &settings.provider).map_err(|error| match error {
+            SetupError::Ca { .. } => wrong("its CA is not a PEM bundle of certificates"),
+            _ => wrong("its CA cannot be used"),
+        })?;
+        let client = Client::builder()
+            .tls_backend_preconfigured(tls)
+            .timeout(settings.timeout)
+            .connect_timeout(settings.timeout)
+            .redirect(reqwest::redirect::Policy::none())
+            .no_proxy()
+            .build()
+            .map_err(|_| wrong("its CA cannot be used"))?;
         Ok(Self { client, registration, proof })
     }
 
@@ -108,11 +105,13 @@ impl Registrar for HttpRegistrar {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     fn registrar(url: &str, ca_pem: &str) -> Result<HttpRegistrar, RegisterError> {
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        HttpRegistrar::new(url, ca_pem, Duration::from_secs(1))
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        HttpRegistrar::new(url, ca_pem, &Settings::new(provider))
     }
 
     #[test]

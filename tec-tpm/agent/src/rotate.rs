@@ -1,4 +1,4 @@
-//! `node-agent key rotate`: replaces the disk key, if the server has a new one.
+//! Replaces the disk key, if the server has a new one.
 //!
 //! ```text
 //! server: new key pending ─► slot and token for it ─► tried ─► confirmed ─► server releases the new key
@@ -16,8 +16,6 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use clap::{Args, Subcommand};
-use serde_json::json;
 use tec_core::code::Code;
 use tec_core::digest::Sha256Digest;
 use tec_core::id::ResourcePath;
@@ -34,34 +32,13 @@ use crate::disk;
 use crate::disk::{DiskError, Header, RecoveryState, SlotMark, Token};
 use crate::failure::Failure;
 use crate::kbs::{client, fetch_error};
-use crate::output::Output;
 use crate::rebind::{bound_token, parsed, proven_passphrase};
 use crate::recovery::remove_unfinished;
-use crate::settings::Flags;
-use crate::stream;
+use crate::settings::Settings;
 use crate::tpm::NodeTpm;
 
 /// Most steps for one disk, and most answers of the server, in one run: a rotation has four.
 const MAX_STEPS: u32 = 8;
-
-/// Subcommands of `key`.
-#[derive(Clone, Debug, Subcommand)]
-#[expect(clippy::exhaustive_enums, reason = "the program handles every command")]
-pub enum KeyCommand {
-    /// Replace the disk key by the one that the server has pending, if any
-    Rotate(RotateArgs),
-}
-
-/// Arguments of `key rotate`.
-#[derive(Args, Clone, Debug)]
-#[non_exhaustive]
-pub struct RotateArgs {
-    /// Additional LUKS2 devices, such as files, besides all block devices that are bound to servers
-    pub devices: Vec<PathBuf>,
-    /// Output format
-    #[arg(long, value_enum, default_value_t = Output::Text)]
-    pub output: Output,
-}
 
 /// Outcome for the disks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,27 +54,6 @@ pub enum Rotated {
     NotOffered,
 }
 
-impl Rotated {
-    /// The output, without a final newline.
-    pub fn render(self, output: Output) -> String {
-        let (word, text) = match self {
-            Self::Replaced => {
-                ("replaced", "the disk key was replaced, and the old key slots removed")
-            }
-            Self::Cleaned => (
-                "cleaned",
-                "no new disk key is pending; key slots of a canceled rotation were removed",
-            ),
-            Self::NothingPending => ("nothing-pending", "no new disk key is pending"),
-            Self::NotOffered => ("not-offered", "this key broker rotates no disk keys"),
-        };
-        match output {
-            Output::Json => json!({ "rotation": word }).to_string(),
-            Output::Text => text.to_owned(),
-        }
-    }
-}
-
 /// The key broker of the disks.
 #[async_trait]
 trait Broker: fmt::Debug + Send + Sync {
@@ -111,29 +67,16 @@ trait Broker: fmt::Debug + Send + Sync {
     async fn confirm(&self, report: &Report) -> Result<Kept, Failure>;
 }
 
-/// Runs `key rotate`, and prints the outcome.
-///
-/// # Errors
-/// As [`rotate`], or stdout cannot be written.
-pub async fn run(
-    flags: &Flags,
-    args: &RotateArgs,
-    entropy: &Arc<dyn Entropy>,
-) -> Result<(), Failure> {
-    let rotated = rotate(flags, args, entropy).await?;
-    stream::write_line(&rotated.render(args.output))
-}
-
-/// Replaces the key of all disks of this machine, if the server has a new one.
+/// Replaces the key of all disks of this machine, and of the given devices, if the server has a new one.
 ///
 /// # Errors
 /// `Disk`, `Tpm`, `Servers`, `Fetch`, `Resource`, `Rotation`, `NotCurrent`. The key that the server releases opens the disks.
 pub async fn rotate(
-    flags: &Flags,
-    args: &RotateArgs,
+    settings: &Settings,
+    devices: &[PathBuf],
     entropy: &Arc<dyn Entropy>,
 ) -> Result<Rotated, Failure> {
-    let disks = disk::bound(&args.devices).map_err(Failure::Disk)?;
+    let disks = disk::bound(devices)?;
     let headers: Vec<&dyn Header> = disks.iter().map(|disk| disk as &dyn Header).collect();
     // Two runs at the same time would remove each other's unfinished slots, and `rebind` in the meantime would
     // bind a disk to servers that are not asked here.
@@ -142,8 +85,8 @@ pub async fn rotate(
         return Ok(Rotated::NothingPending);
     };
     let broker = Remote {
-        client: client(&config.servers, flags.timeout(), entropy).map_err(Failure::Servers)?,
-        attester: NodeTpm::open(flags)?.attester(flags.read_event_log()),
+        client: client(settings, &config.servers, entropy)?,
+        attester: NodeTpm::open(settings)?.attester(settings.read_event_log()),
         config: config.clone(),
     };
     follow(&headers, &config, &broker, &**entropy).await
@@ -154,8 +97,8 @@ pub async fn rotate(
 pub(crate) fn common_config(headers: &[&dyn Header]) -> Result<Option<HeaderConfig>, Failure> {
     let mut common: Option<HeaderConfig> = None;
     for header in headers {
-        for token in header.tokens().map_err(Failure::Disk)? {
-            let config = parsed(&token).map_err(Failure::Disk)?.config().clone();
+        for token in header.tokens()? {
+            let config = parsed(&token)?.config().clone();
             let differs = |one: &HeaderConfig| !names_the_same(one, &config);
             if config.servers.len() != 1 || common.as_ref().is_some_and(differs) {
                 return Err(Failure::Rotation {
@@ -198,12 +141,12 @@ struct Disk<'h> {
 
 impl<'h> Disk<'h> {
     fn look(header: &'h dyn Header) -> Result<Self, Failure> {
-        Ok(Self { header, before: header.tokens().map_err(Failure::Disk)? })
+        Ok(Self { header, before: header.tokens()? })
     }
 
     /// Whether tokens have been removed.
     fn has_less(&self) -> Result<bool, Failure> {
-        Ok(self.header.tokens().map_err(Failure::Disk)?.len() < self.before.len())
+        Ok(self.header.tokens()?.len() < self.before.len())
     }
 }
 
@@ -221,7 +164,7 @@ async fn follow(
         return Ok(Rotated::NotOffered);
     };
     for disk in &disks {
-        remove_unfinished(disk.header).map_err(Failure::Disk)?;
+        remove_unfinished(disk.header)?;
     }
     if is_settled(&kept) {
         return clean(&disks, config, &kept, (broker, entropy)).await;
@@ -320,9 +263,9 @@ fn prepare(
 ) -> Result<Option<Confirmation>, Failure> {
     let header = disk.header;
     for _ in 0..MAX_STEPS {
-        let opens_new = opening(header, &pair.new).map_err(Failure::Disk)?.is_some();
-        let old = old_tokens(header, pair).map_err(Failure::Disk)?;
-        let dead = dead_tokens(disk, config, pair).map_err(Failure::Disk)?;
+        let opens_new = opening(header, &pair.new)?.is_some();
+        let old = old_tokens(header, pair)?;
+        let dead = dead_tokens(disk, config, pair)?;
         let has = |slots: Slots<'_, Key>| match slots {
             Slots::Of(Key::New) => opens_new,
             Slots::Of(Key::Old) => !old.is_empty(),
@@ -334,8 +277,7 @@ fn prepare(
             NodeStep::RemoveSlots(Slots::Of(_)) => remove(header, &old),
             NodeStep::Confirm(confirmation, _) => return Ok(Some(confirmation)),
             NodeStep::Rest => return Ok(None),
-        }
-        .map_err(Failure::Disk)?;
+        }?;
     }
     Err(Failure::Rotation { reason: "a disk does not change as it should" })
 }

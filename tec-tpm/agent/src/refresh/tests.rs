@@ -164,7 +164,6 @@ fn only_what_all_pins_trust_is_reported() {
 async fn a_machine_without_a_bound_disk_has_nothing_to_refresh() {
     let refreshed = run_all(&[], &Server::new(1, &[1, 2])).await.unwrap();
     assert_eq!(refreshed, Refreshed::default());
-    assert_eq!(refreshed.render(Output::Text), "no disk is bound to key brokers");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! `node-agent ak rotate`: replaces the attestation key by one that it certifies.
+//! Replaces the attestation key by one that it certifies.
 //!
 //! ```text
 //! in the TPM           main   next    in use   server
@@ -29,14 +29,13 @@ use tec_tpm::direct::NewAk;
 use tec_trustee::client::{Outcome, RcarClient, RcarError};
 use tec_trustee::wire::token_claims;
 
-use crate::attest::refusal;
 use crate::disk;
 use crate::disk::{DiskError, Header};
 use crate::failure::Failure;
-use crate::kbs::{client, fetch_error};
+use crate::kbs::{client, fetch_error, refusal};
 use crate::key::Shown;
 use crate::rotate::common_config;
-use crate::settings::Flags;
+use crate::settings::Settings;
 use crate::tpm::{NodeTpm, Place};
 
 /// The TPM of this node, and the key broker of its disks. `K` is a new key that is stored nowhere yet.
@@ -63,11 +62,11 @@ trait Ports<K>: fmt::Debug + Send + Sync {
 /// # Errors
 /// `Disk`, `Tpm`, `Servers`, `Fetch`, `Rotation`, `NotOffered`. The server accepts the key in use.
 pub async fn rotate(
-    flags: &Flags,
+    settings: &Settings,
     devices: &[PathBuf],
     entropy: &Arc<dyn Entropy>,
 ) -> Result<Shown, Failure> {
-    let disks = disk::bound(devices).map_err(Failure::Disk)?;
+    let disks = disk::bound(devices)?;
     let headers: Vec<&dyn Header> = disks.iter().map(|disk| disk as &dyn Header).collect();
     // Two runs at the same time would remove each other's keys.
     let _alone = disk::lock().map_err(Failure::io("lock the disks"))?;
@@ -75,12 +74,12 @@ pub async fn rotate(
     let reason = "the path in the pin names no machine";
     let machine = config.path.machine().ok_or(Failure::Rotation { reason })?;
     let reason = "there is no handle after that of the attestation key";
-    let next = flags.ak_handle.next().ok_or(Failure::Rotation { reason })?;
-    let client = client(&config.servers, flags.timeout(), entropy).map_err(Failure::Servers)?;
-    let ports = Remote { flags, tpm: NodeTpm::open(flags)?, next, client, config, machine };
+    let next = settings.ak_handle.next().ok_or(Failure::Rotation { reason })?;
+    let client = client(settings, &config.servers, entropy)?;
+    let ports = Remote { settings, tpm: NodeTpm::open(settings)?, next, client, config, machine };
     let new = follow(&ports).await?;
     let public = new.key().public().clone();
-    Ok(Shown { handle: flags.ak_handle, public, registered_for: Some(machine) })
+    Ok(Shown { handle: settings.ak_handle, public, registered_for: Some(machine) })
 }
 
 /// Can be run again after a crash at any point.
@@ -124,7 +123,7 @@ async fn accepted<K>(ports: &dyn Ports<K>) -> Result<Place, Failure> {
 /// Uses the network, and the TPM of this machine.
 #[derive(Debug)]
 struct Remote<'a> {
-    flags: &'a Flags,
+    settings: &'a Settings,
     tpm: NodeTpm,
     next: AkHandle,
     client: RcarClient,
@@ -135,7 +134,7 @@ struct Remote<'a> {
 impl Remote<'_> {
     fn at(&self, place: Place) -> NodeTpm {
         self.tpm.at(match place {
-            Place::Main => self.flags.ak_handle,
+            Place::Main => self.settings.ak_handle,
             Place::Next => self.next,
         })
     }
@@ -160,7 +159,7 @@ impl Ports<NewAk> for Remote<'_> {
             *created.lock().unwrap_or_else(PoisonError::into_inner) = Some(new);
             Ok(offer)
         };
-        let attester = tpm.attester(self.flags.read_event_log());
+        let attester = tpm.attester(self.settings.read_event_log());
         let named = match self.client.name_successor(&attester, &certify).await {
             // Trustee returns no code.
             Err(RcarError::Denied { code: None | Some(Code::RegisterNotFound), .. }) => {
@@ -183,7 +182,7 @@ impl Ports<NewAk> for Remote<'_> {
     }
 
     async fn attest(&self, place: Place) -> Result<(), Failure> {
-        let attester = self.at(place).attester(self.flags.read_event_log());
+        let attester = self.at(place).attester(self.settings.read_event_log());
         let token = self.client.token(&attester).await.map_err(|error| self.failed(error))?;
         let outcome = Outcome::token(token_claims(&token).unwrap_or_default());
         match refusal(&outcome) {

@@ -67,7 +67,7 @@ pub enum Failure {
     },
     /// The header of the disk cannot be read or changed.
     #[error("cannot use the header of the disk")]
-    Disk(#[source] DiskError),
+    Disk(#[from] DiskError),
     /// The CAs that a server hands out cannot be pinned.
     #[error("cannot use the CA certificates that {server} provides: {reason}")]
     Bundle {

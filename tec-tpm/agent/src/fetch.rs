@@ -26,15 +26,14 @@ const ROUNDS_AFTER_REFUSAL: u32 = 2;
 
 /// One round: asks every server once, in order.
 #[async_trait]
-pub trait KeyRound: fmt::Debug + Send + Sync {
+pub(crate) trait KeyRound: fmt::Debug + Send + Sync {
     /// Asks.
     async fn ask(&self) -> Result<SecretBytes, FetchError>;
 }
 
 /// Whether asking again can change the outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// No server answered, or none could decide; one may later.
     Unanswered,
     /// A server refused, possibly because it does not know this machine yet.
@@ -47,8 +46,7 @@ pub enum Verdict {
 
 /// When in a machine's life the key is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "a yes or no with names")]
-pub enum Stage {
+pub(crate) enum Stage {
     /// Right after the registration: it may take a moment until servers know the machine.
     FirstBoot,
     /// On a later boot: servers know the machine, or have forgotten it.
@@ -70,7 +68,7 @@ pub struct FetchError {
 
 impl FetchError {
     /// A failed round over `servers`, in words for people.
-    pub fn new(
+    pub(crate) fn new(
         code: Code,
         verdict: Verdict,
         servers: impl Into<String>,
@@ -81,7 +79,7 @@ impl FetchError {
 
     /// Adds the attempt under which the server recorded the reason.
     #[must_use]
-    pub fn of_attempt(mut self, attempt: Option<AttemptId>) -> Self {
+    pub(crate) fn of_attempt(mut self, attempt: Option<AttemptId>) -> Self {
         self.attempt = attempt;
         self
     }
@@ -126,7 +124,7 @@ impl FetchError {
 ///
 /// # Cancel safety
 /// Nothing is kept between rounds, so dropping the future loses nothing.
-pub async fn fetch_key(
+pub(crate) async fn fetch_key(
     round: &dyn KeyRound,
     retries: Option<NumRetries>,
     stage: Stage,

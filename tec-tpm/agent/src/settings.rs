@@ -1,0 +1,116 @@
+//! How a node reaches its TPM and its servers.
+
+use std::fs::File;
+use std::io;
+use std::io::Read as _;
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::crypto::CryptoProvider;
+use tec_core::ignition::NumRetries;
+use tec_tpm::ak::AkHandle;
+use tec_tpm::evidence::MAX_EVENT_LOG;
+
+/// The kernel's TPM device with its resource manager.
+const DEFAULT_TCTI: &str = "device:/dev/tpmrm0";
+/// Where the kernel exposes the firmware's event log.
+const DEFAULT_EVENT_LOG: &str = "/sys/kernel/security/tpm0/binary_bios_measurements";
+/// Timeout of one request in seconds, the same as in the existing client.
+pub const DEFAULT_TIMEOUT: u64 = 60;
+
+/// How a node reaches its TPM and its servers.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Settings {
+    /// TPM, as named by libtss2: `device:<path>` or `swtpm:host=<host>,port=<port>`.
+    pub tcti: String,
+    /// Persistent handle of the attestation key.
+    pub ak_handle: AkHandle,
+    /// Firmware event log to send with the evidence; if absent, the kernel's, if readable.
+    pub event_log: Option<PathBuf>,
+    /// Deadline of one request.
+    pub timeout: Duration,
+    /// Maximum number of rounds over the servers, instead of that in the pin's configuration.
+    pub rounds: Option<NonZeroU32>,
+    /// TLS.
+    pub provider: Arc<CryptoProvider>,
+}
+
+impl Settings {
+    /// The kernel's TPM and event log, and the usual handle and deadline.
+    pub fn new(provider: Arc<CryptoProvider>) -> Self {
+        Self {
+            tcti: DEFAULT_TCTI.to_owned(),
+            ak_handle: AkHandle::DEFAULT,
+            event_log: None,
+            timeout: Duration::from_secs(DEFAULT_TIMEOUT),
+            rounds: None,
+            provider,
+        }
+    }
+
+    /// How often to ask servers: the settings take precedence over the configuration.
+    pub fn retries(&self, configured: Option<NumRetries>) -> Option<NumRetries> {
+        self.rounds.map(|rounds| NumRetries::Rounds(rounds.get())).or(configured)
+    }
+
+    /// The event log, if there is one. A boot does not fail without it: the PCR values decide.
+    pub fn read_event_log(&self) -> Option<Vec<u8>> {
+        let path = self.event_log.as_deref().unwrap_or_else(|| Path::new(DEFAULT_EVENT_LOG));
+        match read_bounded(path) {
+            Ok(log) => Some(log).filter(|log| !log.is_empty()),
+            Err(error) if self.event_log.is_some() => {
+                tracing::warn!(path = %path.display(), %error, "event log not sent");
+                None
+            }
+            Err(error) => {
+                tracing::info!(path = %path.display(), %error, "event log not sent");
+                None
+            }
+        }
+    }
+}
+
+fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
+    let mut log = Vec::new();
+    File::open(path)?.take(MAX_EVENT_LOG as u64 + 1).read_to_end(&mut log)?;
+    if log.len() > MAX_EVENT_LOG {
+        return Err(io::Error::other("the event log is larger than any that is taken"));
+    }
+    Ok(log)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings() -> Settings {
+        Settings::new(Arc::new(rustls::crypto::ring::default_provider()))
+    }
+
+    #[test]
+    fn the_setting_for_rounds_wins_over_the_configuration() {
+        let mut settings = settings();
+        assert_eq!(settings.retries(Some(NumRetries::Infinity)), Some(NumRetries::Infinity));
+        settings.rounds = NonZeroU32::new(1);
+        assert_eq!(settings.retries(Some(NumRetries::Infinity)), Some(NumRetries::Rounds(1)));
+    }
+
+    #[test]
+    fn a_missing_or_oversized_event_log_is_left_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut settings = settings();
+        settings.event_log = Some(dir.path().join("absent"));
+        assert_eq!(settings.read_event_log(), None);
+        let big = dir.path().join("big");
+        std::fs::write(&big, vec![0; MAX_EVENT_LOG + 1]).unwrap();
+        settings.event_log = Some(big);
+        assert_eq!(settings.read_event_log(), None);
+        let good = dir.path().join("good");
+        std::fs::write(&good, b"log").unwrap();
+        settings.event_log = Some(good);
+        assert_eq!(settings.read_event_log().as_deref(), Some(&b"log"[..]));
+    }
+}
