@@ -1,10 +1,14 @@
 //! The boot from GRUB onward: its script, the kernel, and what the kernel finds.
 
+use std::io::{ErrorKind, Read as _};
+
 use tec_core::pcr::PcrIndex;
 
 use super::boot::{Boot, Role, Started};
 use super::grub::{GrubProfile, Terminator};
-use super::grub_script::Command;
+use super::grub_host::{Grub, UNNAMED};
+use super::grub_script::{Host as _, Interpreter, Stop};
+use super::grub_tree::GrubTree;
 use super::hash::{BankDigests, MultiHasher};
 use super::measurement::{Component, Measurement};
 use super::pe::PeRequest;
@@ -12,21 +16,24 @@ use super::platform::SecureBoot;
 use super::predict_error::PredictError;
 use super::sbat::Sbat;
 use super::unpredictable::Unpredictable;
-use super::{find, grub_script, kernel};
+use super::{find, kernel};
 use crate::event_log::EventKind;
 
-/// Folder where Debian's GRUB looks for its script.
+/// Folder of Debian's GRUB on the EFI system partition.
 const DEBIAN_FOLDER: &str = "EFI/debian";
+/// The scripts that it looks for, in this order.
+const SCRIPTS: [&str; 2] = ["EFI/debian/x86_64-efi/grub.cfg", PLAIN_SCRIPT];
+const PLAIN_SCRIPT: &str = "EFI/debian/grub.cfg";
 /// Size of the chunks in which files other than programs are read.
 const PIECE: usize = 256 << 10;
 
 /// What GRUB has loaded so far.
 #[derive(Default)]
-struct Loaded {
+pub(super) struct Loaded {
     /// The beginning of the kernel, for its version; set if the kernel is known.
-    kernel: Option<Vec<u8>>,
-    options: String,
-    initrd: Option<(String, BankDigests)>,
+    pub(super) kernel: Option<Vec<u8>>,
+    pub(super) options: String,
+    pub(super) initrd: Option<(String, BankDigests)>,
 }
 
 impl Boot<'_> {
@@ -47,7 +54,7 @@ impl Boot<'_> {
         }
         let mut loaded = Loaded::default();
         let followed = if vendor_is_known {
-            self.follow_script(profile, &mut loaded)?
+            self.follow_script(profile, &grub.path, &mut loaded)?
         } else {
             Err(Unpredictable::GrubVendor)
         };
@@ -75,7 +82,11 @@ impl Boot<'_> {
         self.start_kernel(profile, &kernel)
     }
 
-    fn start_kernel(&mut self, profile: GrubProfile, kernel: &Started) -> Result<(), PredictError> {
+    pub(super) fn start_kernel(
+        &mut self,
+        profile: GrubProfile,
+        kernel: &Started,
+    ) -> Result<(), PredictError> {
         self.allow(kernel, Role::Kernel)?;
         for _ in 0..profile.kernel_measurements(self.verification()) {
             self.push_image(Component::Pcr4Vmlinuz, kernel);
@@ -87,138 +98,59 @@ impl Boot<'_> {
     fn follow_script(
         &mut self,
         profile: GrubProfile,
+        program: &str,
         loaded: &mut Loaded,
     ) -> Result<Result<(), Unpredictable>, PredictError> {
-        let path = match self.find_script(profile)? {
-            Ok(path) => path,
-            Err(reason) => return Ok(Err(reason)),
-        };
-        let script = self.read_script(&path)?;
-        let digests = BankDigests::of(self.options.banks, &script);
-        for _ in 0..profile.script_measurements() {
-            self.push_file(path.clone(), digests);
-        }
-        let commands = match grub_script::parse(&path, &script) {
-            Ok(commands) => commands,
-            Err(reason) => return Ok(Err(reason)),
-        };
-        for command in &commands {
-            self.push_command(&command.text);
-            if let Err(reason) = self.obey(profile, command, &path, loaded)? {
-                return Ok(Err(reason));
+        let followed = self.run_script(profile, program, loaded);
+        match followed {
+            Ok(()) => Ok(self.boot(profile, loaded)),
+            Err(Stop::Unpredictable(reason)) => Ok(Err(reason)),
+            Err(Stop::Unknown(reason)) => {
+                let file = program.to_owned();
+                Ok(Err(Unpredictable::Script { file, line: 1, reason }))
             }
+            Err(Stop::Failed(error)) => Err(error),
         }
-        Ok(self.boot(profile, loaded))
     }
 
-    /// The script that the embedded one selects, with what GRUB 2.06 measures on the way.
-    fn find_script(
+    fn run_script(
         &mut self,
         profile: GrubProfile,
-    ) -> Result<Result<String, Unpredictable>, PredictError> {
-        let find = |path: &str| find::spelled(self.image, path).map_err(PredictError::Find);
-        let platform = format!("{DEBIAN_FOLDER}/x86_64-efi/grub.cfg");
-        let plain = format!("{DEBIAN_FOLDER}/grub.cfg");
-        let for_platform = find(&platform)?;
-        let is_for_platform = for_platform.is_some();
-        let found = match for_platform {
-            Some(found) => Some(found),
-            None => find(&plain)?,
-        };
-        let Some(found) = found else {
-            return Ok(Err(Unpredictable::NoScript { file: plain }));
-        };
+        program: &str,
+        loaded: &mut Loaded,
+    ) -> Result<(), Stop> {
+        let own = partition_of(program);
+        let (partition, name) = self.find_script(own.map(|(partition, _)| partition))?;
+        let path = format!("{partition}{name}");
+        let script = find::spelled(self.image, &path).map_err(PredictError::Find)?.unwrap_or(path);
+        let device = self.platform.grub_device().unwrap_or(UNNAMED).to_owned();
+        let tree = GrubTree::new(self.image, &partition, &device);
+        let mut grub = Grub { boot: self, profile, program, tree, modules: None, loaded };
         if profile.measures_embedded_script() {
-            let Some(device) = self.platform.grub_device().map(str::to_owned) else {
-                return Ok(Err(Unpredictable::GrubDevice));
-            };
-            let folder = format!("({device})/{DEBIAN_FOLDER}");
-            self.push_command(&format!("[ -z {folder} -o ! -e {folder} ]"));
-            self.push_command(&format!("[ -e ({device})/{platform} ]"));
-            if !is_for_platform {
-                self.push_command(&format!("[ -e ({device})/{plain} ]"));
-            }
-            let script = if is_for_platform { platform } else { plain };
-            self.push_command(&format!("source ({device})/{script}"));
+            let embedded = embedded_script(&device, &name);
+            embedded.iter().try_for_each(|command| grub.command(command))?;
         }
-        Ok(Ok(found))
+        for _ in 0..profile.script_measurements() {
+            grub.open(&script)?;
+        }
+        Interpreter::new(&mut grub, &device, DEBIAN_FOLDER, own.map(|(_, folder)| folder))
+            .boot(&script)
     }
 
-    /// Carries out one command, and predicts what it measures in addition to itself.
-    fn obey(
-        &mut self,
-        profile: GrubProfile,
-        command: &Command,
-        script: &str,
-        loaded: &mut Loaded,
-    ) -> Result<Result<(), Unpredictable>, PredictError> {
-        let mut words = command.text.split(' ');
-        let (name, argument) = (words.next().unwrap_or_default(), words.next());
-        if name != "linux" && name != "initrd" {
-            return Ok(Ok(()));
-        }
-        let obeyed = match argument.and_then(|path| path.strip_prefix('/')) {
-            None => Err("the path is not absolute"),
-            Some(file) => match find::spelled(self.image, file).map_err(PredictError::Find)? {
-                None => Err("there is no such file in the image"),
-                Some(path) if name == "linux" => {
-                    self.load_kernel(profile, path, &command.text, loaded)?
+    /// The partition and the script in it that the embedded script selects: on GRUB's own partition, or where
+    /// a partition may be if GRUB is in a package.
+    fn find_script(&self, own: Option<&str>) -> Result<(String, String), Stop> {
+        let partitions = own.map_or_else(|| find::PARTITIONS.to_vec(), |own| vec![own]);
+        for partition in partitions {
+            for name in SCRIPTS {
+                let path = format!("{partition}{name}");
+                if find::spelled(self.image, &path).map_err(PredictError::Find)?.is_some() {
+                    return Ok((partition.to_owned(), name.to_owned()));
                 }
-                Some(_) if words.next().is_some() => Err("there is not one file"),
-                Some(path) => self.load_initrd(path, loaded)?,
-            },
-        };
-        Ok(obeyed.map_err(|reason| Unpredictable::Script {
-            file: script.to_owned(),
-            line: command.line,
-            reason,
-        }))
-    }
-
-    fn load_kernel(
-        &mut self,
-        profile: GrubProfile,
-        path: String,
-        command: &str,
-        loaded: &mut Loaded,
-    ) -> Result<Result<(), &'static str>, PredictError> {
-        if loaded.kernel.is_some() {
-            return Ok(Err("there is more than one kernel"));
+            }
         }
-        if self.options.kernel.as_ref().is_some_and(|k| *k != path) {
-            return Ok(Err("it names another kernel than the chosen one"));
-        }
-        let mut request = PeRequest::new(self.options.banks).keep([".sbat"]);
-        if self.options.wants(PcrIndex::BOOT_FILES) {
-            request = request.whole();
-        }
-        let kernel = self.read(path, &request)?;
-        if let Some(digests) = kernel.file.whole_digests() {
-            self.push_file(kernel.path.clone(), digests);
-        }
-        self.start_kernel(profile, &kernel)?;
-        let line = command.strip_prefix("linux ").unwrap_or_default();
-        let (pcr, component) = (PcrIndex::BOOT_COMMANDS, Component::Pcr8KernelCmdline);
-        self.push_data(component, pcr, EventKind::IPL, line.as_bytes(), line);
-        line.clone_into(&mut loaded.options);
-        loaded.kernel = Some(kernel.file.start);
-        Ok(Ok(()))
-    }
-
-    fn load_initrd(
-        &mut self,
-        path: String,
-        loaded: &mut Loaded,
-    ) -> Result<Result<(), &'static str>, PredictError> {
-        if loaded.kernel.is_none() || loaded.initrd.is_some() {
-            return Ok(Err("there is not one file after one kernel"));
-        }
-        if self.options.wants(PcrIndex::BOOT_FILES) {
-            let digests = self.hash(&path)?;
-            self.push_file(path.clone(), digests);
-            loaded.initrd = Some((path, digests));
-        }
-        Ok(Ok(()))
+        let file = format!("{}{PLAIN_SCRIPT}", own.unwrap_or_default());
+        Err(Stop::Unpredictable(Unpredictable::NoScript { file }))
     }
 
     /// Predicts what the kernel finds if GRUB enters it through its EFI stub.
@@ -233,10 +165,7 @@ impl Boot<'_> {
         };
         let (pcr, kind) = (PcrIndex::BOOT_FILES, EventKind::EVENT_TAG);
         let line = format!("BOOT_IMAGE={}", loaded.options);
-        let mut options = kernel::wide(&line);
-        if terminator == Terminator::Absent {
-            options.truncate(options.len().saturating_sub(2));
-        }
+        let options = load_options(&line, terminator);
         self.push_data(Component::Pcr9LoadOptions, pcr, kind, &options, &line);
         kernel::check_options(&line)?;
         kernel::check_version(kernel)?;
@@ -247,17 +176,12 @@ impl Boot<'_> {
         Ok(())
     }
 
-    fn push_command(&mut self, text: &str) {
-        let (pcr, component) = (PcrIndex::BOOT_COMMANDS, Component::Pcr8Command);
-        self.push_data(component, pcr, EventKind::IPL, text.as_bytes(), text);
-    }
-
-    fn push_file(&mut self, path: String, digests: BankDigests) {
+    pub(super) fn push_file(&mut self, path: String, digests: BankDigests) {
         let (pcr, component) = (PcrIndex::BOOT_FILES, Component::Pcr9File);
         self.push(Measurement::new(component, pcr, EventKind::IPL, digests).of_file(path));
     }
 
-    fn hash(&self, path: &str) -> Result<BankDigests, PredictError> {
+    pub(super) fn hash(&self, path: &str) -> Result<BankDigests, PredictError> {
         let refuse = |source| PredictError::Open { file: path.to_owned(), source };
         let mut reader = self.image.open(path).map_err(refuse)?;
         let mut hasher = MultiHasher::new(self.options.banks);
@@ -266,9 +190,42 @@ impl Boot<'_> {
             match reader.read(&mut piece) {
                 Ok(0) => return Ok(hasher.finish()),
                 Ok(count) => hasher.update(piece.get(..count).unwrap_or_default()),
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(refuse(error)),
             }
         }
     }
+}
+
+/// The folder of the partition that a program is on, and the program's folder within that partition, if that
+/// follows from its path.
+fn partition_of(program: &str) -> Option<(&str, &str)> {
+    let folder = program.rsplit_once('/').map_or("", |(folder, _)| folder);
+    let within = |partition: &&str| {
+        let inside = folder.strip_prefix(*partition);
+        inside.is_some_and(|inside| inside.to_ascii_lowercase().starts_with("efi/"))
+    };
+    // `efi/EFI/BOOT` is below the folder `efi`, not in a folder `EFI` at the root.
+    let longest =
+        find::PARTITIONS.into_iter().filter(within).max_by_key(|partition| partition.len());
+    longest.and_then(|partition| Some((partition, folder.strip_prefix(partition)?)))
+}
+
+/// The commands of Debian's embedded script up to the script that it starts.
+fn embedded_script(device: &str, script: &str) -> Vec<String> {
+    let folder = format!("({device})/{DEBIAN_FOLDER}");
+    let mut commands = vec![format!("[ -z {folder} -o ! -e {folder} ]")];
+    let tried = SCRIPTS.into_iter().take_while(|name| *name != script).chain([script]);
+    commands.extend(tried.map(|name| format!("[ -e ({device})/{name} ]")));
+    commands.push(format!("source ({device})/{script}"));
+    commands
+}
+
+/// The command line as the kernel's EFI stub finds it.
+pub(super) fn load_options(line: &str, terminator: Terminator) -> Vec<u8> {
+    let mut options = kernel::wide(line);
+    if terminator == Terminator::Absent {
+        options.truncate(options.len().saturating_sub(2));
+    }
+    options
 }

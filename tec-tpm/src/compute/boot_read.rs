@@ -15,7 +15,9 @@ use super::uki_table::SectionTable;
 use super::{find, load_options, stub};
 
 /// Maximum size of a GRUB script.
-const MAX_SCRIPT: u64 = 1 << 20;
+pub(super) const MAX_SCRIPT: u64 = 1 << 20;
+/// Maximum size of a part that is read on its own: the modules in Debian's GRUB have some 3 MiB.
+const MAX_PART: u64 = 16 << 20;
 /// Sections that are read in full.
 const KEPT: [&str; 11] = [
     ".vendor_cert",
@@ -125,7 +127,18 @@ impl Boot<'_> {
         Ok(content)
     }
 
-    pub(super) fn read_script(&self, path: &str) -> Result<Vec<u8>, PredictError> {
-        self.read_small(path, MAX_SCRIPT)
+    /// Reads a part of a file that was read as a PE file before.
+    pub(super) fn read_part(
+        &self,
+        path: &str,
+        start: u64,
+        size: u64,
+    ) -> Result<Vec<u8>, PredictError> {
+        let refuse = |source| PredictError::Open { file: path.to_owned(), source };
+        let mut reader = self.image.open(path).map_err(refuse)?;
+        std::io::copy(&mut reader.by_ref().take(start), &mut std::io::sink()).map_err(refuse)?;
+        let mut content = Vec::new();
+        reader.take(size.min(MAX_PART)).read_to_end(&mut content).map_err(refuse)?;
+        Ok(content)
     }
 }

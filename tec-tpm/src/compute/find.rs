@@ -6,6 +6,7 @@
 //! `boot/efi`, or in `efi`. Kernels: `usr/lib/modules/*/vmlinuz`, else `boot/vmlinuz-*`, else
 //! `vmlinuz*` at the root.
 
+use std::io::Read as _;
 use std::{fmt, io};
 
 use tec_core::reference::BootImage;
@@ -53,6 +54,15 @@ pub enum FindError {
     List {
         /// Folder; empty for the root.
         prefix: String,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// A file cannot be read.
+    #[error("cannot read {file}")]
+    Read {
+        /// Path in the image.
+        file: String,
         /// The cause.
         #[source]
         source: io::Error,
@@ -129,6 +139,9 @@ pub(super) fn is_removable(folder: &str) -> bool {
     is(parts.next(), "BOOT") && is(parts.next(), "EFI")
 }
 
+/// Bytes of a loader that are compared with a copy; the largest GRUB has some 4 MiB.
+const MAX_LOADER: u64 = 16 << 20;
+
 #[derive(Debug, Default)]
 struct Loaders {
     shims: Vec<String>,
@@ -146,6 +159,37 @@ impl Loaders {
 }
 
 fn find_loaders(image: &dyn BootImage) -> Result<Loaders, FindError> {
+    let mut loaders = all_loaders(image)?;
+    drop_copies(image, &mut loaders.shims)?;
+    drop_copies(image, &mut loaders.grubs)?;
+    Ok(loaders)
+}
+
+/// Leaves the first of several equal files: installers put the same loaders into the folder of removable
+/// media and into that of the vendor.
+fn drop_copies(image: &dyn BootImage, paths: &mut Vec<String>) -> Result<(), FindError> {
+    let Some((first, copies)) = paths.split_first().filter(|(_, copies)| !copies.is_empty()) else {
+        return Ok(());
+    };
+    let content = content(image, first)?;
+    for copy in copies {
+        if self::content(image, copy)? != content {
+            return Ok(());
+        }
+    }
+    paths.truncate(1);
+    Ok(())
+}
+
+fn content(image: &dyn BootImage, path: &str) -> Result<Vec<u8>, FindError> {
+    let refuse = |source| FindError::Read { file: path.to_owned(), source };
+    let mut content = Vec::new();
+    let reader = image.open(path).map_err(refuse)?;
+    reader.take(MAX_LOADER).read_to_end(&mut content).map_err(refuse)?;
+    Ok(content)
+}
+
+fn all_loaders(image: &dyn BootImage) -> Result<Loaders, FindError> {
     for prefix in ["usr/lib/efi", "usr/lib/bootupd/updates"] {
         let loaders = vendor_loaders(&list(image, prefix)?);
         if !loaders.is_empty() {
@@ -267,6 +311,6 @@ fn only(component: BootComponent, mut candidates: Vec<String>) -> Result<String,
     candidates.pop().ok_or(FindError::Missing { component })
 }
 
-fn list(image: &dyn BootImage, prefix: &str) -> Result<Vec<String>, FindError> {
+pub(super) fn list(image: &dyn BootImage, prefix: &str) -> Result<Vec<String>, FindError> {
     image.files(prefix).map_err(|source| FindError::List { prefix: prefix.to_owned(), source })
 }

@@ -86,8 +86,10 @@ mod directory;
 mod find;
 mod firmware_form;
 mod grub;
+mod grub_host;
+mod grub_module;
 mod grub_script;
-
+mod grub_tree;
 mod hash;
 mod initrd;
 #[cfg(feature = "images")]

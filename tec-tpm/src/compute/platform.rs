@@ -34,6 +34,7 @@ pub enum SecureBoot {
 pub struct PlatformState {
     variables: BTreeMap<(Guid, String), Variable>,
     grub_device: Option<String>,
+    grub_root: Option<String>,
     running_shim: Option<RunningShim>,
     unknown: Unknown,
 }
@@ -245,6 +246,14 @@ impl PlatformState {
         self
     }
 
+    /// Sets how GRUB names the partition that its script searches for first, for example `hd0,gpt2`. Without
+    /// it, the search is assumed to find what the script gives as a hint, as `grub-install` writes it.
+    #[must_use]
+    pub fn with_grub_root(mut self, device: impl Into<String>) -> Self {
+        self.grub_root = Some(device.into());
+        self
+    }
+
     /// Declares which shim wrote the mirrors. Without it, the one that boots next is assumed to have written
     /// them.
     #[must_use]
@@ -336,6 +345,18 @@ impl PlatformState {
     /// How GRUB names the partition that it starts from.
     pub fn grub_device(&self) -> Option<&str> {
         self.grub_device.as_deref()
+    }
+
+    /// GRUB's name of the partition that its script searches for first.
+    pub(super) fn grub_root(&self) -> Option<&str> {
+        self.grub_root.as_deref()
+    }
+
+    /// Whether the firmware has a setup screen to enter at the next boot (UEFI 2.10, 8.5.4: first bit of
+    /// `OsIndicationsSupported`). A variable store does not have this variable; OVMF has a screen.
+    pub(super) fn has_setup_screen(&self) -> bool {
+        let supported = self.variable("OsIndicationsSupported", Guid::GLOBAL);
+        supported.and_then(<[u8]>::first).is_none_or(|first| first & 1 == 1)
     }
 
     /// Whether images will be verified.

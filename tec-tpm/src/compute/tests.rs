@@ -338,7 +338,7 @@ fn pcr4(computer: &ChainComputer, image: &dyn BootImage) -> ExpectedPcr {
 fn image_of(paths: &[&str]) -> MemoryImage {
     let mut image = MemoryImage::new();
     for path in paths {
-        image.insert(*path, Vec::new());
+        image.insert(*path, path.as_bytes());
     }
     image
 }
@@ -415,16 +415,19 @@ fn missing_and_ambiguous_loaders_are_told() {
         error(&["EFI/BOOT/BOOTX64.EFI", "EFI/Linux/uki.efi"]),
         FindError::Missing { component: BootComponent::Grub }
     ));
-    let two = error(&[
+    let both = [
         "EFI/debian/shimx64.efi",
         "EFI/debian/grubx64.efi",
         "EFI/fedora/shimx64.efi",
         "EFI/fedora/grubx64.efi",
-    ]);
+    ];
+    let two = error(&both);
     assert!(matches!(
         two,
         FindError::Ambiguous { component: BootComponent::Shim, candidates } if candidates.len() == 2
     ));
+    let copies = both.iter().fold(MemoryImage::new(), |image, path| image.with(*path, *b"same"));
+    assert_eq!(find_boot_files(&copies).unwrap().grub, "EFI/debian/grubx64.efi");
 
     let mut image = debian_chain("2.12");
     image.insert("other/shim.efi", shim("15.8"));

@@ -40,9 +40,15 @@ pub enum Unpredictable {
         /// File that was looked for.
         file: String,
     },
-    /// GRUB 2.06 measures the name of its partition, and the machine's state does not include it.
+    /// GRUB measures the name of its partition, and the machine's state does not include it.
     #[error("GRUB measures the name of its partition, which was not given")]
     GrubDevice,
+    /// GRUB searches for a file system, and the name of its partition is neither given nor in the script.
+    #[error("GRUB searches for {wanted}, and the name of that partition was not given")]
+    GrubRoot {
+        /// UUID or label of the file system.
+        wanted: String,
+    },
     /// This vendor's GRUB has not been observed; vendors change what GRUB measures.
     #[error("the measurements of this vendor's GRUB are not known here")]
     GrubVendor,

@@ -73,6 +73,9 @@ pub struct MachineArgs {
     /// GRUB's name for the partition it starts from, for example hd0,gpt1
     #[arg(long, value_name = "NAME")]
     pub grub_device: Option<String>,
+    /// GRUB's name for the partition with its configuration (default: the hint in GRUB's script)
+    #[arg(long, value_name = "NAME")]
+    pub grub_root: Option<String>,
 }
 
 /// Whether Secure Boot is on when an image boots.

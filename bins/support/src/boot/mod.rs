@@ -113,6 +113,9 @@ pub fn machine(args: &MachineArgs) -> anyhow::Result<PlatformState> {
     if let Some(device) = &args.grub_device {
         machine = machine.with_grub_device(device);
     }
+    if let Some(device) = &args.grub_root {
+        machine = machine.with_grub_root(device);
+    }
     Ok(machine)
 }
 
@@ -134,6 +137,7 @@ pub fn remedy(reason: &Unpredictable) -> Option<&'static str> {
         Unpredictable::Keys => Some("--efivars or --variable-store"),
         Unpredictable::MokLists => Some("--mok-variables, --no-mok or --efivars"),
         Unpredictable::GrubDevice => Some("--grub-device"),
+        Unpredictable::GrubRoot { .. } => Some("--grub-root"),
         Unpredictable::NoScript { .. } => Some("an image with the boot partition in it"),
         _ => None,
     }

@@ -2,6 +2,7 @@
 
 use super::super::authenticode::{AuthenticodeError, Signature};
 use super::super::der::DerError;
+use super::super::grub_script::{Found, Host, Interpreter, Stop};
 use super::super::platform::{PlatformState, SecureBoot};
 use super::super::shim_error::ShimError;
 use super::super::siglist::SignatureListError;
@@ -9,7 +10,7 @@ use super::super::signature::{SignatureContentError, SignedDigest};
 use super::super::unpredictable::Unpredictable;
 use super::super::vendor::VendorKeys;
 use super::super::x509::Certificate;
-use super::super::{grub_script, shim_variable, siglist, signature};
+use super::super::{shim_variable, siglist, signature};
 use crate::guid::Guid;
 
 /// An entry of a signature list.
@@ -151,11 +152,66 @@ pub fn sbat_level(
     shim_variable::sbat_level(Some(section), platform, secure_boot)
 }
 
-/// The commands of a GRUB script, each with its line.
+/// What a GRUB script measures, if each path leads to a file with this script: commands, and paths of files
+/// with `file ` before them.
 ///
 /// # Errors
 /// [`Unpredictable::Script`] with the line.
-pub fn grub_script(file: &str, script: &[u8]) -> Result<Vec<(usize, String)>, Unpredictable> {
-    let commands = grub_script::parse(file, script)?.into_iter();
-    Ok(commands.map(|command| (command.line, command.text)).collect())
+pub fn grub_script(file: &str, script: &[u8]) -> Result<Vec<String>, Unpredictable> {
+    let mut host = Everywhere { script, measured: Vec::new() };
+    let mut grub = Interpreter::new(&mut host, "hd0,gpt1", "EFI/debian", Some("EFI/BOOT"));
+    match grub.boot(file) {
+        Ok(()) => Ok(host.measured),
+        Err(Stop::Unpredictable(reason)) => Err(reason),
+        Err(Stop::Unknown(reason)) => {
+            Err(Unpredictable::Script { file: file.to_owned(), line: 0, reason })
+        }
+        Err(Stop::Failed(_)) => Err(Unpredictable::GrubVendor),
+    }
+}
+
+/// A machine where each path leads to the same script.
+struct Everywhere<'s> {
+    script: &'s [u8],
+    measured: Vec<String>,
+}
+
+impl Host for Everywhere<'_> {
+    fn find(&mut self, _: &str, path: &str) -> Result<Found, Stop> {
+        Ok(Found::File(path.to_owned()))
+    }
+
+    fn command(&mut self, text: &str) -> Result<(), Stop> {
+        self.measured.push(text.to_owned());
+        Ok(())
+    }
+
+    fn open(&mut self, file: &str) -> Result<(), Stop> {
+        self.command(&format!("file {file}"))
+    }
+
+    fn content(&mut self, _: &str) -> Result<Vec<u8>, Stop> {
+        Ok(self.script.to_vec())
+    }
+
+    fn has_module(&mut self, name: &str) -> Result<bool, Stop> {
+        Ok(name.len().is_multiple_of(2))
+    }
+
+    fn search(&mut self, _: &str, hint: Option<&str>) -> Result<String, Stop> {
+        Ok(hint.unwrap_or("hd0,gpt2").to_owned())
+    }
+
+    fn linux(&mut self, file: String, command_line: &str) -> Result<(), Stop> {
+        self.open(&file)?;
+        self.command(command_line)
+    }
+
+    fn initrd(&mut self, file: String) -> Result<(), Stop> {
+        self.open(&file)
+    }
+
+    fn has_setup_screen(&self) -> bool {
+        true
+    }
 }

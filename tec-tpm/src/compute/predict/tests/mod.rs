@@ -23,6 +23,7 @@ use crate::guid::Guid;
 
 mod chain;
 mod golden;
+mod grub;
 mod keys;
 mod manager;
 mod robust;

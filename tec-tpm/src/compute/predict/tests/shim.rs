@@ -230,7 +230,7 @@ fn the_first_boot_entry_whose_file_is_there_says_what_starts() {
     let two = image
         .clone()
         .with("EFI/x/shimx64.efi", file("EFI/BOOT/BOOTX64.EFI"))
-        .with("EFI/x/grubx64.efi", file("EFI/BOOT/grubx64.efi"));
+        .with("EFI/x/grubx64.efi", chain("2.14").content("EFI/BOOT/grubx64.efi").unwrap());
     let machine = platform(SecureBoot::On);
     assert!(matches!(predict(&two, &machine), Err(PredictError::Find(_))));
     let entry = |path, options| with_entry(machine.clone(), path, options);

@@ -1,0 +1,131 @@
+//! What GRUB's script is run on in a boot: its files are those of the image, and what it measures are
+//! measurements of the boot.
+
+use std::collections::BTreeSet;
+use std::io::ErrorKind;
+
+use tec_core::pcr::PcrIndex;
+
+use super::boot::Boot;
+use super::boot_grub::Loaded;
+use super::boot_read::MAX_SCRIPT;
+use super::grub::GrubProfile;
+use super::grub_module;
+use super::grub_script::{Found, Host, Stop};
+use super::grub_tree::GrubTree;
+use super::measurement::Component;
+use super::pe::PeRequest;
+use super::predict_error::PredictError;
+use super::uki_table::SectionTable;
+use super::unpredictable::Unpredictable;
+use crate::event_log::EventKind;
+
+/// A GRUB that runs its script.
+pub(super) struct Grub<'g, 'b> {
+    pub(super) boot: &'g mut Boot<'b>,
+    pub(super) profile: GrubProfile,
+    /// Path of the program in the image.
+    pub(super) program: &'g str,
+    pub(super) tree: GrubTree<'b>,
+    pub(super) modules: Option<BTreeSet<String>>,
+    pub(super) loaded: &'g mut Loaded,
+}
+
+/// Stands for the device that GRUB starts from if it was not given; no script can name it.
+pub(super) const UNNAMED: &str = "\u{1}";
+/// Section of a GRUB image with its modules.
+const MODULES: &str = "mods";
+
+impl Host for Grub<'_, '_> {
+    fn find(&mut self, device: &str, path: &str) -> Result<Found, Stop> {
+        self.tree.find(device, path)
+    }
+
+    fn command(&mut self, text: &str) -> Result<(), Stop> {
+        if text.contains(UNNAMED) {
+            return Err(Stop::Unpredictable(Unpredictable::GrubDevice));
+        }
+        let (pcr, component) = (PcrIndex::BOOT_COMMANDS, Component::Pcr8Command);
+        self.boot.push_data(component, pcr, EventKind::IPL, text.as_bytes(), text);
+        Ok(())
+    }
+
+    fn open(&mut self, file: &str) -> Result<(), Stop> {
+        if self.boot.options.wants(PcrIndex::BOOT_FILES) {
+            let digests = self.boot.hash(file)?;
+            self.boot.push_file(file.to_owned(), digests);
+        }
+        Ok(())
+    }
+
+    fn content(&mut self, file: &str) -> Result<Vec<u8>, Stop> {
+        match self.boot.read_small(file, MAX_SCRIPT) {
+            Err(PredictError::Open { source, .. }) if source.kind() == ErrorKind::FileTooLarge => {
+                Err(Stop::Unknown("a file is too large"))
+            }
+            other => Ok(other?),
+        }
+    }
+
+    fn has_module(&mut self, name: &str) -> Result<bool, Stop> {
+        let modules = match self.modules.take() {
+            Some(modules) => modules,
+            None => self.built_in()?,
+        };
+        Ok(self.modules.insert(modules).contains(name))
+    }
+
+    fn search(&mut self, wanted: &str, hint: Option<&str>) -> Result<String, Stop> {
+        let device = self.tree.search(wanted, hint, self.boot.platform.grub_root());
+        let unknown = || Unpredictable::GrubRoot { wanted: wanted.to_owned() };
+        device.ok_or_else(|| Stop::Unpredictable(unknown()))
+    }
+
+    fn linux(&mut self, path: String, command_line: &str) -> Result<(), Stop> {
+        if self.boot.options.kernel.as_ref().is_some_and(|chosen| *chosen != path) {
+            return Err(Stop::Unknown("it names another kernel than the chosen one"));
+        }
+        let mut request = PeRequest::new(self.boot.options.banks).keep([".sbat"]);
+        if self.boot.options.wants(PcrIndex::BOOT_FILES) {
+            request = request.whole();
+        }
+        let kernel = self.boot.read(path, &request)?;
+        if let Some(digests) = kernel.file.whole_digests() {
+            self.boot.push_file(kernel.path.clone(), digests);
+        }
+        self.boot.start_kernel(self.profile, &kernel)?;
+        let (pcr, component) = (PcrIndex::BOOT_COMMANDS, Component::Pcr8KernelCmdline);
+        let line = command_line;
+        self.boot.push_data(component, pcr, EventKind::IPL, line.as_bytes(), line);
+        command_line.clone_into(&mut self.loaded.options);
+        self.loaded.kernel = Some(kernel.file.start);
+        Ok(())
+    }
+
+    fn initrd(&mut self, path: String) -> Result<(), Stop> {
+        if self.loaded.initrd.is_some() {
+            return Err(Stop::Unknown("there is not one file after one kernel"));
+        }
+        if self.boot.options.wants(PcrIndex::BOOT_FILES) {
+            let digests = self.boot.hash(&path)?;
+            self.boot.push_file(path.clone(), digests);
+            self.loaded.initrd = Some((path, digests));
+        }
+        Ok(())
+    }
+
+    fn has_setup_screen(&self) -> bool {
+        self.boot.platform.has_setup_screen()
+    }
+}
+
+impl Grub<'_, '_> {
+    fn built_in(&self) -> Result<BTreeSet<String>, PredictError> {
+        let table = SectionTable::read(self.boot.image, self.program)?;
+        let Some(section) = table.section(MODULES, 0) else {
+            return Ok(BTreeSet::new());
+        };
+        let content = self.boot.read_part(self.program, section.start, section.content)?;
+        Ok(grub_module::built_in(&content))
+    }
+}

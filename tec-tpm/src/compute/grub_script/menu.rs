@@ -1,0 +1,132 @@
+//! The menu, and the entry that starts without a user (GRUB manual, "menuentry", "submenu", "default").
+
+use super::run::Flow;
+use super::{Host, Interpreter, Stop};
+
+/// An entry of the menu, or a submenu.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    title: String,
+    id: String,
+    body: String,
+    line: usize,
+    script: String,
+    is_submenu: bool,
+    has_parameters: bool,
+}
+
+/// Options with a value.
+const VALUED: [&str; 5] = ["--class", "--hotkey", "--id", "--source", "--users"];
+
+impl Entry {
+    /// Reads the words after `menuentry` or `submenu`; `block` has its braces.
+    pub(super) fn new(
+        name: &str,
+        arguments: &[&str],
+        block: &str,
+        line: usize,
+        script: &str,
+    ) -> Result<Self, Stop> {
+        if name != "menuentry" && name != "submenu" {
+            return Err(Stop::Unknown("the command is not known here"));
+        }
+        let (mut plain, mut id) = (Vec::new(), None);
+        let mut left = arguments.iter();
+        while let Some(word) = left.next() {
+            let option = word.split_once('=').map_or(*word, |(option, _)| option);
+            let value = match word.split_once('=') {
+                Some((_, value)) => Some(value),
+                None if VALUED.contains(&option) => left.next().copied(),
+                None => None,
+            };
+            match option {
+                "--id" => id = value,
+                "--unrestricted" => {}
+                _ if VALUED.contains(&option) => {}
+                _ if option.starts_with("--") => {
+                    return Err(Stop::Unknown("an option is not supported"));
+                }
+                _ => plain.push(*word),
+            }
+        }
+        let title = plain.first().ok_or(Stop::Unknown("an entry has no title"))?;
+        Ok(Self {
+            title: (*title).to_owned(),
+            id: id.unwrap_or(title).to_owned(),
+            body: block.get(1..block.len().saturating_sub(1)).unwrap_or_default().to_owned(),
+            line,
+            script: script.to_owned(),
+            is_submenu: name == "submenu",
+            has_parameters: plain.len() > 1,
+        })
+    }
+}
+
+impl<H: Host> Interpreter<'_, H> {
+    /// Starts the default entry of the menu that a script has built.
+    pub(super) fn start_default(&mut self, script: &str) -> Result<Flow, Stop> {
+        if self.menu.is_empty() {
+            return Err(Stop::Unknown("it starts nothing and has no menu").at(script, 1));
+        }
+        if !self.value("theme").is_empty() {
+            return Err(Stop::Unknown("the menu has a theme").at(script, 1));
+        }
+        let default = self.value("default").to_owned();
+        self.start(&default, "")
+    }
+
+    /// Starts the entry at a path such as `1>2`; `above` is the path of the submenu that it is in.
+    fn start(&mut self, path: &str, above: &str) -> Result<Flow, Stop> {
+        let (first, rest) = split(path);
+        let menu = std::mem::take(&mut self.menu);
+        let chosen = match first.parse::<usize>() {
+            Ok(number) => menu.get(number),
+            Err(_) => menu.iter().find(|entry| entry.title == first || entry.id == first),
+        };
+        // GRUB manual, "default": an entry that does not exist is the first one.
+        let Some(entry) = chosen.or_else(|| menu.first()) else {
+            return Err(Stop::Unknown("a submenu is empty"));
+        };
+        self.script.clone_from(&entry.script);
+        let flow = self.start_entry(entry, rest, above);
+        flow.map_err(|stop| stop.at(&entry.script, entry.line))
+    }
+
+    fn start_entry(&mut self, entry: &Entry, rest: &str, above: &str) -> Result<Flow, Stop> {
+        if entry.has_parameters {
+            return Err(Stop::Unknown("an entry has parameters"));
+        }
+        // Observed: the id of an entry, where it has one.
+        let chosen = format!("{above}{}", entry.id.replace('>', ">>"));
+        self.set("chosen", &chosen)?;
+        self.measure(&format!("setparams {}", entry.title))?;
+        self.parameters = vec![entry.title.clone()];
+        let flow = self.run_text(&entry.body, entry.line)?;
+        match entry.is_submenu {
+            _ if flow == Flow::Boot => Ok(Flow::Boot),
+            true if rest.is_empty() => Err(Stop::Unknown("the default entry is a submenu")),
+            true => self.start(rest, &format!("{chosen}>")),
+            // Entries boot at their end.
+            false => Ok(Flow::Boot),
+        }
+    }
+}
+
+/// Splits a path at its first `>`; `>>` stands for the character itself.
+fn split(path: &str) -> (String, &str) {
+    let mut first = String::new();
+    let mut rest = path;
+    loop {
+        let Some((part, after)) = rest.split_once('>') else {
+            return (first + rest, "");
+        };
+        first.push_str(part);
+        match after.strip_prefix('>') {
+            Some(after) => {
+                first.push('>');
+                rest = after;
+            }
+            None => return (first, after),
+        }
+    }
+}

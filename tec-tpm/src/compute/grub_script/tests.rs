@@ -1,0 +1,276 @@
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// A disk with files, on which everything else is missing.
+#[derive(Default)]
+struct Disk {
+    files: BTreeMap<String, String>,
+    measured: Vec<String>,
+}
+
+impl Host for Disk {
+    fn find(&mut self, device: &str, path: &str) -> Result<Found, Stop> {
+        let path = format!("({device}){path}");
+        let is_folder = self.files.keys().any(|file| file.starts_with(&format!("{path}/")));
+        if self.files.contains_key(&path) {
+            return Ok(Found::File(path));
+        }
+        Ok(if is_folder { Found::Folder } else { Found::Nothing })
+    }
+
+    fn command(&mut self, text: &str) -> Result<(), Stop> {
+        self.measured.push(text.to_owned());
+        Ok(())
+    }
+
+    fn open(&mut self, file: &str) -> Result<(), Stop> {
+        self.command(&format!("file {file}"))
+    }
+
+    fn content(&mut self, file: &str) -> Result<Vec<u8>, Stop> {
+        Ok(self.files[file].clone().into_bytes())
+    }
+
+    fn has_module(&mut self, name: &str) -> Result<bool, Stop> {
+        Ok(name == "gzio")
+    }
+
+    fn search(&mut self, _: &str, hint: Option<&str>) -> Result<String, Stop> {
+        hint.map(str::to_owned).ok_or(Stop::Unknown("there is no hint"))
+    }
+
+    fn linux(&mut self, file: String, command_line: &str) -> Result<(), Stop> {
+        self.open(&file)?;
+        self.command(&format!("cmdline {command_line}"))
+    }
+
+    fn initrd(&mut self, file: String) -> Result<(), Stop> {
+        self.open(&file)
+    }
+
+    fn has_setup_screen(&self) -> bool {
+        true
+    }
+}
+
+const SCRIPT: &str = "(d)/grub.cfg";
+
+/// What a script measures on a disk with a kernel and these files.
+fn run_with(script: &str, files: &[(&str, &str)]) -> Result<Vec<String>, (usize, &'static str)> {
+    let mut disk = Disk::default();
+    for (path, content) in [("/grub.cfg", script), ("/k", ""), ("/i", "")].iter().chain(files) {
+        disk.files.insert(format!("(d){path}"), (*content).to_owned());
+    }
+    match Interpreter::new(&mut disk, "d", "p", None).boot(SCRIPT) {
+        Ok(()) => Ok(disk.measured),
+        Err(Stop::Unpredictable(Unpredictable::Script { line, reason, .. })) => Err((line, reason)),
+        Err(other) => panic!("{other:?}"),
+    }
+}
+
+/// The commands of a script up to the kernel that is started after it.
+fn commands(script: &str) -> Vec<String> {
+    let measured = run_with(&format!("{script}\nlinux /k\nboot\n"), &[]).unwrap();
+    let end = measured.iter().position(|text| text == "linux /k").unwrap();
+    measured[..end].to_vec()
+}
+
+#[test]
+fn words_are_joined_after_quotes_and_variables_are_gone() {
+    for (script, expected) in [
+        ("echo  a\tb # c", "echo a b"),
+        ("echo a'b c'\"d  e\"", "echo ab cd  e"),
+        ("echo a\\ b \\\n c", "echo a b c"),
+        ("echo \"\\$a\\\"\\n\"", "echo $a\"\\n"),
+        ("echo '$a' \"\" ''", "echo $a  "),
+        ("echo $none x${none}y \"$none\"", "echo xy "),
+        ("echo $root$root \"${root}\"", "echo dd d"),
+        ("echo a#b", "echo a#b"),
+        ("'echo' a", "echo a"),
+    ] {
+        assert_eq!(commands(script), [expected], "{script}");
+    }
+    let split = commands("set a='b  c'; echo x${a}y \"$a\"");
+    assert_eq!(split, ["set a=b  c", "echo xb cy b  c"]);
+    assert_eq!(commands("a=b; unset a; echo [$a]"), ["a=b", "unset a", "echo []"]);
+    assert_eq!(commands("echo a\r\necho b"), ["echo a", "echo b"]);
+}
+
+#[test]
+fn conditions_are_measured_and_decide() {
+    for (condition, holds) in [
+        ("[ a = a ]", true),
+        ("[ a != a ]", false),
+        ("[ \"\" ]", false),
+        ("[ -z \"\" ]", true),
+        ("[ -n x ]", true),
+        ("[ ! -n x ]", false),
+        ("[ -z x -o x ]", true),
+        ("[ a = a -a b = c ]", false),
+        ("test 10 -gt 9", true),
+        ("[ 10 '<' 9 ]", true),
+        ("[ -f /k ]", true),
+        ("[ -e /none ]", false),
+        ("[ -d / ]", false),
+        ("[ ! = x ]", false),
+        ("true", true),
+        ("false", false),
+    ] {
+        let measured = commands(&format!("if {condition}; then echo y; else echo n; fi"));
+        assert_eq!(measured[1], if holds { "echo y" } else { "echo n" }, "{condition}");
+    }
+    let script = "if false; then echo 1; elif true; then echo 2; else echo 3; fi";
+    assert_eq!(commands(script), ["false", "true", "echo 2"]);
+    assert_eq!(commands("[ -s /none ]; echo $?"), ["[ -s /none ]", "echo 1"]);
+}
+
+#[test]
+fn functions_and_loops_measure_what_they_execute() {
+    let script = "function f {\n echo $# \"$1\" $@\n return\n echo x\n}\nf a 'b c'";
+    assert_eq!(commands(script), ["f a b c", "echo 2 a a b c", "return"]);
+    let script = "for x in a b c; do if [ $x = b ]; then break; fi; echo $x; done";
+    assert_eq!(commands(script), ["[ a = b ]", "echo a", "[ b = b ]", "break"]);
+    let script = "a=x\nwhile [ $a != xxx ]; do a=x$a; done";
+    assert_eq!(commands(script).iter().filter(|text| text.starts_with('a')).count(), 3);
+    let script = "a=x\nuntil [ $a = xx ]; do a=x$a; continue; done";
+    assert_eq!(commands(script), ["a=x", "[ x = xx ]", "a=xx", "continue", "[ xx = xx ]"]);
+}
+
+const MENU: &str = "menuentry 'A' --class x { linux /k a\n}\n\
+    submenu \"S\" --id s {\n menuentry B --id=b {\n linux /k b; initrd /i }\n menuentry C { linux /k c }\n}\n";
+
+#[test]
+fn the_default_entry_is_found_by_number_title_id_and_path() {
+    for (default, line) in [
+        ("", "a"),
+        ("0", "a"),
+        ("A", "a"),
+        ("1>0", "b"),
+        ("s>b", "b"),
+        ("S>C", "c"),
+        ("s>9", "b"),
+        ("9", "a"),
+        ("none", "a"),
+    ] {
+        let measured = run_with(&format!("default='{default}'\n{MENU}"), &[]).unwrap();
+        assert!(measured.contains(&format!("cmdline /k {line}")), "{default}: {measured:?}");
+    }
+    let measured = run_with(&format!("default='s>b'\n{MENU}"), &[]).unwrap();
+    let expected = [
+        "default=s>b",
+        "menuentry A --class x { linux /k a\n}",
+        "submenu S --id s {\n menuentry B --id=b {\n linux /k b; initrd /i }\n menuentry C { linux /k c }\n}",
+        "setparams S",
+        "menuentry B --id=b {\n linux /k b; initrd /i }",
+        "menuentry C { linux /k c }",
+        "setparams B",
+        "linux /k b",
+        "file (d)/k",
+        "cmdline /k b",
+        "initrd /i",
+        "file (d)/i",
+    ];
+    assert_eq!(measured, expected);
+    assert!(run_with(&format!("default=1\n{MENU}"), &[]).is_err());
+}
+
+#[test]
+fn files_are_measured_when_they_are_opened() {
+    let block = "# GRUB Environment Block\nsaved=x y\nother=z\n####";
+    let files = [
+        ("/p/grubenv", block),
+        ("/p/x86_64-efi/late.mod", "module"),
+        ("/next.cfg", "echo $config_directory\nmenuentry N { linux /k }\n"),
+        ("/more.cfg", "echo more\n"),
+        ("/q/x86_64-efi/fs.lst", "list"),
+    ];
+    let script = "load_env saved\necho \"$saved\" $other\ninsmod gzio\ninsmod late\nsource /more.cfg\n\
+        source /none\nset prefix=($root)/q\nconfigfile /next.cfg\n";
+    let measured = run_with(script, &files).unwrap();
+    let expected = [
+        "load_env saved",
+        "file (d)/p/grubenv",
+        "echo x y",
+        "insmod gzio",
+        "insmod late",
+        "file (d)/p/x86_64-efi/late.mod",
+        "source /more.cfg",
+        "file (d)/more.cfg",
+        "echo more",
+        "source /none",
+        "set prefix=(d)/q",
+        "file (d)/q/x86_64-efi/fs.lst",
+        "configfile /next.cfg",
+        "file (d)/next.cfg",
+        "echo",
+        "menuentry N { linux /k }",
+        "setparams N",
+        "linux /k",
+        "file (d)/k",
+        "cmdline /k",
+    ];
+    assert_eq!(measured, expected);
+}
+
+#[test]
+fn what_is_not_known_stops_with_its_line() {
+    for (script, line) in [
+        ("", 1),
+        ("set a=b\n", 1),
+        ("echo a\nif true; then\n", 2),
+        ("echo a\nchainloader /x\nboot\n", 2),
+        ("echo 'a\n", 2),
+        ("echo a | echo b\n", 1),
+        ("echo *\n", 1),
+        ("echo $lockdown\n", 1),
+        ("echo a\n\nset root=e\nlinux k\n", 4),
+        ("linux /none\n", 1),
+        ("linux /k 'a b'\n", 1),
+        ("linux /k\nlinux /k\n", 2),
+        ("linux /k\ninitrd /i /i\n", 2),
+        ("initrd /i\n", 1),
+        ("a=b echo\n", 1),
+        ("function f { f; }\nf\n", 1),
+        ("while true; do echo a; done\n", 1),
+        ("source /grub.cfg\n", 1),
+        ("[ a -a b -o c ]\n", 1),
+        ("[ -s /k -a a ]\n", 1),
+        ("if terminal_output gfxterm; then echo a; fi\n", 1),
+        ("search --file --set=root /x\n", 1),
+        ("loadfont other\n", 1),
+        ("set theme=/x\nmenuentry a { true }\n", 1),
+        ("menuentry a b { true }\n", 1),
+        ("menuentry a {\ntrue\nunknown }\n", 3),
+        ("echo {\n", 1),
+        ("}\n", 1),
+        ("\u{a0}boot\n", 1),
+        ("boot\n", 1),
+    ] {
+        assert_eq!(run_with(script, &[]).unwrap_err().0, line, "{script}");
+    }
+}
+
+#[test]
+fn a_search_takes_the_hint_for_this_firmware() {
+    let script =
+        "search --no-floppy --fs-uuid --set=root --hint-bios=a --hint-efi=d --hint-baremetal=b u";
+    assert_eq!(commands(script).len(), 1);
+    assert_eq!(run_with("search --label x --set=root\n", &[]).unwrap_err().1, "there is no hint");
+}
+
+proptest! {
+    #[test]
+    fn no_script_makes_the_interpreter_panic(script in proptest::collection::vec(
+        prop_oneof![
+            Just("if "), Just("then\n"), Just("fi\n"), Just("{ "), Just("}\n"), Just("a=$a$a\n"),
+            Just("true\n"), Just("function f "), Just("f\n"), Just("menuentry x "), Just("'"),
+            Just("while "), Just("do\n"), Just("done\n"), Just("\""), Just("$"), Just("linux /k\n"),
+        ],
+        0..40,
+    )) {
+        let _ = run_with(&script.concat(), &[]);
+    }
+}

@@ -1,0 +1,139 @@
+//! Where in an image the file systems lie that GRUB reads: the EFI system partition, and those that its
+//! script searches for.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+
+use tec_core::reference::BootImage;
+
+use super::find;
+use super::grub_script::{Found, Stop};
+use super::predict_error::PredictError;
+
+/// The file systems that GRUB knows by their devices.
+#[derive(Debug)]
+pub(super) struct GrubTree<'i> {
+    image: &'i dyn BootImage,
+    /// Folder of the EFI system partition in the image, with a slash at its end, or empty.
+    partition: String,
+    /// GRUB's name of the EFI system partition.
+    device: String,
+    /// Devices by what was searched for, and where each file system lies once a file was found on it.
+    searched: BTreeMap<String, String>,
+    places: BTreeMap<String, Place>,
+}
+
+/// Where in an image a file system lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// At its root.
+    Root,
+    /// In its folder `boot`: a partition of its own.
+    Boot,
+    /// The image is the folder `boot` of the file system.
+    BelowBoot,
+}
+
+impl Place {
+    const ALL: [Self; 3] = [Self::Root, Self::Boot, Self::BelowBoot];
+
+    /// Path in the image of a path in the file system.
+    fn path(self, path: &str) -> Option<String> {
+        match self {
+            Self::Root => Some(path.to_owned()),
+            Self::Boot => Some(format!("boot/{path}")),
+            Self::BelowBoot => path.strip_prefix("boot/").map(str::to_owned),
+        }
+    }
+}
+
+impl<'i> GrubTree<'i> {
+    pub(super) fn new(image: &'i dyn BootImage, partition: &str, device: &str) -> Self {
+        Self {
+            image,
+            partition: partition.to_owned(),
+            device: device.to_owned(),
+            searched: BTreeMap::new(),
+            places: BTreeMap::new(),
+        }
+    }
+
+    /// The device that a search finds; `first` is that of the first file system that is searched for.
+    pub(super) fn search(
+        &mut self,
+        wanted: &str,
+        hint: Option<&str>,
+        first: Option<&str>,
+    ) -> Option<String> {
+        if let Some(known) = self.searched.get(wanted) {
+            return Some(known.clone());
+        }
+        let device = first.filter(|_| self.searched.is_empty()).or(hint)?;
+        self.searched.insert(wanted.to_owned(), device.to_owned());
+        Some(device.to_owned())
+    }
+
+    /// What lies at a path of a device.
+    pub(super) fn find(&mut self, device: &str, path: &str) -> Result<Found, Stop> {
+        let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+        let path = parts.join("/");
+        if device == self.device {
+            return self.on_partition(&path);
+        }
+        if !self.searched.values().any(|searched| searched == device) {
+            return Err(Stop::Unknown("it names a device that it did not search for"));
+        }
+        if let Some(place) = self.places.get(device) {
+            return place.path(&path).map_or(Ok(Found::Nothing), |path| self.lies_at(&path));
+        }
+        let taken: Vec<Place> = self.places.values().copied().collect();
+        for place in Place::ALL.into_iter().filter(|place| !taken.contains(place)) {
+            let found = match place.path(&path) {
+                Some(path) => self.lies_at(&path)?,
+                None => Found::Nothing,
+            };
+            if matches!(found, Found::File(_)) {
+                self.places.insert(device.to_owned(), place);
+                return Ok(found);
+            }
+        }
+        Err(Stop::Unknown("the file system that it searched for is not in the image"))
+    }
+
+    /// The file system of the EFI system partition ignores case.
+    fn on_partition(&self, path: &str) -> Result<Found, Stop> {
+        let path = format!("{}{path}", self.partition);
+        if let Some(file) = find::spelled(self.image, &path).map_err(failed)? {
+            return Ok(Found::File(file));
+        }
+        let below = format!("{}/", path.to_ascii_lowercase());
+        let folder = path.split('/').next().unwrap_or_default();
+        let mut files = find::list(self.image, folder).map_err(failed)?;
+        if files.is_empty() {
+            files = find::list(self.image, "").map_err(failed)?;
+        }
+        let is_folder = files.iter().any(|file| file.to_ascii_lowercase().starts_with(&below));
+        Ok(if is_folder { Found::Folder } else { Found::Nothing })
+    }
+
+    fn lies_at(&self, path: &str) -> Result<Found, Stop> {
+        // The folder where the EFI system partition is mounted is empty for GRUB.
+        if !self.partition.is_empty() && format!("{path}/").starts_with(&self.partition) {
+            return Ok(Found::Nothing);
+        }
+        let Err(source) = self.image.open(path) else {
+            return Ok(Found::File(path.to_owned()));
+        };
+        if !find::list(self.image, path).map_err(failed)?.is_empty() {
+            return Ok(Found::Folder);
+        }
+        match source.kind() {
+            ErrorKind::NotFound | ErrorKind::NotADirectory => Ok(Found::Nothing),
+            _ => Err(Stop::Failed(PredictError::Open { file: path.to_owned(), source })),
+        }
+    }
+}
+
+fn failed(source: find::FindError) -> Stop {
+    Stop::Failed(PredictError::Find(source))
+}

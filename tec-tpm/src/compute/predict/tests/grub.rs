@@ -1,0 +1,190 @@
+//! Boots of Debian with the configuration that it generates: each event of PCR 8 and 9 as it was recorded.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::super::super::grub_module;
+use super::super::super::prediction::Register;
+use super::super::super::unpredictable::Unpredictable;
+use super::*;
+use crate::event_log::{Bank, EventLog};
+
+/// Recorded boots of the repository: name, version of GRUB, number of events in PCR 8 and 9.
+const BOOTS: [(&str, &str, usize); 4] = [
+    ("bookworm-grub-it", "2.06", 64),
+    ("trixie-grub-it", "2.12", 67),
+    ("trixie-grub-saved", "2.12", 71),
+    ("trixie-grub-saved-second", "2.12", 71),
+];
+const LISTS: [&str; 4] = ["command", "fs", "crypto", "terminal"];
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/boots").join(name)
+}
+
+fn read(name: &str, file: &str) -> Vec<u8> {
+    fs::read(folder(name).join("grub").join(file)).unwrap()
+}
+
+/// Digests of the files that are not in the repository, by path.
+fn recorded_files(name: &str) -> Vec<(String, String)> {
+    let table = String::from_utf8(read(name, "boot.sha256")).unwrap();
+    let lines = table.lines().map(|line| line.split_once("  ").unwrap());
+    lines.map(|(digest, path)| (path.to_owned(), digest.to_owned())).collect()
+}
+
+/// The events of PCR 8 and 9 in the recorded log, in order: register, digest.
+fn recorded_events(name: &str) -> Vec<(u8, String)> {
+    let log = fs::read(folder(name).join("eventlog.bin")).unwrap();
+    let log = EventLog::parse(&log).unwrap();
+    let events = log.events().iter().filter_map(|event| {
+        let pcr = u8::from(event.extends()?);
+        let digest = event.digests.get(Bank::Sha256)?;
+        let hex = Sha256Digest::new(digest.try_into().unwrap()).to_string();
+        [8, 9].contains(&pcr).then_some((pcr, hex))
+    });
+    events.collect()
+}
+
+/// The root of such a machine. Kernel, initial file system and modules are made up.
+fn tree(name: &str, version: &str) -> MemoryImage {
+    let keys = keys();
+    let modules = String::from_utf8(read(name, "builtin-modules.txt")).unwrap();
+    let modules: Vec<_> = modules.split_whitespace().map(grub_module::tests::named).collect();
+    let grub = grub(version, "grub.debian").section("mods", grub_module::tests::list(&modules));
+    let grub = signed(&grub, &[&keys.vendor.1]);
+    let shim = signed(&shim(&vendor_keys(&keys.vendor.0, &[]), "16.1"), &[&keys.firmware.1]);
+    let mut image = MemoryImage::new()
+        .with("boot/efi/EFI/BOOT/BOOTX64.EFI", shim.clone())
+        .with("boot/efi/EFI/BOOT/grubx64.efi", grub.clone())
+        .with("boot/efi/EFI/debian/shimx64.efi", shim)
+        .with("boot/efi/EFI/debian/grubx64.efi", grub)
+        .with("boot/efi/EFI/debian/grub.cfg", read(name, "esp-grub.cfg"))
+        .with("boot/grub/grub.cfg", read(name, "grub.cfg"))
+        .with("boot/grub/grubenv", read(name, "grubenv"))
+        .with("boot/grub/fonts/unicode.pf2", *b"font");
+    for list in LISTS {
+        let file = format!("{list}.lst");
+        image.insert(format!("boot/grub/x86_64-efi/{file}"), read(name, &file));
+    }
+    for (path, _) in recorded_files(name) {
+        let content = if path.contains("vmlinuz") {
+            signed(&kernel("6.12"), &[&keys.vendor.1])
+        } else {
+            path.clone().into_bytes()
+        };
+        image.insert(path, content);
+    }
+    image
+}
+
+/// The predicted events of PCR 8 and 9, with the recorded digests of files in place of made up ones.
+fn predicted_events(name: &str, image: &MemoryImage) -> Vec<(u8, String)> {
+    let prediction = predict(image, &platform(SecureBoot::On)).unwrap();
+    for pcr in [PcrIndex::BOOT_COMMANDS, PcrIndex::BOOT_FILES] {
+        assert!(matches!(prediction.register(pcr), Register::Predicted(_)));
+    }
+    let recorded: BTreeMap<String, String> = recorded_files(name)
+        .into_iter()
+        .map(|(path, digest)| (Sha256Digest::of(image.content(&path).unwrap()).to_string(), digest))
+        .collect();
+    let events = prediction.measurements().iter().filter(|m| [8, 9].contains(&u8::from(m.pcr)));
+    let events = events.map(|event| {
+        let digest = event.digest.to_string();
+        (u8::from(event.pcr), recorded.get(&digest).cloned().unwrap_or(digest))
+    });
+    events.collect()
+}
+
+#[test]
+fn generated_configurations_are_predicted_event_by_event() {
+    for (name, version, count) in BOOTS {
+        let recorded = recorded_events(name);
+        assert_eq!(recorded.len(), count);
+        let predicted = predicted_events(name, &tree(name, version));
+        for (number, (ours, real)) in predicted.iter().zip(&recorded).enumerate() {
+            assert_eq!(ours, real, "event {number} of {name}");
+        }
+        assert_eq!(predicted.len(), count, "{name}");
+    }
+}
+
+#[test]
+fn an_edited_command_line_and_initial_file_system_are_noticed_where_they_are() {
+    let (name, edited) = ("trixie-grub-it", "trixie-grub-it-tampered");
+    let predicted = predicted_events(name, &tree(name, "2.12"));
+    let recorded = recorded_events(edited);
+    let differs = predicted.iter().zip(&recorded).filter(|(ours, real)| ours != real);
+    // The configuration; its entry and its submenu, `linux` twice, the initial file system, the command line
+    // as the stub finds it, and again the initial file system.
+    let registers: Vec<u8> = differs.map(|(ours, _)| ours.0).collect();
+    assert_eq!(registers, [9, 8, 8, 8, 8, 9, 9, 9]);
+    assert_eq!(predicted.len(), recorded.len());
+    // From the edited files, everything follows.
+    assert_eq!(predicted_events(edited, &tree(edited, "2.12")), recorded);
+}
+
+#[test]
+fn the_boot_partition_may_be_one_of_its_own() {
+    let name = "trixie-grub-it";
+    let whole = tree(name, "2.12");
+    let script = |prefix: &str| {
+        let text = String::from_utf8(read(name, "esp-grub.cfg")).unwrap();
+        text.replace("'/boot/grub'", &format!("'{prefix}'")).into_bytes()
+    };
+    let moved =
+        |file: &str| String::from_utf8(read(name, file)).unwrap().replace("\t/boot/", "\t/");
+    let separate = whole
+        .clone()
+        .with("boot/efi/EFI/debian/grub.cfg", script("/grub"))
+        .with("boot/grub/grub.cfg", moved("grub.cfg").into_bytes());
+    // The same partition, as it is alone: its files, and the EFI system partition below it.
+    let mut below = MemoryImage::new();
+    for image in [&whole, &separate] {
+        let prediction = predict(image, &platform(SecureBoot::On)).unwrap();
+        assert!(prediction.predicted().contains(PcrIndex::BOOT_FILES));
+    }
+    for path in tec_core::reference::BootImage::files(&separate, "boot").unwrap() {
+        let content = separate.content(&path).unwrap().to_vec();
+        below.insert(path.strip_prefix("boot/").unwrap(), content);
+    }
+    let values = |image| {
+        let prediction = predict(image, &platform(SecureBoot::On)).unwrap();
+        [8, 9].map(|pcr| format!("{:?}", prediction.register(PcrIndex::new(pcr).unwrap())))
+    };
+    assert_eq!(values(&below), values(&separate));
+    assert_ne!(values(&whole), values(&separate));
+}
+
+#[test]
+fn what_is_missing_from_an_image_is_named() {
+    let name = "trixie-grub-it";
+    let reason = |image: &MemoryImage, machine: &PlatformState| {
+        let prediction = predict(image, machine).unwrap();
+        match prediction.register(PcrIndex::BOOT_FILES) {
+            Register::Unpredictable(reason) => reason.clone(),
+            _ => panic!("predicted"),
+        }
+    };
+    let machine = platform(SecureBoot::On);
+    let mut partition = MemoryImage::new();
+    let whole = tree(name, "2.12");
+    for path in tec_core::reference::BootImage::files(&whole, "boot/efi").unwrap() {
+        let content = whole.content(&path).unwrap().to_vec();
+        partition.insert(path.strip_prefix("boot/efi/").unwrap(), content);
+    }
+    // PCR 4 needs a kernel.
+    partition.insert("vmlinuz", signed(&kernel("6.12"), &[&keys().vendor.1]));
+    assert!(matches!(reason(&partition, &machine), Unpredictable::Script { line: 2, .. }));
+    let script = b"search --fs-uuid --set=root x\nlinux /vmlinuz\nboot\n".to_vec();
+    let without_hint = whole.clone().with("boot/efi/EFI/debian/grub.cfg", script);
+    let unknown = Unpredictable::GrubRoot { wanted: "x".to_owned() };
+    assert_eq!(reason(&without_hint, &machine), unknown);
+    let given = machine.with_grub_root("hd0,gpt2");
+    assert!(matches!(reason(&without_hint, &given), Unpredictable::Script { line: 2, .. }));
+    let unnamed = PlatformState::new();
+    let script = b"set a=$prefix\nboot\n".to_vec();
+    let named = whole.with("boot/efi/EFI/debian/grub.cfg", script);
+    assert_eq!(reason(&named, &unnamed), Unpredictable::GrubDevice);
+}
