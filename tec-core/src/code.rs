@@ -257,10 +257,10 @@ codes! {
          out who wrote this label.";
     ImageUnpinned = "TEC-I428", 422, "parts of the image's boot are not checked",
         "No pinned PCR covers the initramfs, the kernel command line or the kernel, so a machine that changes \
-         them gets its disk key. With GRUB, only PCRs 4 and 14 can be predicted if its configuration has \
-         conditions, variables or quotes, as every generated one has; `--pcrs` can leave out further PCRs.",
-        "Use a unified kernel image, of which PCRs 4, 11 and 12 cover everything. To accept that these parts are \
-         not checked, repeat the command with `--accept-unpinned`.";
+         them gets its disk key. With GRUB, only PCRs 4 and 14 can be predicted if its configuration is not in \
+         the image or does something that TEC does not follow; `--pcrs` can leave out further PCRs.",
+        "Use a unified kernel image, of which PCRs 4, 11 and 12 cover everything. With Debian's GRUB, approve the \
+         root file system that the machine boots, with /boot and /boot/efi. To accept that these parts are not checked, repeat the command with `--accept-unpinned`.";
     RegistryAnswer = "TEC-I502", 502, "invalid answer from the registry",
         "The host is not a container registry, or speaks another protocol.",
         "Check the host in the reference and the mirrors.";
