@@ -120,14 +120,12 @@ impl Boot<'_> {
         loaded: &mut Loaded,
     ) -> Result<(), Stop> {
         let own = partition_of(program);
-        let (partition, name) = self.find_script(own.map(|(partition, _)| partition))?;
-        let path = format!("{partition}{name}");
-        let script = find::spelled(self.image, &path).map_err(PredictError::Find)?.unwrap_or(path);
+        let (partition, name, script) = self.find_script(own.map(|(partition, _)| partition))?;
         let device = self.platform.grub_device().unwrap_or(UNNAMED).to_owned();
-        let tree = GrubTree::new(self.image, &partition, &device);
+        let tree = GrubTree::new(self.image, partition, &device);
         let mut grub = Grub { boot: self, profile, program, tree, modules: None, loaded };
         if profile.measures_embedded_script() {
-            let embedded = embedded_script(&device, &name);
+            let embedded = embedded_script(&device, name);
             embedded.iter().try_for_each(|command| grub.command(command))?;
         }
         for _ in 0..profile.script_measurements() {
@@ -137,15 +135,18 @@ impl Boot<'_> {
             .boot(&script)
     }
 
-    /// The partition and the script in it that the embedded script selects: on GRUB's own partition, or where
-    /// a partition may be if GRUB is in a package.
-    fn find_script(&self, own: Option<&str>) -> Result<(String, String), Stop> {
-        let partitions = own.map_or_else(|| find::PARTITIONS.to_vec(), |own| vec![own]);
-        for partition in partitions {
+    /// The partition, the name of the script in it that the embedded script selects, and its path: on GRUB's
+    /// own partition, or where a partition may be if GRUB is in a package.
+    fn find_script(
+        &self,
+        own: Option<&'static str>,
+    ) -> Result<(&'static str, &'static str, String), Stop> {
+        for partition in own.map_or_else(|| find::PARTITIONS.to_vec(), |own| vec![own]) {
+            let files = self.list(partition.trim_end_matches('/'))?;
             for name in SCRIPTS {
                 let path = format!("{partition}{name}");
-                if find::spelled(self.image, &path).map_err(PredictError::Find)?.is_some() {
-                    return Ok((partition.to_owned(), name.to_owned()));
+                if let Some(file) = files.iter().find(|file| file.eq_ignore_ascii_case(&path)) {
+                    return Ok((partition, name, file.clone()));
                 }
             }
         }
@@ -199,7 +200,7 @@ impl Boot<'_> {
 
 /// The folder of the partition that a program is on, and the program's folder within that partition, if that
 /// follows from its path.
-fn partition_of(program: &str) -> Option<(&str, &str)> {
+fn partition_of(program: &str) -> Option<(&'static str, &str)> {
     let folder = program.rsplit_once('/').map_or("", |(folder, _)| folder);
     let within = |partition: &&str| {
         let inside = folder.strip_prefix(*partition);

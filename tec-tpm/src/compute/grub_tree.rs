@@ -68,6 +68,8 @@ impl<'i> GrubTree<'i> {
         if let Some(known) = self.searched.get(wanted) {
             return Some(known.clone());
         }
+        // A hint such as `hostdisk//dev/vda,gpt2` is of the machine that installed GRUB.
+        let hint = hint.filter(|hint| hint.starts_with("hd"));
         let device = first.filter(|_| self.searched.is_empty()).or(hint)?;
         self.searched.insert(wanted.to_owned(), device.to_owned());
         Some(device.to_owned())

@@ -46,7 +46,10 @@ impl<H: Host> Interpreter<'_, H> {
 
     fn expand_piece(&self, piece: &Piece, expanded: &mut Expanded) -> Result<(), Stop> {
         match piece {
-            Piece::Text { text, .. } => expanded.push(text),
+            Piece::Text { text, quoted } => {
+                refuse_pattern(text, *quoted)?;
+                expanded.push(text)
+            }
             Piece::Variable { name, quoted: true } if name == "@" => {
                 for (number, parameter) in self.parameters.iter().enumerate() {
                     if number > 0 {
@@ -78,9 +81,7 @@ impl<H: Host> Interpreter<'_, H> {
 
 /// A variable without quotes is split at blanks, and nothing remains of an empty one.
 fn split(value: &str, expanded: &mut Expanded) -> Result<(), Stop> {
-    if value.contains(['*', '?', '\\']) {
-        return Err(Stop::Unknown("the value of a variable has a pattern"));
-    }
+    refuse_pattern(value, false)?;
     for (number, part) in value.split([' ', '\t', '\n']).enumerate() {
         if number > 0 {
             expanded.end();
@@ -88,6 +89,14 @@ fn split(value: &str, expanded: &mut Expanded) -> Result<(), Stop> {
         if !part.is_empty() {
             expanded.push(part)?;
         }
+    }
+    Ok(())
+}
+
+/// Whether GRUB replaces a pattern by names of files was not observed.
+fn refuse_pattern(text: &str, quoted: bool) -> Result<(), Stop> {
+    if !quoted && text.contains(['*', '?', '\\']) {
+        return Err(Stop::Unknown("it has a pattern"));
     }
     Ok(())
 }

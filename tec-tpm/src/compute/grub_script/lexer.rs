@@ -121,15 +121,12 @@ impl Lexer<'_> {
                 '"' => self.double(&mut pieces)?,
                 '$' => pieces.push(self.variable(false)?),
                 '\\' => pieces.extend(self.escaped()?),
-                '*' | '?' => return Err("it has a pattern"),
                 _ if UNSUPPORTED.contains(next) || next.is_control() => {
                     return Err("it has characters with a meaning of their own");
                 }
                 _ => {
                     let plain = |c: char| {
-                        !" \t\n;{}'\"$\\*?".contains(c)
-                            && !UNSUPPORTED.contains(c)
-                            && !c.is_control()
+                        !" \t\n;{}'\"$\\".contains(c) && !UNSUPPORTED.contains(c) && !c.is_control()
                     };
                     pieces.push(Piece::Text { text: self.take_while(plain), quoted: false });
                 }
