@@ -6,8 +6,8 @@ use tec_core::pcr::PcrIndex;
 
 use super::boot::{Boot, Role, Started};
 use super::grub::{GrubProfile, Terminator};
-use super::grub_host::{Grub, UNNAMED};
-use super::grub_script::{Host as _, Interpreter, Stop};
+use super::grub_host::Grub;
+use super::grub_script::{Host as _, Interpreter, Stop, UNNAMED};
 use super::grub_tree::GrubTree;
 use super::hash::{BankDigests, MultiHasher};
 use super::measurement::{Component, Measurement};

@@ -11,7 +11,7 @@ use super::boot_grub::Loaded;
 use super::boot_read::MAX_SCRIPT;
 use super::grub::GrubProfile;
 use super::grub_module;
-use super::grub_script::{Found, Host, Stop};
+use super::grub_script::{Found, Host, Stop, UNNAMED};
 use super::grub_tree::GrubTree;
 use super::measurement::Component;
 use super::pe::PeRequest;
@@ -31,8 +31,6 @@ pub(super) struct Grub<'g, 'b> {
     pub(super) loaded: &'g mut Loaded,
 }
 
-/// Stands for the device that GRUB starts from if it was not given; no script can name it.
-pub(super) const UNNAMED: &str = "\u{1}";
 /// Section of a GRUB image with its modules.
 const MODULES: &str = "mods";
 
@@ -43,7 +41,8 @@ impl Host for Grub<'_, '_> {
 
     fn command(&mut self, text: &str) -> Result<(), Stop> {
         if text.contains(UNNAMED) {
-            return Err(Stop::Unpredictable(Unpredictable::GrubDevice));
+            self.boot.give_up(PcrIndex::BOOT_COMMANDS, Unpredictable::GrubDevice);
+            return Ok(());
         }
         let (pcr, component) = (PcrIndex::BOOT_COMMANDS, Component::Pcr8Command);
         self.boot.push_data(component, pcr, EventKind::IPL, text.as_bytes(), text);
@@ -82,6 +81,9 @@ impl Host for Grub<'_, '_> {
     }
 
     fn linux(&mut self, path: String, command_line: &str) -> Result<(), Stop> {
+        if command_line.contains(UNNAMED) {
+            return Err(Stop::Unpredictable(Unpredictable::GrubDevice));
+        }
         if self.boot.options.kernel.as_ref().is_some_and(|chosen| *chosen != path) {
             return Err(Stop::Unknown("it names another kernel than the chosen one"));
         }

@@ -32,10 +32,12 @@ enum Place {
     Boot,
     /// The image is the folder `boot` of the file system.
     BelowBoot,
+    /// The image is a subvolume of btrfs, whose name begins with `@`.
+    Subvolume,
 }
 
 impl Place {
-    const ALL: [Self; 3] = [Self::Root, Self::Boot, Self::BelowBoot];
+    const ALL: [Self; 4] = [Self::Root, Self::Boot, Self::BelowBoot, Self::Subvolume];
 
     /// Path in the image of a path in the file system.
     fn path(self, path: &str) -> Option<String> {
@@ -43,6 +45,10 @@ impl Place {
             Self::Root => Some(path.to_owned()),
             Self::Boot => Some(format!("boot/{path}")),
             Self::BelowBoot => path.strip_prefix("boot/").map(str::to_owned),
+            Self::Subvolume => {
+                let (_, below) = path.strip_prefix('@')?.split_once('/')?;
+                Some(below.to_owned())
+            }
         }
     }
 }
@@ -126,11 +132,15 @@ impl<'i> GrubTree<'i> {
         let Err(source) = self.image.open(path) else {
             return Ok(Found::File(path.to_owned()));
         };
+        if source.kind() == ErrorKind::NotADirectory {
+            return Ok(Found::Nothing);
+        }
         if !find::list(self.image, path).map_err(failed)?.is_empty() {
             return Ok(Found::Folder);
         }
         match source.kind() {
-            ErrorKind::NotFound | ErrorKind::NotADirectory => Ok(Found::Nothing),
+            ErrorKind::NotFound => Ok(Found::Nothing),
+            ErrorKind::InvalidInput => Err(Stop::Unknown("a path is neither a file nor a folder")),
             _ => Err(Stop::Failed(PredictError::Open { file: path.to_owned(), source })),
         }
     }

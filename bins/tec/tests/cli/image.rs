@@ -26,7 +26,7 @@ fn what_can_be_told_is_approved_and_what_is_left_is_said() {
     assert_eq!(listed.as_array().unwrap().len(), 1);
 }
 
-/// The configuration that a distribution generates has conditions, so that only PCR 4 is predicted.
+/// The kernel of this configuration is not where it says, so that only PCR 4 is predicted.
 #[test]
 fn an_image_of_whose_boot_parts_are_not_checked_is_approved_only_if_that_is_accepted() {
     let generated = "if [ x$feature = xy ]; then\n  search --set=root\nfi\nlinux /vmlinuz quiet\n";

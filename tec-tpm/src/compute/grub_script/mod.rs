@@ -3,7 +3,8 @@
 //! they open.
 //!
 //! *What it is*: pure; files, devices and measurements are a [`Host`]'s. *What it is not*: a guess. What
-//! was not observed, or depends on what files do not show, stops the run with file, line and reason.
+//! does not follow from rules that were observed, or depends on what files do not show, stops the run with
+//! file, line and reason.
 //!
 //! Only the next boot is followed: `save_env` measures nothing, but changes a file that later boots
 //! read, so that PCR 9 differs there.
@@ -27,6 +28,9 @@ use super::predict_error::PredictError;
 use super::unpredictable::Unpredictable;
 
 pub(super) use run::Interpreter;
+
+/// Stands for the device that GRUB starts from if its name is not known; no script contains it.
+pub(super) const UNNAMED: &str = "\u{1}";
 
 /// What lies at a path.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::super::super::directory::DirectoryImage;
 use super::super::super::grub_module;
 use super::super::super::prediction::Register;
 use super::super::super::unpredictable::Unpredictable;
@@ -126,35 +127,71 @@ fn an_edited_command_line_and_initial_file_system_are_noticed_where_they_are() {
 }
 
 #[test]
-fn the_boot_partition_may_be_one_of_its_own() {
+fn the_boot_partition_and_the_root_may_be_elsewhere_on_their_file_systems() {
     let name = "trixie-grub-it";
-    let whole = tree(name, "2.12");
-    let script = |prefix: &str| {
-        let text = String::from_utf8(read(name, "esp-grub.cfg")).unwrap();
-        text.replace("'/boot/grub'", &format!("'{prefix}'")).into_bytes()
+    let text = |file| String::from_utf8(read(name, file)).unwrap();
+    // The machine whose `/boot` is this folder of a file system.
+    let with_boot_at = |folder: &str| {
+        let first = text("esp-grub.cfg").replace("'/boot/", &format!("'{folder}/"));
+        let second = text("grub.cfg").replace("\t/boot/", &format!("\t{folder}/"));
+        tree(name, "2.12")
+            .with("boot/efi/EFI/debian/grub.cfg", first.into_bytes())
+            .with("boot/grub/grub.cfg", second.into_bytes())
     };
-    let moved =
-        |file: &str| String::from_utf8(read(name, file)).unwrap().replace("\t/boot/", "\t/");
-    let separate = whole
-        .clone()
-        .with("boot/efi/EFI/debian/grub.cfg", script("/grub"))
-        .with("boot/grub/grub.cfg", moved("grub.cfg").into_bytes());
-    // The same partition, as it is alone: its files, and the EFI system partition below it.
-    let mut below = MemoryImage::new();
-    for image in [&whole, &separate] {
+    let values = |image: &MemoryImage| {
         let prediction = predict(image, &platform(SecureBoot::On)).unwrap();
-        assert!(prediction.predicted().contains(PcrIndex::BOOT_FILES));
-    }
+        [8, 9].map(|pcr| match prediction.register(PcrIndex::new(pcr).unwrap()) {
+            Register::Predicted(value) => value.sha256(),
+            _ => panic!("not predicted"),
+        })
+    };
+    let (whole, separate) = (with_boot_at("/boot"), with_boot_at(""));
+    assert_ne!(values(&whole), values(&separate));
+    assert_ne!(values(&whole), values(&with_boot_at("/@rootfs/boot")));
+    // The boot partition alone, with the EFI system partition below it.
+    let mut below = MemoryImage::new();
     for path in tec_core::reference::BootImage::files(&separate, "boot").unwrap() {
         let content = separate.content(&path).unwrap().to_vec();
         below.insert(path.strip_prefix("boot/").unwrap(), content);
     }
-    let values = |image| {
-        let prediction = predict(image, &platform(SecureBoot::On)).unwrap();
-        [8, 9].map(|pcr| format!("{:?}", prediction.register(PcrIndex::new(pcr).unwrap())))
-    };
     assert_eq!(values(&below), values(&separate));
-    assert_ne!(values(&whole), values(&separate));
+}
+
+#[test]
+fn a_mounted_root_gives_what_its_files_in_memory_give() {
+    let memory = tree("trixie-grub-it", "2.12");
+    let root = tempfile::tempdir().unwrap();
+    for path in tec_core::reference::BootImage::files(&memory, "").unwrap() {
+        let file = root.path().join(&path);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, memory.content(&path).unwrap()).unwrap();
+    }
+    // A script may ask for a folder, and for what lies below a file.
+    let script = "[ -d /boot ]\n[ -e /boot/grub/grub.cfg/x ]\nconfigfile $prefix/grub.cfg\n";
+    let first = String::from_utf8(read("trixie-grub-it", "esp-grub.cfg")).unwrap();
+    let first = first.replace("configfile $prefix/grub.cfg\n", script);
+    fs::write(root.path().join("boot/efi/EFI/debian/grub.cfg"), &first).unwrap();
+    let memory = memory.with("boot/efi/EFI/debian/grub.cfg", first.into_bytes());
+    let directory = DirectoryImage::open(root.path()).unwrap();
+    let machine = platform(SecureBoot::On);
+    let expected = predict(&memory, &machine).unwrap();
+    assert_eq!(BootPredictor::new().predict(&directory, &machine).unwrap(), expected);
+    assert!(expected.predicted().contains(PcrIndex::BOOT_FILES));
+}
+
+#[test]
+fn without_the_name_of_its_partition_only_the_commands_of_grub_2_06_are_unknown() {
+    let (name, version, _) = BOOTS[0];
+    let image = tree(name, version);
+    let named = predict(&image, &platform(SecureBoot::Off)).unwrap();
+    let unnamed = predict(&image, &PlatformState::new()).unwrap();
+    let files = |prediction: &Prediction| match prediction.register(PcrIndex::BOOT_FILES) {
+        Register::Predicted(value) => value.sha256(),
+        _ => panic!("not predicted"),
+    };
+    assert_eq!(files(&unnamed), files(&named));
+    let device = Register::Unpredictable(&Unpredictable::GrubDevice);
+    assert_eq!(unnamed.register(PcrIndex::BOOT_COMMANDS), device);
 }
 
 #[test]
@@ -183,8 +220,8 @@ fn what_is_missing_from_an_image_is_named() {
     assert_eq!(reason(&without_hint, &machine), unknown);
     let given = machine.with_grub_root("hd0,gpt2");
     assert!(matches!(reason(&without_hint, &given), Unpredictable::Script { line: 2, .. }));
-    let unnamed = PlatformState::new();
-    let script = b"set a=$prefix\nboot\n".to_vec();
+    let script = b"linux ($root)/vmlinuz\nboot\n".to_vec();
     let named = whole.with("boot/efi/EFI/debian/grub.cfg", script);
-    assert_eq!(reason(&named, &unnamed), Unpredictable::GrubDevice);
+    let named = named.with("boot/efi/vmlinuz", b"kernel".to_vec());
+    assert_eq!(reason(&named, &PlatformState::new()), Unpredictable::GrubDevice);
 }
