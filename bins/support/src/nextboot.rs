@@ -116,7 +116,7 @@ pub fn foretell(args: &NextbootArgs, running: &Running, judge: Judge) -> anyhow:
         Ok(prediction) => prediction,
         Err(error) => return blocked(error),
     };
-    let next = compared(running, prediction)?;
+    let next = compared(running, &prediction)?;
     match judge {
         Judge::Nobody if args.accepted.is_empty() => Ok(next),
         Judge::RunningBoot if args.accepted.is_empty() => {
@@ -200,7 +200,7 @@ fn blocked(error: anyhow::Error) -> anyhow::Result<NextBoot> {
 }
 
 /// Compares with the current boot.
-fn compared(running: &Running, prediction: Prediction) -> anyhow::Result<NextBoot> {
+fn compared(running: &Running, prediction: &Prediction) -> anyhow::Result<NextBoot> {
     let parse = |bytes| {
         let log = EventLog::parse(bytes);
         log.context("cannot read the log of the current boot")
@@ -214,7 +214,7 @@ fn compared(running: &Running, prediction: Prediction) -> anyhow::Result<NextBoo
     current.values = running.values.as_ref();
     current.log = log.as_ref();
     let report = PredictionReport::new(&here, boot::remedy);
-    Ok(NextBoot::new(report, current)?.stated_as(&prediction))
+    Ok(NextBoot::new(report, current)?.stated_as(prediction))
 }
 
 /// Adds the registers of the firmware, and puts PCR 4 and 7 into its form, as far as the log proves their values. The

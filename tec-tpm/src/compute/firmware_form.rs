@@ -5,6 +5,8 @@
 //! shows its form: what it has in common with the prediction stays in its place, what only the firmware could have
 //! measured stays too, and the rest goes.
 
+use std::path::Path;
+
 use tec_core::pcr::PcrIndex;
 
 use super::measurement::{Component, Measurement};
@@ -25,7 +27,7 @@ impl Prediction {
             let (stated, others) =
                 self.measurements.into_iter().partition::<Vec<_>, _>(|m| m.pcr == pcr);
             self.measurements = others;
-            self.measurements.extend(reshaped(stated, &logged));
+            self.measurements.extend(reshaped(&stated, &logged));
         }
         self
     }
@@ -37,9 +39,9 @@ struct Placed {
     measurement: Measurement,
 }
 
-fn reshaped(stated: Vec<Measurement>, logged: &[&Event<'_>]) -> Vec<Measurement> {
+fn reshaped(stated: &[Measurement], logged: &[&Event<'_>]) -> Vec<Measurement> {
     let mut left: Vec<Option<Measurement>> = stated.iter().cloned().map(Some).collect();
-    let pairs = paired(&stated, logged);
+    let pairs = paired(stated, logged);
     let mut placed: Vec<Placed> = Vec::new();
     for (number, event) in logged.iter().enumerate() {
         let pair = pairs.get(number).copied().flatten();
@@ -120,8 +122,8 @@ fn is_of_firmware(number: usize, logged: &[&Event<'_>]) -> bool {
         EventKind::EFI_VARIABLE_AUTHORITY => is_option_rom(number, logged),
         // Programs on a disk have a path; those of the firmware lie in its volumes.
         EventKind::EFI_BOOT_SERVICES_APPLICATION => {
-            let path = event.detail().unwrap_or_default().to_ascii_lowercase();
-            !path.ends_with(".efi")
+            let path = event.detail().unwrap_or_default();
+            !Path::new(&path).extension().is_some_and(|kind| kind.eq_ignore_ascii_case("efi"))
         }
         _ => false,
     }
@@ -130,10 +132,11 @@ fn is_of_firmware(number: usize, logged: &[&Event<'_>]) -> bool {
 /// Whether an entry of db verified an option ROM: the boot loader was verified with a later one, or with the same.
 fn is_option_rom(number: usize, logged: &[&Event<'_>]) -> bool {
     let mut from_here = logged.iter().skip(number);
-    from_here.next().is_some_and(is_authority_of_db) && from_here.any(is_authority_of_db)
+    from_here.next().is_some_and(|event| is_authority_of_db(event))
+        && from_here.any(|event| is_authority_of_db(event))
 }
 
-fn is_authority_of_db(event: &&Event<'_>) -> bool {
+fn is_authority_of_db(event: &Event<'_>) -> bool {
     variable(event, EventKind::EFI_VARIABLE_AUTHORITY).as_deref() == Some("db")
 }
 
@@ -142,7 +145,7 @@ fn is_authority_of_db(event: &&Event<'_>) -> bool {
 fn is_never_measured(stated: &Measurement, logged: &[&Event<'_>]) -> bool {
     match stated.component {
         Component::Pcr4EfiCall | Component::Pcr4Separator => true,
-        Component::Pcr7ShimCert => !logged.iter().any(is_authority_of_db),
+        Component::Pcr7ShimCert => !logged.iter().any(|event| is_authority_of_db(event)),
         component => is_variable(component),
     }
 }
