@@ -142,7 +142,7 @@ pub const TARGETS: &[Target] = targets! {
     event_log, 3000;
     event_log_sha1, 3000;
     evidence, 600;
-    grub_script, 3000;
+    grub_script, 500;
     guard, 200;
     hcl_report, 1500;
     ignition, 1500;

@@ -7,7 +7,7 @@ use super::variable::PLATFORM;
 use super::{Host, Interpreter, Stop};
 
 /// Commands that measure nothing but themselves, and succeed.
-const PLAIN: [&str; 3] = ["echo", "export", "true"];
+const PLAIN: [&str; 2] = ["echo", "true"];
 /// Commands that measure nothing but themselves. Whether they succeed depends on the machine.
 const SILENT: [&str; 8] = [
     "clear",
@@ -84,7 +84,11 @@ impl<H: Host> Interpreter<'_, H> {
                 let setting = setting.split_once('=').ok_or(Stop::Unknown("it sets nothing"))?;
                 self.set(setting.0, setting.1)?;
             }
-            ("unset", [name]) => drop(self.variables.remove(*name)),
+            ("unset", [name]) => {
+                self.variables.remove(*name);
+                self.hidden.remove(*name);
+            }
+            ("export", names) => self.exported.extend(names.iter().map(ToString::to_string)),
             ("insmod", [module]) => return self.insert_module(module),
             ("loadfont", [BUILT_IN_FONT]) => {}
             ("load_env", _) => return self.load_environment(arguments),
@@ -114,6 +118,7 @@ impl<H: Host> Interpreter<'_, H> {
             return Err(Stop::Unknown("there is no such file in the image"));
         };
         let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+        self.isolate();
         self.set("config_file", path)?;
         self.set("config_directory", folder)?;
         self.menu.clear();

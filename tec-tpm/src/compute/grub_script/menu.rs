@@ -68,10 +68,10 @@ impl<H: Host> Interpreter<'_, H> {
         if self.menu.is_empty() {
             return Err(Stop::Unknown("it starts nothing and has no menu").at(script, 1));
         }
-        if !self.value("theme").is_empty() {
+        if !self.used("theme").is_ok_and(|theme| theme.is_empty()) {
             return Err(Stop::Unknown("the menu has a theme").at(script, 1));
         }
-        let default = self.value("default").to_owned();
+        let default = self.used("default").map_err(|stop| stop.at(script, 1))?;
         self.start(&default, "")
     }
 
@@ -95,6 +95,9 @@ impl<H: Host> Interpreter<'_, H> {
     fn start_entry(&mut self, entry: &Entry, rest: &str, above: &str) -> Result<Flow, Stop> {
         if entry.has_parameters {
             return Err(Stop::Unknown("an entry has parameters"));
+        }
+        if entry.is_submenu {
+            self.isolate();
         }
         // Observed: the id of an entry, where it has one.
         let chosen = format!("{above}{}", entry.id.replace('>', ">>"));

@@ -10,6 +10,10 @@ use super::{Found, Host, Stop, UNNAMED};
 pub(in crate::compute) struct Interpreter<'h, H> {
     pub(super) host: &'h mut H,
     pub(super) variables: BTreeMap<String, String>,
+    /// Variables that scripts and menus of their own see as well.
+    pub(super) exported: BTreeSet<String>,
+    /// Variables that were set where it is not known whether they are seen.
+    pub(super) hidden: BTreeSet<String>,
     pub(super) functions: BTreeMap<String, Block>,
     pub(super) parameters: Vec<String>,
     pub(super) menu: Vec<Entry>,
@@ -39,12 +43,12 @@ pub(super) enum Flow {
 const MAX_DEPTH: usize = 64;
 /// Maximum size of a script; generated ones have some 10 KiB.
 const MAX_SCRIPT: usize = 256 << 10;
-/// Maximum cost of a run, so that it ends: 65,536 statements or 256 files.
-const MAX_COST: usize = 16 << 20;
+/// Maximum cost of a run, so that it ends: 16,384 statements or 256 files.
+const MAX_COST: usize = 4 << 20;
 /// Cost of a statement, in addition to the bytes that it measures.
 const STATEMENT: usize = 256;
 /// Cost of a file that is opened: its size is not known here.
-const FILE: usize = 64 << 10;
+const FILE: usize = 16 << 10;
 
 impl<'h, H: Host> Interpreter<'h, H> {
     /// A GRUB on `device` with its files in the folder `prefix`; it was started from the folder `program`, if
@@ -58,6 +62,8 @@ impl<'h, H: Host> Interpreter<'h, H> {
         let mut interpreter = Self {
             host,
             variables: BTreeMap::new(),
+            exported: BTreeSet::new(),
+            hidden: BTreeSet::new(),
             functions: BTreeMap::new(),
             parameters: Vec::new(),
             menu: Vec::new(),

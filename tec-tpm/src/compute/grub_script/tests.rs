@@ -216,6 +216,20 @@ fn files_are_measured_when_they_are_opened() {
 }
 
 #[test]
+fn scripts_and_submenus_of_their_own_see_exported_variables() {
+    let next = [("/next.cfg", "echo $a\nmenuentry N { linux /k }\n")];
+    let script = "set a=b\nexport a\nconfigfile /next.cfg\n";
+    assert!(run_with(script, &next).unwrap().contains(&"echo b".to_owned()));
+    // What GRUB exports itself was not observed.
+    assert_eq!(run_with("set a=b\nconfigfile /next.cfg\n", &next).unwrap_err().0, 1);
+    let menu = "submenu S { menuentry M { linux /k $a\n } }\n";
+    let exported = format!("default='S>M'\na=b; export a\n{menu}");
+    assert!(run_with(&exported, &[]).unwrap().contains(&"cmdline /k b".to_owned()));
+    assert!(run_with(&format!("default='S>M'\na=b\n{menu}"), &[]).is_err());
+    assert!(run_with(&format!("default='S>M'\n{menu}"), &[]).is_ok());
+}
+
+#[test]
 fn what_is_not_known_stops_with_its_line() {
     for (script, line) in [
         ("", 1),

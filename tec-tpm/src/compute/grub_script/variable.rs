@@ -51,6 +51,15 @@ impl<H: Host> Interpreter<'_, H> {
         if let Some(program) = program {
             set("cmdpath", folder(program));
         }
+        self.exported = self.variables.keys().cloned().collect();
+    }
+
+    /// Enters a script or menu of its own, which sees exported variables (GRUB manual, "export"). Which ones
+    /// GRUB exports itself is known only of those that it sets first.
+    pub(super) fn isolate(&mut self) {
+        let exported = &self.exported;
+        let hidden = self.variables.extract_if(.., |name, _| !exported.contains(name));
+        self.hidden.extend(hidden.map(|(name, _)| name));
     }
 
     pub(super) fn value(&self, name: &str) -> &str {
@@ -62,7 +71,7 @@ impl<H: Host> Interpreter<'_, H> {
         if let Some(value) = self.variables.get(name) {
             return Ok(value.clone());
         }
-        if UNKNOWN.iter().any(|unknown| name.starts_with(unknown)) {
+        if self.hidden.contains(name) || UNKNOWN.iter().any(|known| name.starts_with(known)) {
             return Err(Stop::Unknown("the value of a variable is not known"));
         }
         Ok(String::new())
@@ -70,6 +79,7 @@ impl<H: Host> Interpreter<'_, H> {
 
     /// Sets a variable, and follows what GRUB does because of it.
     pub(super) fn set(&mut self, name: &str, value: &str) -> Result<(), Stop> {
+        self.hidden.remove(name);
         self.variables.insert(name.to_owned(), value.to_owned());
         match name {
             "prefix" => LISTS.iter().try_for_each(|list| {
@@ -83,14 +93,14 @@ impl<H: Host> Interpreter<'_, H> {
     /// When GRUB reads a translation was not observed; English needs none, but there may be files.
     fn refuse_translation(&mut self, language: &str) -> Result<(), Stop> {
         let plain = language.split(['.', '@']).next().unwrap_or_default();
-        if UNTRANSLATED.contains(&plain) || self.value("locale_dir").is_empty() {
+        let folder = self.used("locale_dir")?;
+        if UNTRANSLATED.contains(&plain) || folder.is_empty() {
             return Ok(());
         }
         let short = plain.split('_').next().unwrap_or_default();
         for name in [language, plain, short] {
             for ending in ["mo", "gmo"] {
-                let file = format!("{}/{name}.{ending}", self.value("locale_dir"));
-                if self.file(&file)?.is_some() {
+                if self.file(&format!("{folder}/{name}.{ending}"))?.is_some() {
                     return Err(Stop::Unknown("there is a translation for this language"));
                 }
             }
