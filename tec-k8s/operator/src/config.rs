@@ -29,10 +29,10 @@ mod tests {
 
     use super::*;
 
-    fn config_by(configurator: MockTrusteeConfigurator) -> Result<String, PortError> {
+    fn config_by(configurator: &MockTrusteeConfigurator) -> Result<String, PortError> {
         let files = || ("key.pem".to_owned(), "chain.pem".to_owned());
         let intent = TrusteeIntent::new("0.0.0.0:8080", files(), Vec::new(), "/opt/trustee");
-        trustee_config(&configurator, &intent)
+        trustee_config(configurator, &intent)
     }
 
     #[test]
@@ -40,7 +40,7 @@ mod tests {
         let mut configurator = MockTrusteeConfigurator::new();
         let written = |_: &str, intent: &TrusteeIntent| Patched::Changed(intent.socket.clone());
         configurator.expect_patch().returning(move |old, intent| Ok(written(old, intent)));
-        assert_eq!(config_by(configurator).unwrap(), "0.0.0.0:8080");
+        assert_eq!(config_by(&configurator).unwrap(), "0.0.0.0:8080");
     }
 
     #[test]
@@ -48,6 +48,6 @@ mod tests {
         let mut configurator = MockTrusteeConfigurator::new();
         let why = || PatchError::Parse(Box::new(io::Error::other("of another age")));
         configurator.expect_patch().returning(move |_, _| Err(why()));
-        assert_eq!(config_by(configurator).unwrap_err().kind(), PortErrorKind::Invalid);
+        assert_eq!(config_by(&configurator).unwrap_err().kind(), PortErrorKind::Invalid);
     }
 }
