@@ -1,5 +1,7 @@
 //! Variables that GRUB itself sets or acts on (GRUB manual, "Special environment variables").
 
+use std::collections::BTreeMap;
+
 use super::{Host, Interpreter, Stop};
 
 /// Folder of modules and lists below the prefix, on x86-64 with UEFI.
@@ -57,9 +59,11 @@ impl<H: Host> Interpreter<'_, H> {
     /// Enters a script or menu of its own, which sees exported variables (GRUB manual, "export"). Which ones
     /// GRUB exports itself is known only of those that it sets first.
     pub(super) fn isolate(&mut self) {
-        let exported = &self.exported;
-        let hidden = self.variables.extract_if(.., |name, _| !exported.contains(name));
-        self.hidden.extend(hidden.map(|(name, _)| name));
+        let variables = std::mem::take(&mut self.variables).into_iter();
+        let (seen, hidden): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            variables.partition(|(name, _)| self.exported.contains(name));
+        self.variables = seen;
+        self.hidden.extend(hidden.into_keys());
     }
 
     pub(super) fn value(&self, name: &str) -> &str {
