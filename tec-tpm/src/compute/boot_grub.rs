@@ -6,7 +6,7 @@ use tec_core::pcr::PcrIndex;
 
 use super::boot::{Boot, Role, Started};
 use super::grub::{GrubProfile, Terminator};
-use super::grub_host::Grub;
+use super::grub_host::{Grub, Loaded};
 use super::grub_script::{Host as _, Interpreter, Stop, UNNAMED};
 use super::grub_tree::GrubTree;
 use super::hash::{BankDigests, MultiHasher};
@@ -26,15 +26,6 @@ const SCRIPTS: [&str; 2] = ["EFI/debian/x86_64-efi/grub.cfg", PLAIN_SCRIPT];
 const PLAIN_SCRIPT: &str = "EFI/debian/grub.cfg";
 /// Size of the chunks in which files other than programs are read.
 const PIECE: usize = 256 << 10;
-
-/// What GRUB has loaded so far.
-#[derive(Default)]
-pub(super) struct Loaded {
-    /// The beginning of the kernel, for its version; set if the kernel is known.
-    pub(super) kernel: Option<Vec<u8>>,
-    pub(super) options: String,
-    pub(super) initrd: Option<(String, BankDigests)>,
-}
 
 impl Boot<'_> {
     pub(super) fn start_grub(&mut self, grub: &Started) -> Result<(), PredictError> {

@@ -7,18 +7,27 @@ use std::io::ErrorKind;
 use tec_core::pcr::PcrIndex;
 
 use super::boot::Boot;
-use super::boot_grub::Loaded;
 use super::boot_read::MAX_SCRIPT;
 use super::grub::GrubProfile;
 use super::grub_module;
 use super::grub_script::{Found, Host, Stop, UNNAMED};
 use super::grub_tree::GrubTree;
+use super::hash::BankDigests;
 use super::measurement::Component;
 use super::pe::PeRequest;
 use super::predict_error::PredictError;
 use super::uki_table::SectionTable;
 use super::unpredictable::Unpredictable;
 use crate::event_log::EventKind;
+
+/// What GRUB has loaded so far.
+#[derive(Default)]
+pub(super) struct Loaded {
+    /// The beginning of the kernel, for its version; set if the kernel is known.
+    pub(super) kernel: Option<Vec<u8>>,
+    pub(super) options: String,
+    pub(super) initrd: Option<(String, BankDigests)>,
+}
 
 /// A GRUB that runs its script.
 pub(super) struct Grub<'g, 'b> {

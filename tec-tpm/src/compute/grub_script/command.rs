@@ -2,9 +2,8 @@
 
 use super::menu::Entry;
 use super::parse::Block;
-use super::run::Flow;
 use super::variable::PLATFORM;
-use super::{Host, Interpreter, Stop};
+use super::{Flow, Host, Interpreter, Stop};
 
 /// Commands that measure nothing but themselves, and succeed.
 const PLAIN: [&str; 2] = ["echo", "true"];

@@ -1,7 +1,6 @@
 //! The menu, and the entry that starts without a user (GRUB manual, "menuentry", "submenu", "default").
 
-use super::run::Flow;
-use super::{Host, Interpreter, Stop};
+use super::{Flow, Host, Interpreter, Stop};
 
 /// An entry of the menu, or a submenu.
 #[derive(Clone, Debug)]

@@ -92,5 +92,16 @@ impl Stop {
     }
 }
 
+/// How a block ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flow {
+    Next,
+    Break,
+    Continue,
+    Return,
+    /// The kernel starts.
+    Boot,
+}
+
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::menu::Entry;
 use super::parse::{Action, Block, Statement, parse};
-use super::{Found, Host, Stop, UNNAMED};
+use super::{Flow, Found, Host, Stop, UNNAMED};
 
 /// What is known while a script runs.
 pub(in crate::compute) struct Interpreter<'h, H> {
@@ -26,17 +26,6 @@ pub(in crate::compute) struct Interpreter<'h, H> {
     pub(super) script: String,
     depth: usize,
     cost: usize,
-}
-
-/// How a block ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Flow {
-    Next,
-    Break,
-    Continue,
-    Return,
-    /// The kernel starts.
-    Boot,
 }
 
 /// Maximum depth of blocks, functions and scripts in each other.
