@@ -17,7 +17,7 @@ use tec_fuzz::mutate::mutate;
 use tec_fuzz::{TARGETS, Target};
 
 /// Maximum number of bytes of all seeds together: they stay in the repository forever.
-const MAX_CORPUS: usize = 500 << 10;
+const MAX_CORPUS: usize = 512 << 10;
 
 fn manifest_dir() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))

@@ -62,8 +62,8 @@ fn headers() -> Vec<Seed> {
 fn events() -> Vec<Seed> {
     let with = |at: usize, bytes: &[u8]| put(good(), at, bytes);
     vec![
-        lying("register_24", with(REGISTER, &[24])),
-        lying("register_of_ones", with(REGISTER, &[0xff; 4])),
+        Seed::new("register_24", with(REGISTER, &[24])),
+        Seed::new("register_of_ones", with(REGISTER, &[0xff; 4])),
         lying("four_billion_digests", with(DIGESTS, &[0xff; 4])),
         lying("digest_twice", with(SECOND_DIGEST, &[4])),
         lying("digest_that_was_not_announced", with(SECOND_DIGEST, &[0x0c])),
