@@ -93,7 +93,8 @@ fn judge(suite: &mut Suite) -> anyhow::Result<()> {
     let images = [image];
     let verified = Ok(verified);
     let judge = || {
-        let known = Known::new(Some(&ak), Some(&machine), &images);
+        let mut known = Known::new(Some(&ak), Some(&machine), &images);
+        known.has_baseline = true;
         let (id, at) = (sample::attempt_id(1), sample::time(10));
         appraise(id, at, &verified, known, Pins::Predicted, &states)
     };

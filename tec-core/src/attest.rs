@@ -38,6 +38,12 @@ pub struct Known<'a> {
     pub machine: Option<&'a Machine>,
     /// All images, live or not.
     pub images: &'a [ApprovedImage],
+    /// Whether the platform of the machine is compared with its baseline afterwards.
+    ///
+    /// # Security
+    /// Only a baseline can vouch for [programs](Appraisal::programs) of the firmware: without one, a boot that has
+    /// any is refused.
+    pub has_baseline: bool,
 }
 
 impl<'a> Known<'a> {
@@ -47,7 +53,7 @@ impl<'a> Known<'a> {
         machine: Option<&'a Machine>,
         images: &'a [ApprovedImage],
     ) -> Self {
-        Self { ak, machine, images }
+        Self { ak, machine, images, has_baseline: false }
     }
 
     /// Drops what a store returned unasked: the record of another key, or a machine other than the
@@ -154,8 +160,9 @@ pub struct Appraisal {
     pub attempt: Attempt,
     /// The proof; present only if no gate failed.
     pub attested: Option<Attested>,
-    /// Programs in PCR 4 that are of no image, of a boot that is otherwise approved.
-    pub(crate) programs: Vec<LoggedEvent>,
+    /// Programs in PCR 4 that are of no image, of a boot that is otherwise approved: the baseline of the machine must
+    /// have them.
+    pub programs: Vec<LoggedEvent>,
 }
 
 /// Runs the gates from "machine known" to "each PCR against approved images".
@@ -224,6 +231,9 @@ fn climb(
     };
     let Explained { booted, judged, programs } = explained;
     attempt.explained_by(&booted, pins.unpinned_in(&booted, known.images));
+    if let Some(program) = programs.first().filter(|_| !known.has_baseline) {
+        attempt.ladder.fail(Gate::Platform, unvouched(program));
+    }
     let attested = match (attempt.machine, attempt.ak) {
         (Some(machine), Some(ak)) if attempt.ladder.first_failure().is_none() => {
             Some(Attested { machine, ak, booted, judged, pins, attempt: id })
@@ -231,6 +241,14 @@ fn climb(
         _ => None,
     };
     Appraisal { attempt, attested, programs }
+}
+
+/// A firmware program, and no baseline that could vouch for it.
+fn unvouched(program: &LoggedEvent) -> String {
+    let digest = program.digest;
+    format!(
+        "PCR 4 has a program of no image, {digest}, and no baseline of the machine is kept here"
+    )
 }
 
 /// Refuses a boot that no image explains. If its log is of no use, that comes first: with a log that replays, the

@@ -49,11 +49,19 @@ impl World {
     }
 
     async fn admit(&self, evidence: VerifiedEvidence) -> Appraisal {
+        self.admit_by(evidence, Some(&self.store)).await
+    }
+
+    async fn admit_by(
+        &self,
+        evidence: VerifiedEvidence,
+        platforms: Option<&dyn PlatformLog>,
+    ) -> Appraisal {
         let store = &self.store;
         let pins = PinnedPcrs::boot_manager().into();
         let boots = Boots { images: store, pins, states: &WholeImages };
         let ports = AdmitPorts::new(store, Some(boots), store, store, store, &self.clock)
-            .with_platforms(Some(store))
+            .with_platforms(platforms)
             .with_successors(Some(store));
         let found = flow::admit(ports, sample::attempt_id(1), &Ok(evidence)).await;
         found.unwrap().appraisal
@@ -120,6 +128,36 @@ async fn changed_firmware_is_refused_named_and_approved_once_for_all() {
         world.is_admitted(number, &new).await;
         world.is_refused(number, &boot()).await;
     }
+}
+
+#[tokio::test]
+async fn programs_of_the_firmware_are_those_of_the_first_boot_or_approved() {
+    let world = World::new().await;
+    let (setup, implant) = (boot().program("setup screen"), boot().program("implant"));
+    let first = world.admit(setup.evidence(1)).await;
+    assert!(first.attested.is_some());
+    let mut steps = first.attempt.ladder.steps.iter();
+    let told = &steps.find(|step| step.gate == Gate::Platform).unwrap().detail;
+    assert!(told.contains(&Sha256Digest::of("setup screen").to_string()), "{told}");
+    world.is_admitted(1, &setup).await;
+    world.is_admitted(2, &boot()).await;
+    for (key, changed) in [(1, &implant), (1, &boot()), (2, &implant)] {
+        let detail = world.is_refused(key, changed).await;
+        assert!(detail.contains("PCR 4 EV_EFI_BOOT_SERVICES_APPLICATION"), "{detail}");
+    }
+    let seen = PlatformLog::find(&world.store, &key(2)).await.unwrap().unwrap().seen;
+    world.store.approve(&key(2), &seen.firmware, &sample::line()).await.unwrap();
+    world.is_admitted(2, &implant).await;
+    world.is_refused(1, &implant).await;
+}
+
+#[tokio::test]
+async fn without_a_baseline_nobody_vouches_for_a_program_of_the_firmware() {
+    let world = World::new().await;
+    assert!(world.admit_by(boot().evidence(1), None).await.attested.is_some());
+    let refused = world.admit_by(boot().program("implant").evidence(1), None).await;
+    assert!(refused.attested.is_none());
+    assert_eq!(refused.attempt.ladder.code, Some(Code::PlatformChanged));
 }
 
 #[tokio::test]

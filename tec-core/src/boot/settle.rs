@@ -29,6 +29,8 @@ const CONSTANTS: [&[u8]; 5] = [
     &[0; 4],
     &[0xff; 4],
 ];
+/// Maximum number of programs that the firmware starts before the operating system; real ones start one or two.
+const MAX_PROGRAMS: usize = 16;
 /// An action with the number of a boot option: `Booting to Boot0001 Option`.
 const BOOTING: (&str, &str) = ("Booting to Boot", " Option");
 
@@ -131,6 +133,9 @@ fn in_form(
     logged.retain(|event| !is_constant(&event.digest, event.detail.as_deref()));
     let known: BTreeSet<_> = stated(images).flatten().map(|event| event.hash).collect();
     let first = logged.iter().position(|event| known.contains(&event.digest))?;
+    if first > MAX_PROGRAMS {
+        return None;
+    }
     let (programs, chain) = logged.split_at(first);
     let constant =
         |event: &&ImageEvent| LoggedEvent::new(0, pcr, event.hash, event.name.as_str(), None);

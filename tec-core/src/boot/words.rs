@@ -6,8 +6,6 @@
 //! Source: "TPM2 PCR Measurements Made by systemd" and systemd-pcrphase.service(8) of systemd 252 to 262. The
 //! digest of a word is SHA-256 of its characters.
 
-use std::sync::LazyLock;
-
 use crate::digest::Sha256Digest;
 use crate::evidence::LoggedEvent;
 use crate::pcr::PcrIndex;
@@ -29,8 +27,6 @@ const NV_SEPARATOR: &str = "nvpcr-separator";
 const SEPARATED: [u8; 12] = [0, 1, 2, 3, 4, 5, 6, 7, 9, 12, 13, 14];
 /// Name of the type of an event that stands in no log of the firmware.
 const KIND: &str = "systemd";
-
-static SEPARATOR_DIGEST: LazyLock<Sha256Digest> = LazyLock::new(|| Sha256Digest::of(SEPARATOR));
 
 /// What may follow the boot chain in a register.
 fn endings(pcr: PcrIndex) -> &'static [&'static [&'static str]] {
@@ -102,7 +98,7 @@ pub(crate) fn trailing(pcr: PcrIndex, events: &[&LoggedEvent]) -> usize {
 
 /// Whether this is the separator between the boot chain and the operating system.
 pub(crate) fn is_separator(digest: &Sha256Digest) -> bool {
-    *digest == *SEPARATOR_DIGEST
+    *digest == Sha256Digest::of(SEPARATOR)
 }
 
 #[cfg(test)]

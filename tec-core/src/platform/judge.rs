@@ -13,7 +13,8 @@ use crate::digest::Sha256Digest;
 pub enum Judgement {
     /// It matches; the baseline stays.
     Matches,
-    /// Entries were added to KEK, db, dbx, dbt or dbr; the boot becomes the baseline, so that their removal is refused from
+    /// Entries were added to KEK, db, dbx, dbt or dbr; the boot becomes the baseline, so that their removal is
+    /// refused from
     /// now on.
     Updated,
     /// It differs in what is enforced. Holds the changes, without those that are only recorded.
@@ -22,8 +23,8 @@ pub enum Judgement {
 
 /// Compares what a boot showed with the baseline of its machine.
 ///
-/// PCR 0 and 2 must have the same values, and PCR 4 the same programs of the firmware. PCR 7 must have the same value, or be explained by the
-/// logs of both boots, event by event:
+/// PCR 0 and 2 must have the same values, and PCR 4 the same programs of the firmware. PCR 7 must have the
+/// same value, or be explained by the logs of both boots, event by event:
 /// - SecureBoot, PK and everything else in the policy are the same, in the same order;
 /// - entries may have been added to KEK, db, dbx, dbt and dbr if Secure Boot is on, and dbt and dbr may have
 ///   appeared: the firmware took the update because PK, which is the same, or a key in KEK signed it (UEFI 2.10,

@@ -14,6 +14,7 @@ pub struct PlatformBoot {
     firmware: String,
     option_rom: String,
     boot_order: String,
+    program: Option<String>,
     state: SecureBootState,
     keys: [BTreeSet<u64>; 6],
     authorities: Vec<String>,
@@ -29,7 +30,7 @@ impl Default for PlatformBoot {
 }
 
 impl PlatformBoot {
-    /// The only program of every boot: its PCR 4 has one event, the digest of this text.
+    /// The program of every boot: the last event of its PCR 4 is the digest of this text.
     pub const KERNEL: &str = "kernel";
 
     /// Secure Boot is on, and there is a log.
@@ -38,6 +39,7 @@ impl PlatformBoot {
             firmware: "1.0".to_owned(),
             option_rom: "network card".to_owned(),
             boot_order: "disk".to_owned(),
+            program: None,
             state: SecureBootState::On,
             keys: [&[1][..], &[2], &[3], &[4], &[], &[]].map(|keys| keys.iter().copied().collect()),
             authorities: vec!["shim".to_owned()],
@@ -65,6 +67,13 @@ impl PlatformBoot {
     #[must_use]
     pub fn boot_order(mut self, order: &str) -> Self {
         order.clone_into(&mut self.boot_order);
+        self
+    }
+
+    /// A program that the firmware starts first.
+    #[must_use]
+    pub fn program(mut self, name: &str) -> Self {
+        self.program = Some(name.to_owned());
         self
     }
 
@@ -147,7 +156,9 @@ impl PlatformBoot {
         log.push(0, "EV_S_CRTM_VERSION", &self.firmware, None);
         log.push(1, "EV_EFI_VARIABLE_BOOT", &self.boot_order, None);
         log.push(2, "EV_EFI_BOOT_SERVICES_DRIVER", &self.option_rom, None);
-        log.push(4, "EV_EFI_BOOT_SERVICES_APPLICATION", Self::KERNEL, None);
+        for program in self.program.iter().map(String::as_str).chain([Self::KERNEL]) {
+            log.push(4, "EV_EFI_BOOT_SERVICES_APPLICATION", program, None);
+        }
         let state = self.state;
         let variable = Some(PolicyVariable::SecureBoot { state });
         log.push(7, CONFIG, &format!("SecureBoot={}", state.as_str()), variable);

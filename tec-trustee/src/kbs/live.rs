@@ -21,7 +21,7 @@ use tec_core::flow;
 use tec_core::flow::{AdmitPorts, Boots, NextBoot, ReleaseError, ReleasePorts, SuccessionPorts};
 use tec_core::id::{AttemptId, ResourcePath};
 use tec_core::machine::{Machine, MachineState};
-use tec_core::pcr::PcrIndex;
+use tec_core::pcr::{PcrIndex, PcrSet};
 use tec_core::port::{
     AkRegistry, AkSuccession, AttemptLog, AuditEvent, AuditSink, Clock, ClockLog, DiskKeys,
     ImageRegistry, KeyBroker, PlatformLog, PortError, SecretStore, chain,
@@ -229,7 +229,8 @@ impl LiveBackend {
         attested: &Attested,
         live: &LiveImages<'_>,
     ) {
-        for pcr in self.pinned.iter().chain(Pins::of_images()) {
+        let judged: PcrSet = self.pinned.iter().chain(Pins::of_images()).collect();
+        for pcr in judged.iter() {
             let quoted = evidence.pcrs.value(pcr);
             if attested.judged().value(pcr) == quoted {
                 continue;

@@ -75,6 +75,7 @@ fn each_form_of_a_firmware_is_the_same_boot() {
         (&["setup screen", CALL, SEPARATOR], 1),
         (&["agent", "setup screen", CALL, SEPARATOR], 2),
         (&[CALL, SEPARATOR, "agent"], 1),
+        (&["agent"; MAX_PROGRAMS], MAX_PROGRAMS),
     ] {
         let pcr4 = [before, &CHAIN].concat();
         assert_eq!(with_log(&pcr4, &["linux", "osrel"]), Some(programs), "{before:?}");
@@ -92,6 +93,7 @@ fn what_an_image_measures_must_be_whole_in_order_and_alone() {
         &["shim", "loader", "kernel", "agent"],
         &["shim", "loader", "kernel", "kernel"],
         &["agent"],
+        &[&["agent"; MAX_PROGRAMS + 1][..], &CHAIN].concat(),
         &["booting to boot0001 option"],
     ] {
         let pcr4 = [&[CALL, SEPARATOR], pcr4].concat();
