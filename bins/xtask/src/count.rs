@@ -2,6 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Lines of a failed test's output that are repeated at the end of a run.
+const LAST_WORDS: usize = 15;
+
 /// Number of passed and failed checks, and what did not run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Count {
@@ -9,6 +12,8 @@ pub(crate) struct Count {
     pub(crate) failed: u64,
     /// Those of the passed that failed beside others before.
     pub(crate) flaky: u64,
+    /// Names of what failed or was flaky, each with its last words; repeated at the end of a run.
+    pub(crate) reports: Vec<String>,
     /// Names of what did not run, by the need that was not met.
     pub(crate) not_run: BTreeMap<&'static str, BTreeSet<String>>,
 }
@@ -38,6 +43,7 @@ impl Count {
         self.passed = self.passed.saturating_add(other.passed);
         self.failed = self.failed.saturating_add(other.failed);
         self.flaky = self.flaky.saturating_add(other.flaky);
+        self.reports.extend(other.reports);
         for (need, what) in other.not_run {
             self.not_run.entry(need).or_default().extend(what);
         }
@@ -97,6 +103,15 @@ pub(crate) fn failed_tests(output: &str) -> impl Iterator<Item = String> {
     let name =
         |line: &str| Some(line.strip_prefix("test ")?.strip_suffix(" ... FAILED")?.to_owned());
     output.lines().filter_map(name)
+}
+
+/// What libtest prints of a failed test, below `---- a::b stdout ----`: the first lines.
+pub(crate) fn last_words(output: &str, test: &str) -> String {
+    let title = format!("---- {test} stdout ----");
+    let own = output.lines().skip_while(|line| *line != title).skip(1);
+    let own = own.take_while(|line| !line.starts_with("---- ") && *line != "failures:");
+    let text: String = own.take(LAST_WORDS).flat_map(|line| ["    ", line, "\n"]).collect();
+    text.trim_end().to_owned()
 }
 
 struct TestResult {
@@ -165,6 +180,14 @@ mod tests {
     fn tests_that_failed_are_named() {
         let output = "test a::b ... ok\ntest a::c ... FAILED\ntest result: FAILED. 1 passed\n";
         assert_eq!(failed_tests(output).collect::<Vec<_>>(), ["a::c"]);
+    }
+
+    #[test]
+    fn a_failed_test_is_reported_with_its_own_output_only() {
+        let output = "---- a stdout ----\nfirst\n\n---- a::b stdout ----\n\nsecond\nthird\n\nfailures:\n    a\n";
+        assert_eq!(last_words(output, "a::b"), "    \n    second\n    third");
+        assert_eq!(last_words(output, "a"), "    first");
+        assert_eq!(last_words(output, "c"), "");
     }
 
     #[test]

@@ -287,8 +287,11 @@ fn named(name: &str) -> Option<&'static Need> {
     ALL.iter().find(|need| need.name == name)
 }
 
-/// Prints the total, and what did not run.
+/// Prints what failed, the total, and what did not run.
 pub(crate) fn report(total: &Count) {
+    for report in &total.reports {
+        term::failure(report);
+    }
     term::out(&total.headline());
     for line in lines(total) {
         term::out(&line);

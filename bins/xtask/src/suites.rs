@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use serde_json::Value;
 
 use crate::cargo::cargo;
-use crate::count::{Count, failed_tests};
+use crate::count::{Count, failed_tests, last_words};
 use crate::needs::{self, Needs};
 use crate::{lanes, process, programs, term};
 
@@ -44,6 +44,13 @@ pub(crate) enum Kind {
 struct Failed {
     suite: Suite,
     test: String,
+    last_words: String,
+}
+
+impl Failed {
+    fn report(&self, how: &str) -> String {
+        format!("{} {}: {how}\n{}", self.suite.name, self.test, self.last_words)
+    }
 }
 
 type Prepare<'a> = &'a (dyn Fn(&mut Command) -> Result<()> + Sync);
@@ -60,9 +67,12 @@ pub(crate) fn run(suites: Vec<Suite>, needs: &Needs, prepare: Prepare<'_>) -> Re
             failed.extend(tests);
         }
     }
-    if failed.len() <= AGAIN {
-        for test in failed {
+    let repeats = failed.len() <= AGAIN;
+    for test in failed {
+        if repeats {
             again(&test, prepare, &mut all)?;
+        } else {
+            all.reports.push(test.report("failed"));
         }
     }
     Ok(all)
@@ -71,7 +81,15 @@ pub(crate) fn run(suites: Vec<Suite>, needs: &Needs, prepare: Prepare<'_>) -> Re
 /// Runs a test program, and once more with the tests that it ignored and that can run here.
 fn play(suite: &Suite, needs: &Needs, prepare: Prepare<'_>) -> Result<(Count, Vec<Failed>)> {
     let (mut count, text) = play_with(suite, &[], prepare)?;
-    let mut failed: Vec<String> = failed_tests(&text).collect();
+    let report = |text: &str| {
+        let failed = |test: String| Failed {
+            suite: suite.clone(),
+            last_words: last_words(text, &test),
+            test,
+        };
+        failed_tests(text).map(failed).collect::<Vec<_>>()
+    };
+    let mut failed = report(&text);
     let (now, not_run) = needs.sort(&suite.name, &text);
     count.add(not_run);
     if !now.is_empty() {
@@ -81,11 +99,10 @@ fn play(suite: &Suite, needs: &Needs, prepare: Prepare<'_>) -> Result<(Count, Ve
         // A test whose name was misread did not run.
         let ran = more.passed.saturating_add(more.failed);
         more.failed = more.failed.saturating_add(expected.saturating_sub(ran));
-        failed.extend(failed_tests(&text));
+        failed.extend(report(&text));
         count.add(more);
     }
-    let again = |test| Failed { suite: suite.clone(), test };
-    Ok((count, failed.into_iter().map(again).collect()))
+    Ok((count, failed))
 }
 
 fn play_with(suite: &Suite, arguments: &[String], prepare: Prepare<'_>) -> Result<(Count, String)> {
@@ -119,17 +136,17 @@ fn rows(suites: Vec<Suite>) -> Vec<Vec<Suite>> {
 
 /// Runs a failed test again while no other test runs, and reports whether it really fails or passes only alone.
 fn again(failed: &Failed, prepare: Prepare<'_>, count: &mut Count) -> Result<()> {
-    let name = format!("{} {}", failed.suite.name, failed.test);
     let mut alone = command(&failed.suite, prepare)?;
     let output = process::output(alone.args(["--include-ignored", "--exact", &failed.test]))?;
     let text = String::from_utf8_lossy(&output.stdout);
     let passed = Count::of(&text, output.status.success()) == Count::passed();
     if passed {
         count.failed = count.failed.saturating_sub(1);
-        count.add(Count { flaky: 1, ..Count::passed() });
-        term::failure(&format!("FLAKY: {name} failed beside others and passed alone"));
+        let report = failed.report("FLAKY: failed beside others and passed alone");
+        count.add(Count { flaky: 1, reports: vec![report], ..Count::passed() });
     } else {
-        term::failure(&format!("{name} failed twice\n{text}"));
+        term::failure(&text);
+        count.reports.push(failed.report("failed twice"));
     }
     Ok(())
 }
@@ -255,7 +272,11 @@ mod tests {
             (program("is not there", "ok. 0 passed; 0 failed", 0), Count::failed()),
         ] {
             let mut count = Count::failed();
-            again(&Failed { suite, test: test.clone() }, &|_| Ok(()), &mut count).unwrap();
+            let last_words = "    why".to_owned();
+            let failed = Failed { suite, test: test.clone(), last_words };
+            again(&failed, &|_| Ok(()), &mut count).unwrap();
+            let reports = std::mem::take(&mut count.reports);
+            assert!(matches!(&reports[..], [report] if report.ends_with("\n    why")));
             assert_eq!(count, expected);
         }
     }

@@ -182,8 +182,9 @@ fn steps<'a>(run: &'a Run<'_>) -> Vec<Work<'a>> {
 fn timed((name, work): &Work<'_>) -> Step {
     let begin = Instant::now();
     let count = work().unwrap_or_else(|error| {
-        term::failure(&format!("{name}: {error:#}"));
-        Count::failed()
+        let report = format!("{name}: {error:#}");
+        term::failure(&report);
+        Count { reports: vec![report], ..Count::failed() }
     });
     Step { name, took: begin.elapsed(), count }
 }
