@@ -23,6 +23,7 @@ use crate::boot::{ChainArgs, MachineArgs};
 use crate::pins::parse_pcr;
 use crate::{SystemClock, boot, input};
 
+mod grub;
 mod keys;
 mod shim;
 
@@ -142,6 +143,12 @@ fn predicted(args: &NextbootArgs, running: &Running) -> anyhow::Result<Predictio
     if is_this_machine {
         given.efivars = Some(EFIVARS.into());
     }
+    let log = running.log.as_deref();
+    if let Some(log) = log {
+        let devices = grub::Devices::of(log);
+        given.grub_device = given.grub_device.or(devices.own);
+        given.grub_root = given.grub_root.or(devices.other);
+    }
     let mut machine = boot::machine(&given)?;
     for file in &args.dbx_update {
         machine = updated(machine, file, PlatformState::with_dbx_update)?;
@@ -152,7 +159,6 @@ fn predicted(args: &NextbootArgs, running: &Running) -> anyhow::Result<Predictio
     for file in &args.kek_update {
         machine = updated(machine, file, PlatformState::with_kek_update)?;
     }
-    let log = running.log.as_deref();
     if let (Some(log), None) = (log, given.secure_boot) {
         keys::check(&machine, log)?;
     }

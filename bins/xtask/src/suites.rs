@@ -97,8 +97,12 @@ fn play(suite: &Suite, needs: &Needs, prepare: Prepare<'_>) -> Result<(Count, Ve
         let arguments = [vec!["--ignored".to_owned(), "--exact".to_owned()], now].concat();
         let (mut more, text) = play_with(suite, &arguments, prepare)?;
         // A test whose name was misread did not run.
-        let ran = more.passed.saturating_add(more.failed);
-        more.failed = more.failed.saturating_add(expected.saturating_sub(ran));
+        let missing = expected.saturating_sub(more.passed.saturating_add(more.failed));
+        more.failed = more.failed.saturating_add(missing);
+        if missing > 0 {
+            let name = &suite.name;
+            more.reports.push(format!("{name}: {missing} of its ignored tests did not run"));
+        }
         failed.extend(report(&text));
         count.add(more);
     }

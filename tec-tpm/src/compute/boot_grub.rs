@@ -7,7 +7,7 @@ use tec_core::pcr::PcrIndex;
 use super::boot::{Boot, Role, Started};
 use super::grub::{GrubProfile, Terminator};
 use super::grub_host::{Grub, Loaded};
-use super::grub_script::{Host as _, Interpreter, Stop, UNNAMED};
+use super::grub_script::{Host as _, Interpreter, Stop};
 use super::grub_tree::GrubTree;
 use super::hash::{BankDigests, MultiHasher};
 use super::measurement::{Component, Measurement};
@@ -112,7 +112,7 @@ impl Boot<'_> {
     ) -> Result<(), Stop> {
         let own = partition_of(program);
         let (partition, name, script) = self.find_script(own.map(|(partition, _)| partition))?;
-        let device = self.platform.grub_device().unwrap_or(UNNAMED).to_owned();
+        let device = self.platform.grub_device().to_owned();
         let tree = GrubTree::new(self.image, partition, &device);
         let mut grub = Grub { boot: self, profile, program, tree, modules: None, loaded };
         if profile.measures_embedded_script() {

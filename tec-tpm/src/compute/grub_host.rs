@@ -10,7 +10,7 @@ use super::boot::Boot;
 use super::boot_read::MAX_SCRIPT;
 use super::grub::GrubProfile;
 use super::grub_module;
-use super::grub_script::{Found, Host, Stop, UNNAMED};
+use super::grub_script::{Found, Host, Stop};
 use super::grub_tree::GrubTree;
 use super::hash::BankDigests;
 use super::measurement::Component;
@@ -49,10 +49,6 @@ impl Host for Grub<'_, '_> {
     }
 
     fn command(&mut self, text: &str) -> Result<(), Stop> {
-        if text.contains(UNNAMED) {
-            self.boot.give_up(PcrIndex::BOOT_COMMANDS, Unpredictable::GrubDevice);
-            return Ok(());
-        }
         let (pcr, component) = (PcrIndex::BOOT_COMMANDS, Component::Pcr8Command);
         self.boot.push_data(component, pcr, EventKind::IPL, text.as_bytes(), text);
         Ok(())
@@ -90,9 +86,6 @@ impl Host for Grub<'_, '_> {
     }
 
     fn linux(&mut self, path: String, command_line: &str) -> Result<(), Stop> {
-        if command_line.contains(UNNAMED) {
-            return Err(Stop::Unpredictable(Unpredictable::GrubDevice));
-        }
         if self.boot.options.kernel.as_ref().is_some_and(|chosen| *chosen != path) {
             return Err(Stop::Unknown("it names another kernel than the chosen one"));
         }

@@ -10,6 +10,9 @@ use super::find;
 use super::grub_script::{Found, Stop};
 use super::predict_error::PredictError;
 
+/// The partition of GRUB's configuration in the layout of installers: behind the EFI system partition.
+const CONFIGURATION_DEVICE: &str = "hd0,gpt2";
+
 /// The file systems that GRUB knows by their devices.
 #[derive(Debug)]
 pub(super) struct GrubTree<'i> {
@@ -76,7 +79,9 @@ impl<'i> GrubTree<'i> {
         }
         // A hint such as `hostdisk//dev/vda,gpt2` is of the machine that installed GRUB.
         let hint = hint.filter(|hint| hint.starts_with("hd"));
-        let device = first.filter(|_| self.searched.is_empty()).or(hint)?;
+        let is_first = self.searched.is_empty();
+        let device = first.filter(|_| is_first).or(hint);
+        let device = device.or(is_first.then_some(CONFIGURATION_DEVICE))?;
         self.searched.insert(wanted.to_owned(), device.to_owned());
         Some(device.to_owned())
     }

@@ -12,6 +12,10 @@ use super::varstore::VariableStoreError;
 use super::{dbx, varstore};
 use crate::guid::Guid;
 
+/// The partition that GRUB starts from in the layout of installers: the EFI system partition, first on the first
+/// disk.
+const GRUB_DEVICE: &str = "hd0,gpt1";
+
 /// State of Secure Boot on the machines that boot the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(
@@ -238,7 +242,7 @@ impl PlatformState {
         self.with_variable("SecureBoot", Guid::GLOBAL, BOOT_SERVICES_RUNTIME, state)
     }
 
-    /// Sets how GRUB names the partition that it starts from, for example `hd0,gpt1`. GRUB 2.06 measures that
+    /// Sets how GRUB names the partition that it starts from; without it, `hd0,gpt1`. GRUB 2.06 measures that
     /// name.
     #[must_use]
     pub fn with_grub_device(mut self, device: impl Into<String>) -> Self {
@@ -246,8 +250,8 @@ impl PlatformState {
         self
     }
 
-    /// Sets how GRUB names the partition that its script searches for first, for example `hd0,gpt2`. Without
-    /// it, the search is assumed to find what the script gives as a hint, as `grub-install` writes it.
+    /// Sets how GRUB names the partition that its script searches for first. Without it, the search is assumed
+    /// to find what the script gives as a hint, as `grub-install` writes it; without a hint, `hd0,gpt2`.
     #[must_use]
     pub fn with_grub_root(mut self, device: impl Into<String>) -> Self {
         self.grub_root = Some(device.into());
@@ -343,8 +347,8 @@ impl PlatformState {
     }
 
     /// How GRUB names the partition that it starts from.
-    pub fn grub_device(&self) -> Option<&str> {
-        self.grub_device.as_deref()
+    pub fn grub_device(&self) -> &str {
+        self.grub_device.as_deref().unwrap_or(GRUB_DEVICE)
     }
 
     /// GRUB's name of the partition that its script searches for first.

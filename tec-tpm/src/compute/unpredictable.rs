@@ -40,11 +40,8 @@ pub enum Unpredictable {
         /// File that was looked for.
         file: String,
     },
-    /// GRUB measures the name of its partition, and the machine's state does not include it.
-    #[error("GRUB measures the name of its partition, which was not given")]
-    GrubDevice,
-    /// GRUB searches for a file system, and the name of its partition is neither given nor in the script.
-    #[error("GRUB searches for {wanted}, and the name of that partition was not given")]
+    /// GRUB searches for a second file system, and the script does not name its partition.
+    #[error("GRUB searches for {wanted}, and its script does not name that partition")]
     GrubRoot {
         /// UUID or label of the file system.
         wanted: String,

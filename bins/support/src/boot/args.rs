@@ -70,10 +70,10 @@ pub struct MachineArgs {
     /// File with the SbatLevel stored on the machine
     #[arg(long, value_name = "FILE")]
     pub sbat_level: Option<PathBuf>,
-    /// GRUB's name for the partition it starts from, for example hd0,gpt1
+    /// GRUB's name for the partition it starts from (default: hd0,gpt1)
     #[arg(long, value_name = "NAME")]
     pub grub_device: Option<String>,
-    /// GRUB's name for the partition with its configuration (default: the hint in GRUB's script)
+    /// GRUB's name for the partition with its configuration (default: the hint in GRUB's script, else hd0,gpt2)
     #[arg(long, value_name = "NAME")]
     pub grub_root: Option<String>,
 }

@@ -283,12 +283,9 @@ async fn add(
     }
     let ignition: serde_json::Value = serde_json::from_slice(&registration.ignition)?;
     let added = serde_json::json!({ "machine": registration.machine, "ignition": ignition });
-    output.print(&added, |added| {
-        format!(
-            "machine {} registered; its Ignition config:\n{}",
-            registration.machine, added["ignition"]
-        )
-    })
+    // Standard output is for the installer.
+    tracing::info!(machine = %registration.machine, "registered");
+    output.print(&added, |added| added["ignition"].to_string())
 }
 
 async fn prune(

@@ -171,10 +171,9 @@ async fn add(
     object.spec.node_name = node_name;
     cluster.create(&object, dry_run).await?;
     let added = json!({"machine": id, "ignition": ignition, "dry_run": dry_run.dry_run});
-    output.print(&added, |added| {
-        let done = if dry_run.dry_run { "would be registered" } else { "registered" };
-        format!("machine {id} {done}; its Ignition config:\n{}", added["ignition"])
-    })
+    let done = if dry_run.dry_run { "would be registered" } else { "registered" };
+    tracing::info!(machine = %id, "{done}");
+    output.print(&added, |added| added["ignition"].to_string())
 }
 
 fn say(output: &Output, done: &str, dry_run: DryRun, machine: &Machine) -> anyhow::Result<()> {

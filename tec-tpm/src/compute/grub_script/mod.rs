@@ -29,9 +29,6 @@ use super::unpredictable::Unpredictable;
 
 pub(super) use run::Interpreter;
 
-/// Stands for the device that GRUB starts from if its name is not known; no script contains it.
-pub(super) const UNNAMED: &str = "\u{1}";
-
 /// What lies at a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Found {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::menu::Entry;
 use super::parse::{Action, Block, Statement, parse};
-use super::{Flow, Found, Host, Stop, UNNAMED};
+use super::{Flow, Found, Host, Stop};
 
 /// What is known while a script runs.
 pub(in crate::compute) struct Interpreter<'h, H> {
@@ -85,8 +85,8 @@ impl<'h, H: Host> Interpreter<'h, H> {
         if content.len() > MAX_SCRIPT {
             return Err(Stop::Unknown("it is too large").at(file, 1));
         }
-        let text = String::from_utf8(content).ok().filter(|text| !text.contains(UNNAMED));
-        let Some(text) = text else {
+        let text = String::from_utf8(content);
+        let Ok(text) = text else {
             return Err(Stop::Unknown("it is not text").at(file, 1));
         };
         self.charge(text.len())?;

@@ -78,10 +78,6 @@ fn what_is_not_followed_leaves_the_other_registers_predicted() {
     let prediction = predict(&image, &platform(SecureBoot::Off)).unwrap();
     let vendor = Register::Unpredictable(&Unpredictable::GrubVendor);
     assert_eq!(prediction.register(PcrIndex::BOOT_MANAGER), vendor);
-    let unnamed = PlatformState::new();
-    let prediction = predict(&chain("2.06"), &unnamed).unwrap();
-    let device = Register::Unpredictable(&Unpredictable::GrubDevice);
-    assert_eq!(prediction.register(PcrIndex::BOOT_COMMANDS), device);
     let unbundled = with("EFI/BOOT/shim_certificate_1.efi", b"x");
     let prediction = predict(&unbundled, &platform(SecureBoot::On)).unwrap();
     assert!(!prediction.predicted().contains(PcrIndex::MOK));

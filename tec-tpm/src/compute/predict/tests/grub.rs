@@ -180,18 +180,22 @@ fn a_mounted_root_gives_what_its_files_in_memory_give() {
 }
 
 #[test]
-fn without_the_name_of_its_partition_only_the_commands_of_grub_2_06_are_unknown() {
+fn the_names_of_partitions_are_in_the_commands_of_grub_2_06_only() {
     let (name, version, _) = BOOTS[0];
     let image = tree(name, version);
-    let named = predict(&image, &platform(SecureBoot::Off)).unwrap();
-    let unnamed = predict(&image, &PlatformState::new()).unwrap();
-    let files = |prediction: &Prediction| match prediction.register(PcrIndex::BOOT_FILES) {
+    let of = |machine: PlatformState| predict(&image, &machine).unwrap();
+    let value = |prediction: &Prediction, pcr: PcrIndex| match prediction.register(pcr) {
         Register::Predicted(value) => value.sha256(),
         _ => panic!("not predicted"),
     };
-    assert_eq!(files(&unnamed), files(&named));
-    let device = Register::Unpredictable(&Unpredictable::GrubDevice);
-    assert_eq!(unnamed.register(PcrIndex::BOOT_COMMANDS), device);
+    let first = of(PlatformState::new());
+    let named = of(PlatformState::new().with_grub_device("hd0,gpt1"));
+    let second = of(PlatformState::new().with_grub_device("hd1,gpt1"));
+    let commands = PcrIndex::BOOT_COMMANDS;
+    assert_eq!(value(&first, commands), value(&named, commands));
+    assert_ne!(value(&first, commands), value(&second, commands));
+    let files = PcrIndex::BOOT_FILES;
+    assert_eq!(value(&first, files), value(&second, files));
 }
 
 #[test]
@@ -216,12 +220,10 @@ fn what_is_missing_from_an_image_is_named() {
     assert!(matches!(reason(&partition, &machine), Unpredictable::Script { line: 2, .. }));
     let script = b"search --fs-uuid --set=root x\nlinux /vmlinuz\nboot\n".to_vec();
     let without_hint = whole.clone().with("boot/efi/EFI/debian/grub.cfg", script);
-    let unknown = Unpredictable::GrubRoot { wanted: "x".to_owned() };
-    assert_eq!(reason(&without_hint, &machine), unknown);
-    let given = machine.with_grub_root("hd0,gpt2");
-    assert!(matches!(reason(&without_hint, &given), Unpredictable::Script { line: 2, .. }));
-    let script = b"linux ($root)/vmlinuz\nboot\n".to_vec();
-    let named = whole.with("boot/efi/EFI/debian/grub.cfg", script);
-    let named = named.with("boot/efi/vmlinuz", b"kernel".to_vec());
-    assert_eq!(reason(&named, &PlatformState::new()), Unpredictable::GrubDevice);
+    // The second partition is assumed to be that of the first search only.
+    assert!(matches!(reason(&without_hint, &machine), Unpredictable::Script { line: 2, .. }));
+    let script = b"search --fs-uuid --set=root x\nsearch --fs-uuid --set=root y\n".to_vec();
+    let twice = whole.with("boot/efi/EFI/debian/grub.cfg", script);
+    let unknown = Unpredictable::GrubRoot { wanted: "y".to_owned() };
+    assert_eq!(reason(&twice, &machine), unknown);
 }
