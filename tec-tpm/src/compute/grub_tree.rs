@@ -81,7 +81,7 @@ impl<'i> GrubTree<'i> {
         let hint = hint.filter(|hint| hint.starts_with("hd"));
         let is_first = self.searched.is_empty();
         let device = first.filter(|_| is_first).or(hint);
-        let device = device.or(is_first.then_some(CONFIGURATION_DEVICE))?;
+        let device = device.or_else(|| is_first.then_some(CONFIGURATION_DEVICE))?;
         self.searched.insert(wanted.to_owned(), device.to_owned());
         Some(device.to_owned())
     }

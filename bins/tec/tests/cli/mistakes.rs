@@ -144,7 +144,8 @@ fn a_code_is_explained_without_a_server() {
 #[test]
 fn what_cannot_be_undone_is_shown_before_it_is_done() {
     let (_directory, state) = founded(&[]);
-    let config = text(&["--state-dir", &state, "machine", "add", "--id", MACHINE, "--name", "worker-7"]);
+    let config =
+        text(&["--state-dir", &state, "machine", "add", "--id", MACHINE, "--name", "worker-7"]);
     serde_json::from_str::<serde_json::Value>(&config).expect("the config, and nothing else");
     for verb in ["remove", "retire", "revoke"] {
         let words = ["--state-dir", &state, "machine", verb, "worker-7"];
