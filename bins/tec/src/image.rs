@@ -175,8 +175,8 @@ impl fmt::Display for UnpinnedImage {
 }
 
 /// An image with all measurements, and first of all what they do not cover.
-pub(crate) fn render(image: &ApprovedImage, unpinned: &Unpinned) -> String {
-    let mut text = format!("image {}  {}\n", image.name, image_state(image));
+pub(crate) fn render(image: &ApprovedImage, state: &str, unpinned: &Unpinned) -> String {
+    let mut text = format!("image {}  {state}\n", image.name);
     if !unpinned.is_empty() {
         let _ = writeln!(text, "  WARNING: {unpinned}");
     }

@@ -55,7 +55,8 @@ pub(crate) async fn image(
         ImageCommand::Show { name } => {
             let image = find(&*open_existing(state_dir)?, &name).await?;
             let shown = shown(image, Said::pins(state_dir)?);
-            output.print(&shown, |shown| render(&shown.object, &shown.unpinned))?;
+            let state = image_state(&shown.object);
+            output.print(&shown, |shown| render(&shown.object, &state, &shown.unpinned))?;
         }
         ImageCommand::Revoke { name, consent } => {
             revoke(&*open_existing(state_dir)?, &name, consent, output).await?;
@@ -73,13 +74,16 @@ async fn approve(state_dir: &Path, args: ApproveArgs, output: &Output) -> anyhow
     let (pins, inputs) = (Said::pins(state_dir)?, args.unpinned.inputs());
     // Before the store is created.
     flow::check_image(&image, pins, inputs).map_err(coded_refusal)?;
-    if !args.dry_run.dry_run {
+    let state = if args.dry_run.dry_run {
+        "would be approved".to_owned()
+    } else {
         let store = open(state_dir)?;
         flow::publish_image(&*store, &*store, &image, pins, inputs).await?;
-    }
+        image_state(&image)
+    };
     let approval = Approval { image: shown(image, pins), unpredictable: values.unpredictable };
     output.print(&approval, |Approval { image, unpredictable }| {
-        render(&image.object, &image.unpinned) + &unpredictable_text(unpredictable)
+        render(&image.object, &state, &image.unpinned) + &unpredictable_text(unpredictable)
     })
 }
 

@@ -21,7 +21,7 @@ use super::access::Cluster;
 use super::{cell, cells, condition, is_true};
 use crate::args::{Consent, DryRun};
 use crate::consent::consented;
-use crate::image::{ImageCommand, UnpinnedImage, WithUnpinned, last_image, render};
+use crate::image::{ImageCommand, UnpinnedImage, WithUnpinned, image_state, last_image, render};
 use crate::output::{Output, Table};
 
 pub(crate) async fn image(
@@ -76,7 +76,7 @@ fn detail(shown: &Shown) -> String {
     let WithUnpinned { object, unpinned } = &shown.image;
     let status = object.status.clone().unwrap_or_default();
     let mut text = match object.to_core() {
-        Ok(image) => render(&image, unpinned),
+        Ok(image) => render(&image, &image_state(&image), unpinned),
         Err(error) => format!("image {}  {}\n", object.name_any(), chain(&error)),
     };
     let pinned: Vec<_> = status.pinned_pcrs.iter().map(ToString::to_string).collect();

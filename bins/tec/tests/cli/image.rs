@@ -101,17 +101,10 @@ fn a_dry_run_says_the_same_and_stores_nothing() {
     let image = unpacked(&debian_chain("2.12"));
     let directory = tempfile::tempdir().unwrap();
     let state = directory.path().join("state");
-    let approved = json(&[
-        "--state-dir",
-        str(&state),
-        "image",
-        "approve",
-        "debian",
-        str(image.path()),
-        "--accept-unpinned",
-        "--dry-run",
-    ]);
-    assert_eq!(registers(&approved), [4]);
+    let approve = ["--state-dir", str(&state), "image", "approve", "debian", str(image.path())];
+    let approve = [&approve[..], &["--accept-unpinned", "--dry-run"]].concat();
+    assert_eq!(registers(&json(&approve)), [4]);
+    assert!(text(&approve).starts_with("image debian  would be approved\n"));
     assert!(!state.exists());
 }
 
