@@ -1,5 +1,6 @@
 //! Approved images, for people.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -7,10 +8,11 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use tec_core::boot::{Pins, Unpinned};
+use tec_core::boot::{BootInput, Pins, Unpinned};
 use tec_core::flow::UnpinnedInputs;
 use tec_core::id::ImageName;
-use tec_core::image::ApprovedImage;
+use tec_core::image::{ApprovedImage, ExpectedPcrs};
+use tec_core::pcr::PcrIndex;
 use tec_core::port::Clock as _;
 use tec_core::time::Timestamp;
 use tec_support::SystemClock;
@@ -145,6 +147,19 @@ pub(crate) struct WithUnpinned<T> {
     #[serde(flatten)]
     pub(crate) object: T,
     pub(crate) unpinned: Unpinned,
+    /// The register that checks each input of its boot, if any does.
+    pub(crate) checked_by: BTreeMap<BootInput, Option<PcrIndex>>,
+}
+
+impl<T> WithUnpinned<T> {
+    /// An object of which these values are expected; `None` if none are known yet.
+    pub(crate) fn new(object: T, pins: Pins, expected: Option<&ExpectedPcrs>) -> Self {
+        let known = expected.into_iter().flat_map(|expected| {
+            BootInput::ALL.map(|input| (input, pins.covering(expected, input)))
+        });
+        let unpinned = expected.map(|expected| pins.unpinned(expected)).unwrap_or_default();
+        Self { object, unpinned, checked_by: known.collect() }
+    }
 }
 
 /// A valid approval of which parts are not checked. Displayed as a line that nobody overlooks.
@@ -174,13 +189,17 @@ impl fmt::Display for UnpinnedImage {
     }
 }
 
-/// An image with all measurements, and first of all what they do not cover.
-pub(crate) fn render(image: &ApprovedImage, state: &str, unpinned: &Unpinned) -> String {
+/// An image with all measurements, and first of all what they cover, and what they do not.
+pub(crate) fn render<T>(image: &ApprovedImage, state: &str, shown: &WithUnpinned<T>) -> String {
     let mut text = format!("image {}  {state}\n", image.name);
-    if !unpinned.is_empty() {
-        let _ = writeln!(text, "  WARNING: {unpinned}");
+    if !shown.unpinned.is_empty() {
+        let _ = writeln!(text, "  WARNING: {}", shown.unpinned);
     }
     let _ = writeln!(text, "  from {}", image.reference);
+    for (input, pcr) in &shown.checked_by {
+        let checked = pcr.map_or("NOT checked".to_owned(), |pcr| format!("checked by PCR {pcr}"));
+        let _ = writeln!(text, "  {:12}  {checked}", input.to_string());
+    }
     for pcr in &image.expected.pcrs {
         let _ = writeln!(text, "  PCR {:2} = {}", pcr.id, pcr.value);
         for event in &pcr.events {

@@ -73,40 +73,49 @@ impl fmt::Display for Unpinned {
     }
 }
 
+impl BootInput {
+    /// All inputs, in boot order.
+    pub const ALL: [Self; 3] = [Self::Kernel, Self::Initramfs, Self::CommandLine];
+}
+
 impl Pins {
     /// The inputs of an image's boot that no pinned register covers.
+    ///
+    /// # Security
+    /// As [`covering`](Self::covering).
+    pub fn unpinned(self, expected: &ExpectedPcrs) -> Unpinned {
+        let is_open = |input: &BootInput| self.covering(expected, *input).is_none();
+        BootInput::ALL.into_iter().filter(is_open).collect()
+    }
+
+    /// The pinned register that covers an input of an image's boot; `None` if none does.
     ///
     /// # Security
     /// What the pinned registers do not show to be covered is not covered. Nothing is without PCR
     /// 4: what the others contain depends on the program that measured it. A unified kernel image
     /// covers its own initramfs and command line, but takes further command lines from outside (PCR
     /// 12). System extensions (PCR 13) are not among the inputs.
-    pub fn unpinned(self, expected: &ExpectedPcrs) -> Unpinned {
-        let pinned = self.of_expected(expected);
-        let is_pinned = |pcr| pinned.is_some_and(|pinned| pinned.contains(pcr));
+    pub fn covering(self, expected: &ExpectedPcrs, input: BootInput) -> Option<PcrIndex> {
+        let pinned = self.of_expected(expected)?;
+        let is_pinned = |pcr| pinned.contains(pcr) && expected.pcr(pcr).is_some();
         let states = |pcr, ids: &[&str]| {
             let events = expected.pcr(pcr).map_or(&[][..], |expected| &expected.events);
             events.iter().any(|event| ids.contains(&event.id.as_str()))
         };
-        let covers = |pcr, ids: &[&str]| is_pinned(pcr) && states(pcr, ids);
-        let files = covers(PcrIndex::BOOT_FILES, &["Pcr9File"]);
-        let uki = covers(PcrIndex::BOOT_MANAGER, &[UKI]);
-        let uki_line =
-            is_pinned(PcrIndex::KERNEL_CONFIG) && expected.pcr(PcrIndex::KERNEL_CONFIG).is_some();
-        let is_covered = |input: &BootInput| match input {
-            BootInput::Kernel => files || covers(PcrIndex::BOOT_MANAGER, &KERNELS),
+        let by = |pcr, covers: bool| (covers && is_pinned(pcr)).then_some(pcr);
+        let covered = |pcr, ids: &[&str]| by(pcr, states(pcr, ids));
+        by(PcrIndex::BOOT_MANAGER, true)?;
+        let files = covered(PcrIndex::BOOT_FILES, &["Pcr9File"]);
+        let uki = covered(PcrIndex::BOOT_MANAGER, &[UKI]);
+        match input {
+            BootInput::Kernel => covered(PcrIndex::BOOT_MANAGER, &KERNELS).or(files),
             // Without a section for it, the kernel of the image may find one elsewhere.
             BootInput::Initramfs => {
-                files || (uki && states(PcrIndex::KERNEL_BOOT, &["Pcr11Initrd"]))
+                files.or_else(|| uki.filter(|_| states(PcrIndex::KERNEL_BOOT, &["Pcr11Initrd"])))
             }
-            BootInput::CommandLine => {
-                covers(PcrIndex::BOOT_COMMANDS, &["Pcr8KernelCmdline"]) || (uki && uki_line)
-            }
-        };
-        let chain =
-            is_pinned(PcrIndex::BOOT_MANAGER) && expected.pcr(PcrIndex::BOOT_MANAGER).is_some();
-        let all = [BootInput::Kernel, BootInput::Initramfs, BootInput::CommandLine];
-        all.into_iter().filter(|input| !(chain && is_covered(input))).collect()
+            BootInput::CommandLine => covered(PcrIndex::BOOT_COMMANDS, &["Pcr8KernelCmdline"])
+                .or_else(|| by(PcrIndex::KERNEL_CONFIG, uki.is_some())),
+        }
     }
 
     /// What is not checked of any of the images that a state may consist of.
@@ -200,6 +209,18 @@ mod tests {
         assert_eq!(said(Pins::Predicted, &zero), "initramfs and command line are NOT checked");
         let unknown: (u8, &[&str]) = (4, &["Pcr4Custom"]);
         assert_eq!(said(Pins::Predicted, &[unknown]), all);
+    }
+
+    #[test]
+    fn what_covers_an_input_is_named() {
+        let covering = |registers: &[(u8, &[&str])]| {
+            let expected = expected(registers);
+            let by = |input| Pins::Predicted.covering(&expected, input).map(PcrIndex::as_usize);
+            BootInput::ALL.map(by)
+        };
+        assert_eq!(covering(&GRUB), [Some(4), Some(9), Some(8)]);
+        assert_eq!(covering(&GRUB[..1]), [Some(4), None, None]);
+        assert_eq!(covering(&UNIFIED), [Some(4), Some(4), Some(12)]);
     }
 
     #[test]

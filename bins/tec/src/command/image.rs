@@ -56,7 +56,7 @@ pub(crate) async fn image(
             let image = find(&*open_existing(state_dir)?, &name).await?;
             let shown = shown(image, Said::pins(state_dir)?);
             let state = image_state(&shown.object);
-            output.print(&shown, |shown| render(&shown.object, &state, &shown.unpinned))?;
+            output.print(&shown, |shown| render(&shown.object, &state, shown))?;
         }
         ImageCommand::Revoke { name, consent } => {
             revoke(&*open_existing(state_dir)?, &name, consent, output).await?;
@@ -83,13 +83,13 @@ async fn approve(state_dir: &Path, args: ApproveArgs, output: &Output) -> anyhow
     };
     let approval = Approval { image: shown(image, pins), unpredictable: values.unpredictable };
     output.print(&approval, |Approval { image, unpredictable }| {
-        render(&image.object, &state, &image.unpinned) + &unpredictable_text(unpredictable)
+        render(&image.object, &state, image) + &unpredictable_text(unpredictable)
     })
 }
 
 fn shown(image: ApprovedImage, pins: Pins) -> WithUnpinned<ApprovedImage> {
-    let unpinned = pins.unpinned(&image.expected);
-    WithUnpinned { object: image, unpinned }
+    let expected = image.expected.clone();
+    WithUnpinned::new(image, pins, Some(&expected))
 }
 
 /// Adds its code to a refusal that an admin can accept.

@@ -7,7 +7,7 @@ use kube::ResourceExt as _;
 use serde::Serialize;
 use serde_json::json;
 use tec_core::attest::PinnedPcrs;
-use tec_core::boot::{Pins, Unpinned};
+use tec_core::boot::Pins;
 use tec_core::code::Code;
 use tec_core::id::ImageName;
 use tec_core::image::ExpectedPcrs;
@@ -73,10 +73,10 @@ async fn show(cluster: &Cluster, name: &ImageName, output: &Output) -> anyhow::R
 }
 
 fn detail(shown: &Shown) -> String {
-    let WithUnpinned { object, unpinned } = &shown.image;
+    let object = &shown.image.object;
     let status = object.status.clone().unwrap_or_default();
     let mut text = match object.to_core() {
-        Ok(image) => render(&image, &image_state(&image), unpinned),
+        Ok(image) => render(&image, &image_state(&image), &shown.image),
         Err(error) => format!("image {}  {}\n", object.name_any(), chain(&error)),
     };
     let pinned: Vec<_> = status.pinned_pcrs.iter().map(ToString::to_string).collect();
@@ -98,11 +98,8 @@ fn with_unpinned(object: ApprovedImage) -> WithUnpinned<ApprovedImage> {
     let status = object.status.clone().unwrap_or_default();
     let pinned = status.pinned_pcrs.iter().filter_map(|index| PcrIndex::new(*index).ok());
     let pins = PinnedPcrs::new(pinned.collect()).map_or(Pins::Predicted, Pins::Exactly);
-    let unpinned = match status.pcrs {
-        unknown if unknown.is_empty() => Unpinned::default(),
-        pcrs => pins.unpinned(&ExpectedPcrs::new(pcrs)),
-    };
-    WithUnpinned { object, unpinned }
+    let expected = (!status.pcrs.is_empty()).then(|| ExpectedPcrs::new(status.pcrs));
+    WithUnpinned::new(object, pins, expected.as_ref())
 }
 
 /// An expired approval is no longer committed, so the time is not checked here.

@@ -103,8 +103,16 @@ fn a_dry_run_says_the_same_and_stores_nothing() {
     let state = directory.path().join("state");
     let approve = ["--state-dir", str(&state), "image", "approve", "debian", str(image.path())];
     let approve = [&approve[..], &["--accept-unpinned", "--dry-run"]].concat();
-    assert_eq!(registers(&json(&approve)), [4]);
-    assert!(text(&approve).starts_with("image debian  would be approved\n"));
+    let approved = json(&approve);
+    assert_eq!(registers(&approved), [4]);
+    let checked = serde_json::json!({"kernel": 4, "initramfs": null, "command-line": null});
+    assert_eq!(approved["checked_by"], checked);
+    let said = text(&approve);
+    assert!(said.starts_with("image debian  would be approved\n"), "{said}");
+    assert!(
+        said.contains("\n  kernel        checked by PCR 4\n  initramfs     NOT checked\n"),
+        "{said}"
+    );
     assert!(!state.exists());
 }
 
