@@ -273,8 +273,8 @@ impl Appraisal {
     fn quarantine(&mut self) {
         self.attested = None;
         let ladder = &mut self.attempt.ladder;
-        let is_it = ladder.first_failure().is_none_or(|step| step.gate == Gate::Pcrs);
-        if is_it {
+        let of_boot = [Gate::EventLog, Gate::Pcrs, Gate::Platform];
+        if ladder.first_failure().is_none_or(|step| of_boot.contains(&step.gate)) {
             ladder.fail_quarantined();
         }
     }

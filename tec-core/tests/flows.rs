@@ -30,10 +30,11 @@ use tec_core::id::{MachineId, ResourcePath};
 use tec_core::ignition::ClevisPinGenerator;
 use tec_core::image::{ApprovedImage, ExpectedPcr, ExpectedPcrs, ImageEvent};
 use tec_core::luks::CompatLuksKey;
+use tec_core::machine::MachineChange;
 use tec_core::pcr::{PcrIndex, PcrValues};
 use tec_core::port::{
-    AkRegistry, AkSuccession, AttemptLog, AuditAction, ClockLog, ImageRegistry, NameOutcome,
-    PortError, PortErrorKind, PutOutcome, SecretStore, UnclaimedLimit,
+    AkRegistry, AkSuccession, AttemptLog, AuditAction, ClockLog, ImageRegistry, MachineRegistry,
+    NameOutcome, PortError, PortErrorKind, PutOutcome, SecretStore, UnclaimedLimit,
 };
 use tec_core::testing::{Fault, Faulty, ManualClock, MemoryRegistry, SeededEntropy, sample};
 
@@ -468,7 +469,7 @@ async fn every_attempt_is_on_record_and_refusals_of_registered_keys_in_the_audit
 #[tokio::test]
 async fn where_somebody_else_decides_about_the_registers_the_other_gates_stand() {
     let world = World::new();
-    world.ready(1).await;
+    let machine = world.ready(1).await;
     let admitted = world.admit(None, Ok(boot(1, GOOD))).await.unwrap();
     assert!(admitted.attested.is_none(), "nothing is proven");
     let ladder = admitted.attempt.ladder;
@@ -481,6 +482,14 @@ async fn where_somebody_else_decides_about_the_registers_the_other_gates_stand()
     for evidence in bad_logs(GOOD) {
         let ladder = world.admit(None, Ok(evidence)).await.unwrap().attempt.ladder;
         assert_eq!((ladder.code, ladder.first_failure()), (None, None));
+    }
+    let line = sample::line();
+    let machines: &dyn MachineRegistry = &*world.truth;
+    machines.change(&machine, MachineChange::Quarantine, &line).await.unwrap();
+    let bad_logs = bad_logs(GOOD);
+    for evidence in [&bad_logs[0], &bad_logs[1], &boot(1, GOOD)] {
+        let ladder = world.admit(None, Ok(evidence.clone())).await.unwrap().attempt.ladder;
+        assert_eq!(ladder.code, Some(Code::MachineQuarantined));
     }
 }
 

@@ -126,22 +126,23 @@ fn in_form(
     images: &[ApprovedImage],
 ) -> Option<Settled> {
     let pcr = PcrIndex::BOOT_MANAGER;
-    let mut logged = plain.logged(pcr)?;
+    let logged = plain.logged(pcr)?;
     if fold(Sha256Digest::ZERO, &logged) != *plain.pcrs.value(pcr) {
         return None;
     }
-    logged.retain(|event| !is_constant(&event.digest, event.detail.as_deref()));
     let known: BTreeSet<_> = stated(images).flatten().map(|event| event.hash).collect();
-    let first = logged.iter().position(|event| known.contains(&event.digest))?;
-    if first > MAX_PROGRAMS {
+    let is_program = |event: &&LoggedEvent| !is_constant(&event.digest, event.detail.as_deref());
+    let starts = |event: &&LoggedEvent| is_program(event) && known.contains(&event.digest);
+    // Constants count only before it: a chain that came back to the firmware is not whole.
+    let (before, chain) = logged.split_at(logged.iter().position(starts)?);
+    let programs: Vec<_> = before.iter().copied().filter(is_program).cloned().collect();
+    if programs.len() > MAX_PROGRAMS {
         return None;
     }
-    let (programs, chain) = logged.split_at(first);
     let constant =
         |event: &&ImageEvent| LoggedEvent::new(0, pcr, event.hash, event.name.as_str(), None);
     let in_form: Vec<LoggedEvent> =
         form.iter().map(constant).chain(chain.iter().map(|event| (*event).clone())).collect();
-    let programs = programs.iter().map(|event| (*event).clone()).collect();
     let mut evidence = plain.clone();
     let value = fold(Sha256Digest::ZERO, &in_form.iter().collect::<Vec<_>>());
     evidence.pcrs = evidence.pcrs.with(pcr, value);

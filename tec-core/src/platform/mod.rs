@@ -216,7 +216,10 @@ impl Policy {
         let mut is_separated = false;
         let mut events = Vec::new();
         for event in logged {
-            let proven = proven(evidence, event.number);
+            // Behind it there is no policy, only what anybody on the machine may measure.
+            let is_policy =
+                |variable: &PolicyVariable| !is_separated || *variable == PolicyVariable::Authority;
+            let proven = proven(evidence, event.number).filter(is_policy);
             let is_authority = is_separated && proven == Some(PolicyVariable::Authority);
             if is_authority || words::is_separator(&event.digest) {
                 continue;

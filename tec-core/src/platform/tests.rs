@@ -169,6 +169,21 @@ fn an_authority_before_the_separator_counts() {
     assert!(matches!(judged, Judgement::Refused(_)), "{judged:?}");
 }
 
+/// Root of a running machine can extend PCR 7 with whatever the firmware would.
+#[test]
+fn variables_behind_the_separator_move_no_baseline() {
+    let mut evidence = boot().word("a variable").evidence(1);
+    let LogEvidence::Parsed { events, .. } = &evidence.log else {
+        panic!("no log");
+    };
+    let last = events.iter().rfind(|event| event.pcr == PcrIndex::SECURE_BOOT).unwrap().number;
+    let entries = [Sha256Digest::of("a key")].into();
+    let keys = PolicyVariable::Keys { name: KeyDatabase::Dbt, entries };
+    evidence.variables.push(LoggedVariable::new(last, keys));
+    let judged = judge(&boot().platform(), &Platform::of(&evidence));
+    assert!(matches!(judged, Judgement::Refused(_)), "{judged:?}");
+}
+
 #[test]
 fn recorded_changes_are_shown_and_not_refused() {
     let after = boot().boot_order("network").platform();

@@ -5,6 +5,7 @@ use std::io::{ErrorKind, Read as _};
 use tec_core::pcr::PcrIndex;
 
 use super::boot::{Boot, Role, Started};
+use super::boot_read::MAX_SCRIPT;
 use super::grub::{GrubProfile, Terminator};
 use super::grub_host::{Grub, Loaded};
 use super::grub_script::{Host as _, Interpreter, Stop};
@@ -24,6 +25,8 @@ const DEBIAN_FOLDER: &str = "EFI/debian";
 /// The scripts that it looks for, in this order.
 const SCRIPTS: [&str; 2] = ["EFI/debian/x86_64-efi/grub.cfg", PLAIN_SCRIPT];
 const PLAIN_SCRIPT: &str = "EFI/debian/grub.cfg";
+/// What GRUB from 2.12 on looks for first if it was started from there.
+const REMOVABLE_SCRIPT: &str = "EFI/BOOT/grub.cfg";
 /// Size of the chunks in which files other than programs are read.
 const PIECE: usize = 256 << 10;
 
@@ -111,7 +114,10 @@ impl Boot<'_> {
         loaded: &mut Loaded,
     ) -> Result<(), Stop> {
         let own = partition_of(program);
-        let (partition, name, script) = self.find_script(own.map(|(partition, _)| partition))?;
+        let (partition, name, script) =
+            self.find_script(profile, own.map(|(partition, _)| partition))?;
+        // Only Debian's 2.06 has a script of its own, and knows where it was started.
+        let folder = own.map(|(_, folder)| folder).filter(|_| profile.measures_embedded_script());
         let device = self.platform.grub_device().to_owned();
         let tree = GrubTree::new(self.image, partition, &device);
         let mut grub = Grub { boot: self, profile, program, tree, modules: None, loaded };
@@ -122,22 +128,38 @@ impl Boot<'_> {
         for _ in 0..profile.script_measurements() {
             grub.open(&script)?;
         }
-        Interpreter::new(&mut grub, &device, DEBIAN_FOLDER, own.map(|(_, folder)| folder))
-            .boot(&script)
+        Interpreter::new(&mut grub, &device, DEBIAN_FOLDER, folder).boot(&script)
     }
 
     /// The partition, the name of the script in it that the embedded script selects, and its path: on GRUB's
     /// own partition, or where a partition may be if GRUB is in a package.
     fn find_script(
         &self,
+        profile: GrubProfile,
         own: Option<&'static str>,
     ) -> Result<(&'static str, &'static str, String), Stop> {
         for partition in own.map_or_else(|| find::PARTITIONS.to_vec(), |own| vec![own]) {
             let files = self.list(partition.trim_end_matches('/'))?;
-            for name in SCRIPTS {
+            let spelled = |name: &str| {
                 let path = format!("{partition}{name}");
-                if let Some(file) = files.iter().find(|file| file.eq_ignore_ascii_case(&path)) {
-                    return Ok((partition, name, file.clone()));
+                files.iter().find(|file| file.eq_ignore_ascii_case(&path)).cloned()
+            };
+            if !profile.measures_embedded_script()
+                && let Some(removable) = spelled(REMOVABLE_SCRIPT)
+                && let Some(plain) = spelled(PLAIN_SCRIPT)
+                && self.read_small(&removable, MAX_SCRIPT)?
+                    != self.read_small(&plain, MAX_SCRIPT)?
+            {
+                return Err(Stop::Unknown(
+                    "EFI/BOOT has another configuration, which GRUB may start",
+                ));
+            }
+            let names = SCRIPTS
+                .into_iter()
+                .filter(|name| profile.measures_embedded_script() || *name == PLAIN_SCRIPT);
+            for name in names {
+                if let Some(file) = spelled(name) {
+                    return Ok((partition, name, file));
                 }
             }
         }

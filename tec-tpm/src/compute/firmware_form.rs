@@ -146,6 +146,8 @@ fn is_never_measured(stated: &Measurement, logged: &[&Event<'_>]) -> bool {
     match stated.component {
         Component::Pcr4EfiCall | Component::Pcr4Separator => true,
         Component::Pcr7ShimCert => !logged.iter().any(|event| is_authority_of_db(event)),
+        // It is measured once it is set.
+        Component::Pcr7Dbt => false,
         component => is_variable(component),
     }
 }

@@ -13,6 +13,10 @@ use super::predict_error::PredictError;
 /// The partition of GRUB's configuration in the layout of installers: behind the EFI system partition.
 const CONFIGURATION_DEVICE: &str = "hd0,gpt2";
 
+/// Beginnings of GRUB's names of devices: disks, logical volumes, and arrays (GRUB manual, "Device syntax").
+const DEVICES: [&str; 3] = ["hd", "lvmid/", "mduuid/"];
+const DISK_OF_INSTALLER: &str = "hostdisk/";
+
 /// The file systems that GRUB knows by their devices.
 #[derive(Debug)]
 pub(super) struct GrubTree<'i> {
@@ -25,6 +29,8 @@ pub(super) struct GrubTree<'i> {
     searched: BTreeMap<String, String>,
     places: BTreeMap<String, Place>,
 }
+
+const NOT_IN_IMAGE: Stop = Stop::Unknown("the image does not have that part of the file system");
 
 /// Where in an image a file system lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,13 +83,21 @@ impl<'i> GrubTree<'i> {
         if let Some(known) = self.searched.get(wanted) {
             return Some(known.clone());
         }
-        // A hint such as `hostdisk//dev/vda,gpt2` is of the machine that installed GRUB.
-        let hint = hint.filter(|hint| hint.starts_with("hd"));
         let is_first = self.searched.is_empty();
-        let device = first.filter(|_| is_first).or(hint);
-        let device = device.or_else(|| is_first.then_some(CONFIGURATION_DEVICE))?;
-        self.searched.insert(wanted.to_owned(), device.to_owned());
-        Some(device.to_owned())
+        let device = match (first.filter(|_| is_first), hint) {
+            (Some(device), _) => device.to_owned(),
+            (None, Some(hint)) if !hint.starts_with(DISK_OF_INSTALLER) => {
+                // A comma at the end stands for any of its partitions.
+                let is_known = DEVICES.iter().any(|kind| hint.starts_with(kind));
+                (is_known && !hint.ends_with(',')).then(|| hint.to_owned())?
+            }
+            // A disk of the machine that installed GRUB, such as `hostdisk//dev/vda,gpt2`.
+            (None, Some(hint)) if is_first => format!("hd0,{}", hint.rsplit_once(',')?.1),
+            (None, None) if is_first => CONFIGURATION_DEVICE.to_owned(),
+            _ => return None,
+        };
+        self.searched.insert(wanted.to_owned(), device.clone());
+        Some(device)
     }
 
     /// What lies at a path of a device.
@@ -97,7 +111,11 @@ impl<'i> GrubTree<'i> {
             return Err(Stop::Unknown("it names a device that it did not search for"));
         }
         if let Some(place) = self.places.get(device) {
-            return place.path(&path).map_or(Ok(Found::Nothing), |path| self.lies_at(&path));
+            let path = place.path(&path).ok_or(NOT_IN_IMAGE)?;
+            return match self.lies_at(&path)? {
+                Found::Nothing if !self.has_folder_of(&path)? => Err(NOT_IN_IMAGE),
+                found => Ok(found),
+            };
         }
         let taken: Vec<Place> = self.places.values().copied().collect();
         for place in Place::ALL.into_iter().filter(|place| !taken.contains(place)) {
@@ -127,6 +145,15 @@ impl<'i> GrubTree<'i> {
         }
         let is_folder = files.iter().any(|file| file.to_ascii_lowercase().starts_with(&below));
         Ok(if is_folder { Found::Folder } else { Found::Nothing })
+    }
+
+    /// Whether the image has files in the folder of the root that a path is below. An image of a part of the
+    /// machine's files does not show what else there is.
+    fn has_folder_of(&self, path: &str) -> Result<bool, Stop> {
+        let Some((folder, _)) = path.split_once('/') else {
+            return Ok(true);
+        };
+        Ok(!find::list(self.image, folder).map_err(failed)?.is_empty())
     }
 
     fn lies_at(&self, path: &str) -> Result<Found, Stop> {

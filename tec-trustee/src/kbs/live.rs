@@ -235,9 +235,12 @@ impl LiveBackend {
             if attested.judged().value(pcr) == quoted {
                 continue;
             }
+            let stated = attested.judged().value(pcr).to_string();
             let value =
                 references.entry(pcr_reference_name(pcr)).or_insert_with(|| self.values(live, pcr));
-            if let Value::Array(values) = value {
+            if let Value::Array(values) = value
+                && values.iter().any(|value| *value == stated)
+            {
                 values.push(quoted.to_string().into());
             }
         }

@@ -92,6 +92,9 @@ fn what_an_image_measures_must_be_whole_in_order_and_alone() {
         &["shim", "agent", "loader", "kernel"],
         &["shim", "loader", "kernel", "agent"],
         &["shim", "loader", "kernel", "kernel"],
+        // It returned, and the firmware started something else.
+        &["shim", RETURN, CALL, "loader", "kernel"],
+        &["shim", "loader", SEPARATOR, "kernel"],
         &["agent"],
         &[&["agent"; MAX_PROGRAMS + 1][..], &CHAIN].concat(),
         &["booting to boot0001 option"],

@@ -8,19 +8,20 @@ use super::{Flow, Host, Interpreter, Stop};
 /// Commands that measure nothing but themselves, and succeed.
 const PLAIN: [&str; 2] = ["echo", "true"];
 /// Commands that measure nothing but themselves. Whether they succeed depends on the machine.
-const SILENT: [&str; 8] = [
+const SILENT: [&str; 5] = [
     "clear",
-    "password",
     "password_pbkdf2",
     // Observed: it opens grubenv without measuring it.
     "save_env",
     "serial",
     "sleep",
-    "terminal_input",
-    "terminal_output",
 ];
 /// Options of `search` whose value may be the next word.
 const TAKES_VALUE: [&str; 4] = ["--hint", "--hint-efi", "--set", "-s"];
+/// Variables with the path of the script that runs, and its folder.
+const CONFIGURATION: [&str; 2] = ["config_file", "config_directory"];
+/// Terminals that need no module from a file.
+const TERMINALS: [&str; 3] = ["console", "gfxterm", "serial"];
 /// The font that signed GRUBs have built in. Observed: 2.06, 2.12.
 const BUILT_IN_FONT: &str = "unicode";
 /// Beginning of grubenv (GRUB manual, "The GRUB environment block").
@@ -104,6 +105,12 @@ impl<H: Host> Interpreter<'_, H> {
             ("background_image", [.., path]) => {
                 return Ok(self.open(path)?.map_or(Some(false), |_| None));
             }
+            ("terminal_input" | "terminal_output", names) => {
+                if names.iter().all(|name| TERMINALS.contains(name)) {
+                    return Ok(None);
+                }
+                return Err(Stop::Unknown("the terminal is not known here"));
+            }
             _ if PLAIN.contains(&name) => {}
             _ if SILENT.contains(&name) => return Ok(None),
             _ => return Err(Stop::Unknown("the command is not known here")),
@@ -116,12 +123,9 @@ impl<H: Host> Interpreter<'_, H> {
         let Some(file) = self.open(path)? else {
             return Err(Stop::Unknown("there is no such file in the image"));
         };
-        let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
         self.isolate();
-        self.set("config_file", path)?;
-        self.set("config_directory", folder)?;
         self.menu.clear();
-        match self.run_file(&file)? {
+        match self.run_configuration(&file, path)? {
             Flow::Boot => Ok(Flow::Boot),
             _ => self.start_default(&file),
         }
@@ -132,7 +136,26 @@ impl<H: Host> Interpreter<'_, H> {
             self.succeeded = Some(false);
             return Ok(Flow::Next);
         };
-        self.run_file(&file)
+        let outside = CONFIGURATION.map(|name| self.variables.get(name).cloned());
+        let flow = self.run_configuration(&file, path)?;
+        for (name, value) in CONFIGURATION.into_iter().zip(outside) {
+            match value {
+                Some(value) => self.set(name, &value)?,
+                None => drop(self.variables.remove(name)),
+            }
+        }
+        Ok(flow)
+    }
+
+    /// Runs a script that knows its own path, with the device.
+    fn run_configuration(&mut self, file: &str, path: &str) -> Result<Flow, Stop> {
+        let device = if path.starts_with('(') { "" } else { &format!("({})", self.value("root")) };
+        let path = format!("{device}{path}");
+        let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder).to_owned();
+        let [name, directory] = CONFIGURATION;
+        self.set(name, &path)?;
+        self.set(directory, &folder)?;
+        self.run_file(file)
     }
 
     /// A module in a file is read, and with Secure Boot refused. Those that it needs would be read next,

@@ -18,11 +18,17 @@ struct Expanded {
 
 impl Expanded {
     fn push(&mut self, text: &str) -> Result<(), Stop> {
-        self.length = self.length.saturating_add(text.len());
+        self.charge(text)?;
+        self.current.get_or_insert_default().push_str(text);
+        Ok(())
+    }
+
+    /// An empty text costs something too: there may be many.
+    fn charge(&mut self, text: &str) -> Result<(), Stop> {
+        self.length = self.length.saturating_add(1 + text.len());
         if self.length > MAX_COMMAND {
             return Err(Stop::Unknown("a command is too long"));
         }
-        self.current.get_or_insert_default().push_str(text);
         Ok(())
     }
 
@@ -81,6 +87,7 @@ impl<H: Host> Interpreter<'_, H> {
 
 /// A variable without quotes is split at blanks, and nothing remains of an empty one.
 fn split(value: &str, expanded: &mut Expanded) -> Result<(), Stop> {
+    expanded.charge(value)?;
     refuse_pattern(value, false)?;
     for (number, part) in value.split([' ', '\t', '\n']).enumerate() {
         if number > 0 {

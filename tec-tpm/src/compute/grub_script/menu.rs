@@ -71,7 +71,7 @@ impl<H: Host> Interpreter<'_, H> {
             return Err(Stop::Unknown("the menu has a theme").at(script, 1));
         }
         let default = self.used("default").map_err(|stop| stop.at(script, 1))?;
-        self.start(&default, "")
+        self.start(&default, "").map_err(|stop| stop.at(script, 1))
     }
 
     /// Starts the entry at a path such as `1>2`; `above` is the path of the submenu that it is in.
@@ -79,8 +79,15 @@ impl<H: Host> Interpreter<'_, H> {
         let (first, rest) = split(path);
         let menu = std::mem::take(&mut self.menu);
         let chosen = match first.parse::<usize>() {
-            Ok(number) => menu.get(number),
-            Err(_) => menu.iter().find(|entry| entry.title == first || entry.id == first),
+            Ok(number) if number.to_string() == first => menu.get(number),
+            // GRUB takes the number at the beginning, in any base.
+            _ if first
+                .trim_start()
+                .starts_with(|c: char| c.is_ascii_digit() || "+-".contains(c)) =>
+            {
+                return Err(Stop::Unknown("the default entry begins with a number"));
+            }
+            _ => menu.iter().find(|entry| entry.title == first || entry.id == first),
         };
         // GRUB manual, "default": an entry that does not exist is the first one.
         let Some(entry) = chosen.or_else(|| menu.first()) else {
@@ -107,7 +114,7 @@ impl<H: Host> Interpreter<'_, H> {
         match entry.is_submenu {
             _ if flow == Flow::Boot => Ok(Flow::Boot),
             true if rest.is_empty() => Err(Stop::Unknown("the default entry is a submenu")),
-            true => self.start(rest, &format!("{chosen}>")),
+            true => self.nested(|script| script.start(rest, &format!("{chosen}>"))),
             // Entries boot at their end.
             false => Ok(Flow::Boot),
         }

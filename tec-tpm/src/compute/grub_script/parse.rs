@@ -227,7 +227,12 @@ impl Parser<'_> {
                 _ => {}
             }
             if open == 0 {
-                return Ok(self.text.get(start..token.end).unwrap_or_default().to_owned());
+                let text = self.text.get(start..token.end).unwrap_or_default();
+                // GRUB leaves such lines out before it records the block; indented ones it keeps.
+                if text.contains("\n#") {
+                    return Err("a block has a line that is a comment");
+                }
+                return Ok(text.to_owned());
             }
         }
         Err("a block is not closed")

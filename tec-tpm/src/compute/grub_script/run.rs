@@ -92,7 +92,7 @@ impl<'h, H: Host> Interpreter<'h, H> {
         self.charge(text.len())?;
         let outside = std::mem::replace(&mut self.script, file.to_owned());
         // GRUB ignores each carriage return.
-        let flow = self.run_text(&text.replace("\r\n", "\n"), 1)?;
+        let flow = self.run_text(&text.replace('\r', ""), 1)?;
         self.script = outside;
         Ok(flow)
     }
@@ -115,25 +115,35 @@ impl<'h, H: Host> Interpreter<'h, H> {
     }
 
     pub(super) fn run(&mut self, block: &[Statement], before: usize) -> Result<Flow, Stop> {
-        self.depth += 1;
-        let mut flow = Flow::Next;
-        for statement in block {
-            let line = before.saturating_add(statement.line);
-            let ended = self.statement(statement, before);
-            flow = ended.map_err(|stop| stop.at(&self.script, line))?;
-            if flow != Flow::Next {
-                break;
+        self.nested(|script| {
+            for statement in block {
+                let line = before.saturating_add(statement.line);
+                let ended = script.statement(statement, before);
+                let flow = ended.map_err(|stop| stop.at(&script.script, line))?;
+                if flow != Flow::Next {
+                    return Ok(flow);
+                }
             }
+            Ok(Flow::Next)
+        })
+    }
+
+    /// Does something one level deeper.
+    pub(super) fn nested<T>(
+        &mut self,
+        inside: impl FnOnce(&mut Self) -> Result<T, Stop>,
+    ) -> Result<T, Stop> {
+        self.depth += 1;
+        if self.depth > MAX_DEPTH {
+            return Err(Stop::Unknown("it is nested too deeply"));
         }
+        let done = inside(self)?;
         self.depth -= 1;
-        Ok(flow)
+        Ok(done)
     }
 
     fn statement(&mut self, statement: &Statement, before: usize) -> Result<Flow, Stop> {
         self.charge(STATEMENT)?;
-        if self.depth > MAX_DEPTH {
-            return Err(Stop::Unknown("it is nested too deeply"));
-        }
         match &statement.action {
             Action::Command { words, block } => {
                 let words = self.expand(words)?;

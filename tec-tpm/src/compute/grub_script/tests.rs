@@ -205,7 +205,7 @@ fn files_are_measured_when_they_are_opened() {
         "file (d)/q/x86_64-efi/fs.lst",
         "configfile /next.cfg",
         "file (d)/next.cfg",
-        "echo",
+        "echo (d)",
         "menuentry N { linux /k }",
         "setparams N",
         "linux /k",
@@ -262,9 +262,38 @@ fn what_is_not_known_stops_with_its_line() {
         ("}\n", 1),
         ("\u{a0}boot\n", 1),
         ("boot\n", 1),
+        ("menuentry a {\n# a comment\nlinux /k\n}\n", 4),
+        ("default='6.12 hardened'\nmenuentry '6.12 hardened' {\nlinux /k\n}\n", 1),
+        ("default=01\nmenuentry a { linux /k\n}\n", 1),
+        ("password root secret\n", 1),
+        ("terminal_input at_keyboard\n", 1),
+        ("echo $fw_path\n", 1),
     ] {
         assert_eq!(run_with(script, &[]).unwrap_err().0, line, "{script}");
     }
+}
+
+#[test]
+fn a_sourced_script_knows_its_path_and_the_one_around_it_its_own() {
+    let more = [("/more/a.cfg", "echo $config_directory\n")];
+    let measured = run_with("source /more/a.cfg\nlinux /k\nboot\n", &more).unwrap();
+    assert_eq!(measured[2], "echo (d)/more");
+    let outside = "source /more/a.cfg\necho $config_directory\n";
+    assert_eq!(run_with(outside, &more).unwrap_err().0, 2);
+}
+
+/// Each of these would take gigabytes, minutes or all of the stack.
+#[test]
+fn what_grows_is_stopped() {
+    let many = "\"$@\" ".repeat(1000);
+    let words = format!("function f {{\nf {many}\n}}\nf ''\n");
+    assert_eq!(run_with(&words, &[]).unwrap_err().1, "a command is too long");
+    let blanks = format!("x='{}'\necho {}\n", " ".repeat(60 << 10), "$x".repeat(10_000));
+    assert_eq!(run_with(&blanks, &[]).unwrap_err().1, "a command is too long");
+    let path = "0>".repeat(1000);
+    let menus =
+        format!("function f {{\nsubmenu a {{ f\n}}\n}}\nset default='{path}'\nexport default\nf\n");
+    assert_eq!(run_with(&menus, &[]).unwrap_err().1, "it is nested too deeply");
 }
 
 #[test]

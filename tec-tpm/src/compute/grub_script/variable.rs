@@ -22,11 +22,12 @@ const FEATURES: [&str; 10] = [
     "timeout_style",
 ];
 /// Beginnings of the names of variables that GRUB or its user may set, to values that files do not show.
-const UNKNOWN: [&str; 11] = [
+const UNKNOWN: [&str; 12] = [
     "check_signatures",
     "cmdpath",
     "config_",
     "feature_",
+    "fw_path",
     "gfxmode",
     "lockdown",
     "net_",
@@ -97,13 +98,16 @@ impl<H: Host> Interpreter<'_, H> {
     /// When GRUB reads a translation was not observed; English needs none, but there may be files.
     fn refuse_translation(&mut self, language: &str) -> Result<(), Stop> {
         let plain = language.split(['.', '@']).next().unwrap_or_default();
-        let folder = self.used("locale_dir")?;
-        if UNTRANSLATED.contains(&plain) || folder.is_empty() {
+        if UNTRANSLATED.contains(&plain) {
             return Ok(());
         }
+        let folder = match self.used("locale_dir")? {
+            unset if unset.is_empty() => format!("{}/locale", self.value("prefix")),
+            folder => folder,
+        };
         let short = plain.split('_').next().unwrap_or_default();
         for name in [language, plain, short] {
-            for ending in ["mo", "gmo"] {
+            for ending in ["mo", "mo.gz", "gmo"] {
                 if self.file(&format!("{folder}/{name}.{ending}"))?.is_some() {
                     return Err(Stop::Unknown("there is a translation for this language"));
                 }

@@ -4,9 +4,10 @@ use tec_core::attest::VerifiedEvidence;
 use tec_core::boot::{BootPart, BootState, BootStates, LiveImages, NearState, Pins, WholeImages};
 use tec_core::digest::Sha256Digest;
 use tec_core::image::{ExpectedPcr, ImageEvent};
-use tec_core::pcr::{PcrIndex, PcrValues};
+use tec_core::pcr::{PCR_COUNT, PcrIndex, PcrValues};
 
 use super::*;
+use crate::policy::pcr_reference_name;
 
 /// In addition to whole images, what image 3 would measure is the boot loader of image 1 with the kernel of
 /// image 2.
@@ -119,4 +120,25 @@ async fn a_register_counts_that_only_the_image_predicts_and_no_policy_names() {
     let images: &dyn ImageRegistry = &*world.registry;
     images.put(&image).await.unwrap();
     denied_after(&world, &cookie, Code::PcrMismatch).await;
+}
+
+/// The value that policies are asked about is the quoted one; what the machine booted is another.
+#[tokio::test]
+async fn the_policies_get_a_quoted_value_that_differs_by_words_of_systemd_alone() {
+    let world = World::new().await;
+    let backend = live_of(&world);
+    let stated = sample::image(1).expected.pcrs[0].value;
+    for (word, is_listed) in [("os-separator", true), ("implant", false)] {
+        let quoted = stated.extended(&Sha256Digest::of(word));
+        let mut values = [Sha256Digest::ZERO; PCR_COUNT];
+        values[4] = quoted;
+        let values = PcrValues::new(values);
+        let evidence = VerifiedEvidence::new(Tee::Tpm, sample::public_key(1), values);
+        let admission = backend.admit(sample::attempt_id(1), &Ok(evidence)).await.unwrap();
+        assert_eq!(admission.attested.is_some(), is_listed, "{word}");
+        let listed =
+            admission.references[&pcr_reference_name(PcrIndex::BOOT_MANAGER)].as_array().unwrap();
+        assert_eq!(listed.contains(&json!(quoted.to_string())), is_listed, "{word}");
+        assert!(listed.contains(&json!(stated.to_string())));
+    }
 }

@@ -227,3 +227,86 @@ fn what_is_missing_from_an_image_is_named() {
     let unknown = Unpredictable::GrubRoot { wanted: "y".to_owned() };
     assert_eq!(reason(&twice, &machine), unknown);
 }
+
+/// A file on the EFI system partition in place of its configuration, or beside it.
+fn with_on_partition(image: &MemoryImage, path: &str, script: &str) -> MemoryImage {
+    image.clone().with(format!("boot/efi/{path}"), script.as_bytes().to_vec())
+}
+
+/// The file system that the configuration on the EFI system partition searches for.
+fn uuid() -> String {
+    let script = String::from_utf8(read("trixie-grub-it", "esp-grub.cfg")).unwrap();
+    script.split(' ').nth(1).unwrap().to_owned()
+}
+
+/// PCRs 8 and 9; `None` if they cannot be predicted.
+fn commands_and_files(image: &MemoryImage, machine: &PlatformState) -> Option<[Sha256Digest; 2]> {
+    let prediction = predict(image, machine).unwrap();
+    let value = |pcr| match prediction.register(pcr) {
+        Register::Predicted(value) => Some(value.sha256()),
+        _ => None,
+    };
+    Some([value(PcrIndex::BOOT_COMMANDS)?, value(PcrIndex::BOOT_FILES)?])
+}
+
+#[test]
+fn hints_are_names_of_devices_as_grub_install_writes_them() {
+    let image = tree("trixie-grub-it", "2.12");
+    let machine = platform(SecureBoot::On);
+    let next = "set prefix=($root)/boot/grub\nconfigfile $prefix/grub.cfg\n";
+    let hinted = |hint: &str| {
+        let script = format!("search.fs_uuid {} root {hint}\n{next}", uuid());
+        with_on_partition(&image, "EFI/debian/grub.cfg", &script)
+    };
+    for (hint, device) in [
+        ("", "hd0,gpt2"),
+        ("hd1,gpt3", "hd1,gpt3"),
+        ("hostdisk//dev/sda,gpt3", "hd0,gpt3"),
+        ("lvmid/a/b", "lvmid/a/b"),
+        ("mduuid/c", "mduuid/c"),
+    ] {
+        let [commands, _] = commands_and_files(&hinted(hint), &machine).expect(hint);
+        // The command contains the hint: what is compared is the prefix.
+        let named = machine.clone().with_grub_root(device);
+        assert_eq!(commands_and_files(&hinted(hint), &named).unwrap()[0], commands, "{hint}");
+        let other = machine.clone().with_grub_root("hd7,gpt7");
+        assert_ne!(commands_and_files(&hinted(hint), &other).unwrap()[0], commands, "{hint}");
+    }
+    for hint in ["hd0,", "cryptouuid/a", "hostdisk//dev/sda"] {
+        assert_eq!(commands_and_files(&hinted(hint), &machine), None, "{hint}");
+    }
+}
+
+#[test]
+fn grub_from_2_12_on_starts_the_configuration_beside_it() {
+    let image = tree("trixie-grub-it", "2.12");
+    let machine = platform(SecureBoot::On);
+    let expected = commands_and_files(&image, &machine);
+    assert!(expected.is_some());
+    let other = with_on_partition(&image, "EFI/BOOT/grub.cfg", "linux /vmlinuz single\nboot\n");
+    assert_eq!(commands_and_files(&other, &machine), None);
+    let same = String::from_utf8(read("trixie-grub-it", "esp-grub.cfg")).unwrap();
+    let same = with_on_partition(&image, "EFI/BOOT/grub.cfg", &same);
+    assert_eq!(commands_and_files(&same, &machine), expected);
+    let platforms = with_on_partition(&image, "EFI/debian/x86_64-efi/grub.cfg", "boot\n");
+    assert_eq!(commands_and_files(&platforms, &machine), expected, "it does not look there");
+    let script =
+        "echo $cmdpath\nsearch.fs_uuid u root hd0,gpt2\nconfigfile ($root)/boot/grub/grub.cfg\n";
+    let asks = with_on_partition(&image, "EFI/debian/grub.cfg", script);
+    assert_eq!(commands_and_files(&asks, &machine), None);
+}
+
+#[test]
+fn a_part_of_the_files_does_not_show_what_else_there_is() {
+    let image = tree("trixie-grub-it", "2.12");
+    let machine = platform(SecureBoot::On);
+    let asks = "if [ -e ($root)/usr/share/a.png ]; then echo a; fi";
+    let script = format!(
+        "search.fs_uuid {} root\nset prefix=($root)/boot/grub\n{asks}\nconfigfile $prefix/grub.cfg\n",
+        uuid()
+    );
+    let asks = with_on_partition(&image, "EFI/debian/grub.cfg", &script);
+    assert_eq!(commands_and_files(&asks, &machine), None);
+    let whole = asks.with("usr/lib/os-release", *b"");
+    assert!(commands_and_files(&whole, &machine).is_some());
+}
