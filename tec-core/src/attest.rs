@@ -268,7 +268,7 @@ impl Appraisal {
     }
 
     /// Refuses the machine because it is quarantined. The code names the quarantine unless a gate
-    /// before the registers failed: a caller that has not proven to be this machine learns nothing
+    /// before the boot's failed: a caller that has not proven to be this machine learns nothing
     /// about the quarantine.
     fn quarantine(&mut self) {
         self.attested = None;

@@ -148,18 +148,22 @@ pub(crate) struct WithUnpinned<T> {
     pub(crate) object: T,
     pub(crate) unpinned: Unpinned,
     /// The register that checks each input of its boot, if any does.
-    pub(crate) checked_by: BTreeMap<BootInput, Option<PcrIndex>>,
+    pub(crate) checked_by: CheckedBy,
 }
 
+type CheckedBy = BTreeMap<BootInput, Option<PcrIndex>>;
+
 impl<T> WithUnpinned<T> {
-    /// An object of which these values are expected; `None` if none are known yet.
-    pub(crate) fn new(object: T, pins: Pins, expected: Option<&ExpectedPcrs>) -> Self {
-        let known = expected.into_iter().flat_map(|expected| {
-            BootInput::ALL.map(|input| (input, pins.covering(expected, input)))
-        });
-        let unpinned = expected.map(|expected| pins.unpinned(expected)).unwrap_or_default();
-        Self { object, unpinned, checked_by: known.collect() }
+    pub(crate) fn new(checked_by: CheckedBy, object: T) -> Self {
+        let open = checked_by.iter().filter(|(_, pcr)| pcr.is_none());
+        let unpinned = open.map(|(input, _)| *input).collect();
+        Self { object, unpinned, checked_by }
     }
+}
+
+/// What checks each input of a boot with these values.
+pub(crate) fn checked_by(pins: Pins, expected: &ExpectedPcrs) -> CheckedBy {
+    BootInput::ALL.into_iter().map(|input| (input, pins.covering(expected, input))).collect()
 }
 
 /// A valid approval of which parts are not checked. Displayed as a line that nobody overlooks.

@@ -172,11 +172,13 @@ fn an_authority_before_the_separator_counts() {
 /// Root of a running machine can extend PCR 7 with whatever the firmware would.
 #[test]
 fn variables_behind_the_separator_move_no_baseline() {
-    let mut evidence = boot().word("a variable").evidence(1);
-    let LogEvidence::Parsed { events, .. } = &evidence.log else {
-        panic!("no log");
-    };
-    let last = events.iter().rfind(|event| event.pcr == PcrIndex::SECURE_BOOT).unwrap().number;
+    let mut evidence = boot().evidence(1);
+    let (pcr, digest, last) = (PcrIndex::SECURE_BOOT, Sha256Digest::of("a variable"), 1000);
+    let value = evidence.pcrs.value(pcr).extended(&digest);
+    evidence.pcrs = evidence.pcrs.with(pcr, value);
+    if let LogEvidence::Parsed { events, .. } = &mut evidence.log {
+        events.push(LoggedEvent::new(last, pcr, digest, "E", None));
+    }
     let entries = [Sha256Digest::of("a key")].into();
     let keys = PolicyVariable::Keys { name: KeyDatabase::Dbt, entries };
     evidence.variables.push(LoggedVariable::new(last, keys));

@@ -147,13 +147,18 @@ impl<'i> GrubTree<'i> {
         Ok(if is_folder { Found::Folder } else { Found::Nothing })
     }
 
-    /// Whether the image has files in the folder of the root that a path is below. An image of a part of the
-    /// machine's files does not show what else there is.
+    /// Whether the image has the folder of the root that a path is below. An image of a part of the machine's
+    /// files does not show what else there is. Of a whole machine, that folder may be too large to list.
     fn has_folder_of(&self, path: &str) -> Result<bool, Stop> {
         let Some((folder, _)) = path.split_once('/') else {
             return Ok(true);
         };
-        Ok(!find::list(self.image, folder).map_err(failed)?.is_empty())
+        match self.image.open(folder) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                Ok(!find::list(self.image, folder).map_err(failed)?.is_empty())
+            }
+            _ => Ok(true),
+        }
     }
 
     fn lies_at(&self, path: &str) -> Result<Found, Stop> {

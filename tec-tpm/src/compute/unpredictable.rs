@@ -40,7 +40,8 @@ pub enum Unpredictable {
         /// File that was looked for.
         file: String,
     },
-    /// GRUB searches for a second file system, and the script does not name its partition.
+    /// GRUB searches for a file system, and its partition is neither named by the script nor the one that
+    /// installers make for the first.
     #[error("GRUB searches for {wanted}, and its script does not name that partition")]
     GrubRoot {
         /// UUID or label of the file system.

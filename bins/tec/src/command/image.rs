@@ -28,8 +28,8 @@ use super::{coded, input};
 use crate::args::Consent;
 use crate::consent::consented;
 use crate::image::{
-    ApproveArgs, ImageCommand, Origin, ProofArgs, UnpinnedImage, WithUnpinned, image_state,
-    last_image, render,
+    ApproveArgs, ImageCommand, Origin, ProofArgs, UnpinnedImage, WithUnpinned, checked_by,
+    image_state, last_image, render,
 };
 use crate::output::{Output, Table};
 use crate::state::{Said, open, open_existing};
@@ -88,8 +88,7 @@ async fn approve(state_dir: &Path, args: ApproveArgs, output: &Output) -> anyhow
 }
 
 fn shown(image: ApprovedImage, pins: Pins) -> WithUnpinned<ApprovedImage> {
-    let expected = image.expected.clone();
-    WithUnpinned::new(image, pins, Some(&expected))
+    WithUnpinned::new(checked_by(pins, &image.expected), image)
 }
 
 /// Adds its code to a refusal that an admin can accept.

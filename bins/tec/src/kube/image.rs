@@ -1,5 +1,6 @@
 //! `tec image` on a cluster.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use anyhow::Context as _;
@@ -21,7 +22,9 @@ use super::access::Cluster;
 use super::{cell, cells, condition, is_true};
 use crate::args::{Consent, DryRun};
 use crate::consent::consented;
-use crate::image::{ImageCommand, UnpinnedImage, WithUnpinned, image_state, last_image, render};
+use crate::image::{
+    ImageCommand, UnpinnedImage, WithUnpinned, checked_by, image_state, last_image, render,
+};
 use crate::output::{Output, Table};
 
 pub(crate) async fn image(
@@ -98,8 +101,11 @@ fn with_unpinned(object: ApprovedImage) -> WithUnpinned<ApprovedImage> {
     let status = object.status.clone().unwrap_or_default();
     let pinned = status.pinned_pcrs.iter().filter_map(|index| PcrIndex::new(*index).ok());
     let pins = PinnedPcrs::new(pinned.collect()).map_or(Pins::Predicted, Pins::Exactly);
-    let expected = (!status.pcrs.is_empty()).then(|| ExpectedPcrs::new(status.pcrs));
-    WithUnpinned::new(object, pins, expected.as_ref())
+    let checked_by = match status.pcrs {
+        unknown if unknown.is_empty() => BTreeMap::new(),
+        pcrs => checked_by(pins, &ExpectedPcrs::new(pcrs)),
+    };
+    WithUnpinned::new(checked_by, object)
 }
 
 /// An expired approval is no longer committed, so the time is not checked here.

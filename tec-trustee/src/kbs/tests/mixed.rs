@@ -1,6 +1,6 @@
 //! States between two images, with a policy that knows exactly one.
 
-use tec_core::attest::VerifiedEvidence;
+use tec_core::attest::{LogEvidence, LoggedEvent, VerifiedEvidence};
 use tec_core::boot::{BootPart, BootState, BootStates, LiveImages, NearState, Pins, WholeImages};
 use tec_core::digest::Sha256Digest;
 use tec_core::image::{ExpectedPcr, ImageEvent};
@@ -140,5 +140,38 @@ async fn the_policies_get_a_quoted_value_that_differs_by_words_of_systemd_alone(
             admission.references[&pcr_reference_name(PcrIndex::BOOT_MANAGER)].as_array().unwrap();
         assert_eq!(listed.contains(&json!(quoted.to_string())), is_listed, "{word}");
         assert!(listed.contains(&json!(stated.to_string())));
+    }
+}
+
+/// A register that another image pins is judged, too; its words of systemd come off, whatever is below them.
+#[tokio::test]
+async fn the_policies_get_no_quoted_value_of_which_no_image_states_the_rest() {
+    let world = World::new().await;
+    let backend = live_of(&world).with_pins(Pins::Predicted);
+    let pcr = PcrIndex::KERNEL_BOOT;
+    let image_with = |section: &str| {
+        let mut image = sample::image(2);
+        let section = ImageEvent::new("E", pcr, Sha256Digest::of(section), "Pcr11Linux");
+        image.expected.pcrs.push(ExpectedPcr::from_events(pcr, [section]));
+        image
+    };
+    let images: &dyn ImageRegistry = &*world.registry;
+    for (section, is_listed) in [("linux", true), ("another", false)] {
+        images.put(&image_with(section)).await.unwrap();
+        let words = ["linux", "enter-initrd"].map(Sha256Digest::of);
+        let mut values = [Sha256Digest::ZERO; PCR_COUNT];
+        let stated = sample::image(1).expected.pcrs[0].value;
+        values[4] = stated.extended(&Sha256Digest::of("os-separator"));
+        values[11] = words.iter().fold(Sha256Digest::ZERO, |value, word| value.extended(word));
+        let quoted = values[11].to_string();
+        let values = PcrValues::new(values);
+        let mut evidence = VerifiedEvidence::new(Tee::Tpm, sample::public_key(1), values);
+        let events = (0..).zip(words).map(|(n, word)| LoggedEvent::new(n, pcr, word, "E", None));
+        let replayed = [pcr].into_iter().collect();
+        evidence.log = LogEvidence::Parsed { events: events.collect(), replayed, cut: None };
+        let admission = backend.admit(sample::attempt_id(1), &Ok(evidence)).await.unwrap();
+        assert!(admission.attested.is_some(), "image 1 states PCR 4 alone");
+        let listed = admission.references[&pcr_reference_name(pcr)].as_array().unwrap();
+        assert_eq!(listed.contains(&json!(quoted)), is_listed, "{section}");
     }
 }

@@ -160,12 +160,7 @@ fn the_boot_partition_and_the_root_may_be_elsewhere_on_their_file_systems() {
 #[test]
 fn a_mounted_root_gives_what_its_files_in_memory_give() {
     let memory = tree("trixie-grub-it", "2.12");
-    let root = tempfile::tempdir().unwrap();
-    for path in tec_core::reference::BootImage::files(&memory, "").unwrap() {
-        let file = root.path().join(&path);
-        fs::create_dir_all(file.parent().unwrap()).unwrap();
-        fs::write(file, memory.content(&path).unwrap()).unwrap();
-    }
+    let root = on_disk(&memory);
     // A script may ask for a folder, and for what lies below a file.
     let script = "[ -d /boot ]\n[ -e /boot/grub/grub.cfg/x ]\nconfigfile $prefix/grub.cfg\n";
     let first = String::from_utf8(read("trixie-grub-it", "esp-grub.cfg")).unwrap();
@@ -226,6 +221,17 @@ fn what_is_missing_from_an_image_is_named() {
     let twice = whole.with("boot/efi/EFI/debian/grub.cfg", script);
     let unknown = Unpredictable::GrubRoot { wanted: "y".to_owned() };
     assert_eq!(reason(&twice, &machine), unknown);
+}
+
+/// The same files in a folder.
+fn on_disk(image: &MemoryImage) -> tempfile::TempDir {
+    let root = tempfile::tempdir().unwrap();
+    for path in tec_core::reference::BootImage::files(image, "").unwrap() {
+        let file = root.path().join(&path);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, image.content(&path).unwrap()).unwrap();
+    }
+    root
 }
 
 /// A file on the EFI system partition in place of its configuration, or beside it.
@@ -290,10 +296,13 @@ fn grub_from_2_12_on_starts_the_configuration_beside_it() {
     assert_eq!(commands_and_files(&same, &machine), expected);
     let platforms = with_on_partition(&image, "EFI/debian/x86_64-efi/grub.cfg", "boot\n");
     assert_eq!(commands_and_files(&platforms, &machine), expected, "it does not look there");
-    let script =
-        "echo $cmdpath\nsearch.fs_uuid u root hd0,gpt2\nconfigfile ($root)/boot/grub/grub.cfg\n";
-    let asks = with_on_partition(&image, "EFI/debian/grub.cfg", script);
-    assert_eq!(commands_and_files(&asks, &machine), None);
+    let asks = |variable: &str| {
+        let next = "set prefix=($root)/boot/grub\nconfigfile $prefix/grub.cfg\n";
+        let script = format!("echo ${variable}\nsearch.fs_uuid {} root hd0,gpt2\n{next}", uuid());
+        commands_and_files(&with_on_partition(&image, "EFI/debian/grub.cfg", &script), &machine)
+    };
+    assert!(asks("none").is_some());
+    assert_eq!(asks("cmdpath"), None);
 }
 
 #[test]
@@ -309,4 +318,10 @@ fn a_part_of_the_files_does_not_show_what_else_there_is() {
     assert_eq!(commands_and_files(&asks, &machine), None);
     let whole = asks.with("usr/lib/os-release", *b"");
     assert!(commands_and_files(&whole, &machine).is_some());
+    // The files of a whole machine: more than anybody lists.
+    let root = on_disk(&whole);
+    fs::create_dir_all(root.path().join("usr").join("a/".repeat(100))).unwrap();
+    let directory = DirectoryImage::open(root.path()).unwrap();
+    let prediction = BootPredictor::new().predict(&directory, &machine).unwrap();
+    assert!(prediction.predicted().contains(PcrIndex::BOOT_COMMANDS));
 }
