@@ -7,6 +7,7 @@
 //! [`Attested::snapshot`] carries one to another replica of a server, where
 //! [`Attested::dangerous_reopen`] reopens it.
 
+mod bounded;
 mod repeat;
 mod snapshot;
 
@@ -16,13 +17,13 @@ pub use self::repeat::Repeats;
 pub use self::snapshot::AttestedSnapshot;
 use crate::ak::{AkRecord, AkState, Fingerprint, TpmBoot, TpmClock};
 use crate::boot::words;
-use crate::boot::{BootState, BootStates, LiveImages, Pins, Unpinned};
+use crate::boot::{BootState, BootStates, LiveImages, Pins, Unpinned, measured};
 pub use crate::evidence::{
     LogEvidence, LoggedEvent, NoPinnedPcrError, PinnedPcrs, VerifiedEvidence, VerifyError,
 };
 use crate::explain::{Explained, Gate, Ladder, PcrMismatch, explain_pcrs};
 use crate::id::{AttemptId, MachineId};
-use crate::image::ApprovedImage;
+use crate::image::{ApprovedImage, ExpectedPcrs};
 use crate::machine::{Machine, MachineState};
 use crate::pcr::PcrValues;
 pub use crate::tee::Tee;
@@ -139,6 +140,10 @@ pub struct Attempt {
     /// The earlier attempts of the same boot that this one replaces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats: Option<Repeats>,
+    /// What a boot that no image explains measured, as far as its log replays: it can be approved as an image.
+    /// Stores may keep it for the last attempt of a machine only.
+    #[serde(default, skip_serializing_if = "ExpectedPcrs::is_empty")]
+    pub measured: ExpectedPcrs,
     /// How far the attempt got.
     pub ladder: Ladder,
 }
@@ -213,6 +218,7 @@ fn climb(
             .and_then(|verified| verified.clock.as_ref())
             .map(TpmClock::boot),
         repeats: None,
+        measured: ExpectedPcrs::default(),
         ladder: Ladder::new(),
     };
     let ladder = &mut attempt.ladder;
@@ -226,6 +232,7 @@ fn climb(
         Ok(explained) => explained,
         Err(mismatch) => {
             refuse_registers(ladder, mismatch, usable);
+            attempt.measured = measured(verified);
             return Appraisal::refused(attempt);
         }
     };

@@ -90,6 +90,11 @@ impl ExpectedPcrs {
         Self { pcrs }
     }
 
+    /// Whether no register is covered.
+    pub fn is_empty(&self) -> bool {
+        self.pcrs.is_empty()
+    }
+
     /// Whether each register occurs once and its events fold to its value. Unsound measurements are
     /// ignored: no boot can produce them.
     pub fn is_sound(&self) -> bool {

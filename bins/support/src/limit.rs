@@ -1,6 +1,6 @@
 //! Rate limits per address, for endpoints that anyone may call.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
@@ -18,10 +18,17 @@ use crate::shared::SharedSources;
 /// Number of addresses above which idle ones are dropped.
 const FORGET_ABOVE: usize = 10_000;
 
+/// Requests that each network may send whatever others send: a boot takes three, and Clevis repeats it.
+const FREE: NonZeroU32 = NonZeroU32::MIN.saturating_add(11);
+/// Paths that answer from memory. They take nothing from what all clients share, so that they can neither use it
+/// up nor fail when others do.
+const PROBES: [&str; 2] = ["/healthz", "/metrics"];
+
 /// Limits requests per client address and in total.
 #[derive(Debug)]
 pub struct Limiter {
     each: DefaultKeyedRateLimiter<IpAddr>,
+    free: DefaultKeyedRateLimiter<IpAddr>,
     all: governor::DefaultDirectRateLimiter,
     style: ReplyStyle,
     shared: SharedSources,
@@ -29,13 +36,16 @@ pub struct Limiter {
 
 impl Limiter {
     /// At most `per_second` requests in total and a tenth of that (at least one) per address, with bursts of
-    /// ten seconds' worth: a rack that powers on all at once is not an attack.
+    /// ten seconds' worth, of which one address has half: a rack that powers on all at once is not an attack.
+    /// A few requests of each network count towards neither, see [`FREE`].
     pub fn new(per_second: NonZeroU32, style: ReplyStyle) -> Self {
-        let burst = |rate: NonZeroU32| rate.saturating_mul(TEN);
+        let burst = per_second.saturating_mul(TEN);
+        let half = NonZeroU32::new(burst.get() / 2).unwrap_or(NonZeroU32::MIN);
         let each = NonZeroU32::new(per_second.get() / 10).unwrap_or(NonZeroU32::MIN);
         Self {
-            each: RateLimiter::keyed(Quota::per_second(each).allow_burst(burst(per_second))),
-            all: RateLimiter::direct(Quota::per_second(per_second).allow_burst(burst(per_second))),
+            each: RateLimiter::keyed(Quota::per_second(each).allow_burst(half)),
+            free: RateLimiter::keyed(Quota::per_second(NonZeroU32::MIN).allow_burst(FREE)),
+            all: RateLimiter::direct(Quota::per_second(per_second).allow_burst(burst)),
             style,
             shared: SharedSources::default(),
         }
@@ -47,13 +57,27 @@ impl Limiter {
         Self { shared, ..self }
     }
 
-    fn allows(&self, address: IpAddr) -> bool {
-        if self.each.len() > FORGET_ABOVE {
-            self.each.retain_recent();
+    fn allows(&self, address: IpAddr, path: &str) -> bool {
+        for known in [&self.each, &self.free] {
+            if known.len() > FORGET_ABOVE {
+                known.retain_recent();
+            }
+        }
+        if self.free.check_key(&free_network_of(address)).is_ok() {
+            return true;
         }
         let has_share =
             self.shared.contains(address) || self.each.check_key(&network_of(address)).is_ok();
-        has_share && self.all.check().is_ok()
+        has_share && (PROBES.contains(&path) || self.all.check().is_ok())
+    }
+}
+
+/// A network of version 6 has 56 bits: providers give one customer that many or more, and each has its requests
+/// for free.
+fn free_network_of(address: IpAddr) -> IpAddr {
+    match network_of(address) {
+        IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & (u128::MAX << 72))),
+        v4 @ IpAddr::V4(_) => v4,
     }
 }
 
@@ -66,7 +90,7 @@ pub async fn limit(
     mut request: Request,
     next: Next,
 ) -> Response {
-    if limiter.allows(peer.ip()) {
+    if limiter.allows(peer.ip(), request.uri().path()) {
         request.extensions_mut().insert(SourceNetwork::of(peer.ip()));
         next.run(request).await
     } else {
@@ -78,23 +102,66 @@ pub async fn limit(
 mod tests {
     use super::*;
 
+    const BOOT: &str = "/kbs/v0/auth";
+
+    fn limiter(per_second: u32) -> Limiter {
+        Limiter::new(NonZeroU32::new(per_second).unwrap(), ReplyStyle::Registration)
+    }
+
+    fn host(last: u8) -> IpAddr {
+        IpAddr::from([192, 0, 2, last])
+    }
+
     #[test]
     fn a_burst_is_allowed_and_a_flood_is_not() {
-        let limiter = Limiter::new(NonZeroU32::new(2).unwrap(), ReplyStyle::Registration);
-        let peer = IpAddr::from([192, 0, 2, 1]);
-        let allowed = (0..100).filter(|_| limiter.allows(peer)).count();
-        assert!((20..30).contains(&allowed), "{allowed}");
+        let limiter = limiter(2);
+        let allowed = (0..100).filter(|_| limiter.allows(host(1), BOOT)).count();
+        assert!((22..30).contains(&allowed), "{allowed}");
+    }
+
+    #[test]
+    fn a_node_boots_while_others_use_up_everything() {
+        let limiter = limiter(20);
+        for attacker in 1..=20 {
+            let flood = (0..500).filter(|_| limiter.allows(host(attacker), BOOT));
+            assert!(flood.count() < 200);
+        }
+        assert!(limiter.all.check().is_err(), "nothing is left of what all share");
+        for node in 100..120 {
+            assert!((0..9).all(|_| limiter.allows(host(node), BOOT)));
+        }
+    }
+
+    #[test]
+    fn probes_use_up_nothing_that_others_need() {
+        let limiter = limiter(20);
+        for attacker in 1..=20 {
+            for _ in 0..500 {
+                limiter.allows(host(attacker), "/healthz");
+            }
+        }
+        let left = limiter.all.check_n(NonZeroU32::new(200).unwrap());
+        assert!(left.is_ok_and(|left| left.is_ok()));
+    }
+
+    #[test]
+    fn the_networks_of_one_customer_share_the_free_requests() {
+        let limiter = limiter(1);
+        let network = |last: u16| IpAddr::from([0x2001, 0xdb8, 0, last, 0, 0, 0, 1]);
+        let allowed = (0..256).filter(|last| limiter.allows(network(*last), BOOT)).count();
+        assert!(allowed < 30, "{allowed}");
+        assert!(limiter.allows(network(256), BOOT), "another customer");
     }
 
     #[test]
     fn a_fleet_behind_one_address_has_the_rate_of_the_server_where_that_is_said() {
-        let rate = NonZeroU32::new(1000).unwrap();
         let node = IpAddr::from([10, 0, 0, 1]);
         let allowed = |shared: SharedSources| {
-            let limiter = Limiter::new(rate, ReplyStyle::Registration).shared_by(shared);
+            let limiter = limiter(1000).shared_by(shared);
             // The share of one address is used up, but not the total.
-            limiter.each.check_key_n(&network_of(node), rate.saturating_mul(TEN)).unwrap().unwrap();
-            (0..1000).filter(|_| limiter.allows(node)).count()
+            let share = NonZeroU32::new(5000).unwrap();
+            limiter.each.check_key_n(&network_of(node), share).unwrap().unwrap();
+            (0..1000).filter(|_| limiter.allows(node, BOOT)).count()
         };
         assert!(allowed(SharedSources::default()) < 500);
         let shared = ["10.0.0.0/8".parse().unwrap()];

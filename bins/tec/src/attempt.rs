@@ -111,6 +111,13 @@ pub(crate) fn render(attempt: &Attempt) -> String {
     if let Some(code) = attempt.ladder.code {
         text += &page(code);
     }
+    if !attempt.measured.is_empty() {
+        let _ = write!(
+            text,
+            "\n  or, if this boot is as it should be: tec image approve NAME --from-attempt {}",
+            attempt.id
+        );
+    }
     text
 }
 

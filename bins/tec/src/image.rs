@@ -10,7 +10,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use tec_core::boot::{BootInput, Pins, Unpinned};
 use tec_core::flow::UnpinnedInputs;
-use tec_core::id::ImageName;
+use tec_core::id::{AttemptId, ImageName};
 use tec_core::image::{ApprovedImage, ExpectedPcrs};
 use tec_core::pcr::PcrIndex;
 use tec_core::port::Clock as _;
@@ -19,7 +19,7 @@ use tec_support::SystemClock;
 use tec_support::boot::{ChainArgs, MachineArgs};
 use tec_tpm::output::ImageReference;
 
-use crate::args::{Consent, DryRun, Watch};
+use crate::args::{Consent, Watch};
 
 #[derive(Debug, Args)]
 #[group(id = "origin", required = true, multiple = false)]
@@ -45,6 +45,15 @@ pub(crate) struct Origin {
         conflicts_with_all = ["ChainArgs", "ImageChoice", "MachineArgs"]
     )]
     pub(crate) bundle: Option<PathBuf>,
+    /// A refused attempt, whose boot is approved as its event log proves it: for machines that no prediction
+    /// covers. Shows each event, and asks.
+    #[arg(
+        long,
+        value_name = "ATTEMPT",
+        group = "origin",
+        conflicts_with_all = ["ChainArgs", "ImageChoice", "MachineArgs"]
+    )]
+    pub(crate) from_attempt: Option<AttemptId>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -84,7 +93,7 @@ pub(crate) struct ApproveArgs {
     #[command(flatten)]
     pub(crate) unpinned: UnpinnedArgs,
     #[command(flatten)]
-    pub(crate) dry_run: DryRun,
+    pub(crate) consent: Consent,
     // Last, because their headings apply to all flags after them.
     #[command(flatten)]
     pub(crate) chain: ChainArgs,

@@ -15,6 +15,7 @@
 //! ```
 
 mod live;
+mod measured;
 mod pins;
 mod settle;
 mod state;
@@ -25,6 +26,8 @@ pub(crate) mod words;
 use std::fmt;
 
 pub use self::live::LiveImages;
+pub(crate) use self::measured::measured;
+pub use self::measured::proves_text;
 pub use self::pins::Pins;
 pub(crate) use self::settle::{Settled, settled};
 pub use self::state::{BootPart, BootState};

@@ -96,7 +96,7 @@ fn leave_out_words(
     }
 }
 
-fn fold(start: Sha256Digest, events: &[&LoggedEvent]) -> Sha256Digest {
+pub(super) fn fold(start: Sha256Digest, events: &[&LoggedEvent]) -> Sha256Digest {
     events.iter().fold(start, |value, event| value.extended(&event.digest))
 }
 
@@ -154,7 +154,7 @@ fn in_form(
 }
 
 /// Whether the digest is that of a known text. What the log claims about the event only helps to find the text.
-fn is_constant(digest: &Sha256Digest, detail: Option<&str>) -> bool {
+pub(super) fn is_constant(digest: &Sha256Digest, detail: Option<&str>) -> bool {
     let is_option = |text: &str| {
         let number = text.strip_prefix(BOOTING.0).and_then(|rest| rest.strip_suffix(BOOTING.1));
         let is_number =

@@ -13,6 +13,9 @@ use crate::pcr::PcrIndex;
 const KERNELS: [&str; 2] = ["Pcr4Vmlinuz", UKI];
 /// Event of PCR 4 for a unified kernel image, with kernel, initramfs and command line in one file.
 const UKI: &str = "Pcr4Uki";
+/// Event of PCR 4 for a program of a boot that was approved as it was logged. It says nothing about the kernel,
+/// unless PCR 11 has the sections of a unified kernel image.
+const AS_LOGGED: &str = "Pcr4Booted";
 
 /// An input of a boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -106,9 +109,14 @@ impl Pins {
         let covered = |pcr, ids: &[&str]| by(pcr, states(pcr, ids));
         by(PcrIndex::BOOT_MANAGER, true)?;
         let files = covered(PcrIndex::BOOT_FILES, &["Pcr9File"]);
-        let uki = covered(PcrIndex::BOOT_MANAGER, &[UKI]);
+        let uki = covered(PcrIndex::BOOT_MANAGER, &[UKI]).or_else(|| {
+            let has_sections = states(PcrIndex::KERNEL_BOOT, &["Pcr11Linux"]);
+            covered(PcrIndex::BOOT_MANAGER, &[AS_LOGGED]).filter(|_| has_sections)
+        });
         match input {
-            BootInput::Kernel => covered(PcrIndex::BOOT_MANAGER, &KERNELS).or(files),
+            BootInput::Kernel => {
+                covered(PcrIndex::BOOT_MANAGER, &KERNELS).or(uki).or(files)
+            }
             // Without a section for it, the kernel of the image may find one elsewhere.
             BootInput::Initramfs => {
                 files.or_else(|| uki.filter(|_| states(PcrIndex::KERNEL_BOOT, &["Pcr11Initrd"])))

@@ -9,6 +9,9 @@ pub fn component_name(id: &str) -> Cow<'_, str> {
     if let Some(name) = known {
         return Cow::Borrowed(name);
     }
+    if id.starts_with("Pcr") && id.ends_with("Booted") {
+        return Cow::Borrowed("as logged");
+    }
     // Sections of a unified kernel image, each measured by name and by content.
     if let Some(section) = id.strip_prefix("Pcr11") {
         let section = section.strip_suffix("Content").unwrap_or(section);

@@ -55,7 +55,7 @@ pub struct EventFinding {
 
 impl EventFinding {
     /// Whether it differs from what the closest state has here.
-    pub(super) fn differs(&self) -> bool {
+    pub(crate) fn differs(&self) -> bool {
         self.expected.is_some() || self.surplus
     }
 

@@ -1,15 +1,26 @@
 //! Finds the components of images that the quoted registers do not match.
 
+use std::collections::BTreeMap;
+
 use super::{
     ComponentMatch, EventFinding, ExpectedComponent, PcrMismatch, RegisterFindings, RegisterStates,
 };
 use crate::boot::{
     BootState, BootStates, LiveImages, NearState, Pins, Settled, fits, nearest, of_image, settled,
 };
+use crate::digest::Sha256Digest;
 use crate::evidence::{LoggedEvent, PinnedPcrs, VerifiedEvidence};
 use crate::image::{ApprovedImage, ImageEvent};
 use crate::pcr::{PcrIndex, PcrValues};
 use crate::time::Timestamp;
+
+/// Maximum number of events of a register that are compared in words: those before and after the first that
+/// differs. A log may have ten thousand.
+const MAX_FINDINGS: usize = 256;
+/// Number of them before it.
+const CONTEXT: usize = 16;
+/// Maximum number of images named for an event.
+const MAX_KNOWN: usize = 8;
 
 /// A boot that approved images explain.
 #[derive(Clone, Debug)]
@@ -167,18 +178,21 @@ fn align(
     let from_end = logged.iter().rev().zip(expected.iter().rev());
     let tail = from_end.take(rest).take_while(same).count();
 
+    let known = Known::of_register(logged, images, now);
     let finding = |(place, event): (usize, &&LoggedEvent)| {
         let in_middle = place >= head && place < logged.len() - tail;
         let counterpart = expected.iter().take(expected.len() - tail).nth(place);
         let differing = counterpart.filter(|c| in_middle && c.hash != event.digest);
         EventFinding {
             event: (*event).clone(),
-            known_as: known_as(event, images, now),
+            known_as: known.of(event),
             expected: differing.map(component),
             surplus: in_middle && counterpart.is_none(),
         }
     };
-    let findings = logged.iter().enumerate().map(finding).collect();
+    let from = if logged.len() > MAX_FINDINGS { head.saturating_sub(CONTEXT) } else { 0 };
+    let compared = logged.iter().enumerate().skip(from).take(MAX_FINDINGS);
+    let findings = compared.map(finding).collect();
     let middle_end = expected.len() - tail;
     let beyond = expected.iter().take(middle_end).skip(logged.len() - tail);
     (findings, beyond.map(component).collect())
@@ -192,20 +206,36 @@ fn component(event: &ImageEvent) -> ExpectedComponent {
     }
 }
 
-fn known_as(event: &LoggedEvent, images: &[ApprovedImage], now: Timestamp) -> Vec<ComponentMatch> {
-    let mut matches = Vec::new();
-    for image in images {
-        let events = image.expected.pcr(event.pcr).map_or(&[][..], |e| &e.events);
-        if let Some(same) = events.iter().find(|e| e.hash == event.digest) {
-            matches.push(ComponentMatch {
-                image: image.name.clone(),
-                component: same.id.clone(),
-                file: same.source.clone(),
-                live: image.is_live(now),
-            });
+/// The images that measure a digest into one register, live ones first.
+struct Known(BTreeMap<Sha256Digest, Vec<ComponentMatch>>);
+
+impl Known {
+    fn of_register(logged: &[&LoggedEvent], images: &[ApprovedImage], now: Timestamp) -> Self {
+        let mut known: BTreeMap<_, Vec<ComponentMatch>> = BTreeMap::new();
+        let (live, ended): (Vec<_>, Vec<_>) = images.iter().partition(|image| image.is_live(now));
+        let pcr = logged.first().map(|event| event.pcr);
+        for image in live.into_iter().chain(ended) {
+            let stated = pcr.and_then(|pcr| image.expected.pcr(pcr));
+            for event in stated.map_or(&[][..], |stated| &stated.events) {
+                let same = known.entry(event.hash).or_default();
+                let is_named = same.last().is_some_and(|last| last.image == image.name);
+                if is_named || same.len() == MAX_KNOWN {
+                    continue;
+                }
+                same.push(ComponentMatch {
+                    image: image.name.clone(),
+                    component: event.id.clone(),
+                    file: event.source.clone(),
+                    live: image.is_live(now),
+                });
+            }
         }
+        Self(known)
     }
-    matches
+
+    fn of(&self, event: &LoggedEvent) -> Vec<ComponentMatch> {
+        self.0.get(&event.digest).cloned().unwrap_or_default()
+    }
 }
 
 #[cfg(test)]

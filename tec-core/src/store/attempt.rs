@@ -1,5 +1,6 @@
 //! The latest attestation attempts, as JSON.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
@@ -15,6 +16,10 @@ use crate::port::{AttemptLog, PortError};
 
 /// Number of attempts kept per machine; the contract of [`AttemptLog`] asks for 16.
 const PER_MACHINE: i64 = 32;
+/// Maximum size in bytes of the last attempt of a machine, with what it measured.
+const LAST: usize = 192 * 1024;
+/// Maximum size in bytes of each of the others.
+const OTHERS: usize = 6 * 1024;
 /// Number of attempts kept for unknown machines.
 const WITHOUT_MACHINE: i64 = 1000;
 /// Number of attempts kept for unsigned evidence that names a key of the machine.
@@ -83,36 +88,36 @@ impl AttemptLog for Store {
 /// that it repeats.
 fn record(db: &Connection, attempt: &Attempt) -> Result<(), StoreError> {
     let (machine, kept) = place(attempt);
-    let Some((seq, old)) = replaced(db, attempt, machine.as_ref())? else {
-        db.prepare_cached("INSERT INTO attempt (id, machine, body) VALUES (?1, ?2, ?3)")?
-            .execute((attempt.id.to_string(), &machine, encode(attempt)?))?;
-        return remove_oldest(db, machine.as_ref(), kept);
-    };
-    let sql = if attempt.id == old.id {
-        "UPDATE attempt SET id = ?1, machine = ?2, body = ?3 WHERE seq = ?4"
-    } else {
-        // A repetition is the latest of all, whenever the first one was.
-        "UPDATE attempt SET id = ?1, machine = ?2, body = ?3, \
-         seq = (SELECT MAX(seq) + 1 FROM attempt) WHERE seq = ?4"
-    };
-    let attempt = attempt.in_place_of(&old);
-    db.prepare_cached(sql)?.execute((attempt.id.to_string(), &machine, encode(&attempt)?, seq))?;
-    remove_oldest(db, machine.as_ref(), kept)
-}
-
-/// The row that an attempt replaces: the one with its ID, or the machine's last one if it repeats that.
-fn replaced(
-    db: &Connection,
-    attempt: &Attempt,
-    machine: Option<&String>,
-) -> Result<Option<(i64, Attempt)>, StoreError> {
+    // As it will be stored, so that it is compared with what is.
+    let attempt = attempt.within(LAST);
     let with_its_id = "SELECT seq, body FROM attempt WHERE id = ?1";
-    if let Some(old) = one(db, with_its_id, (attempt.id.to_string(),))? {
-        return Ok(Some(old));
+    if let Some((seq, old)) = one(db, with_its_id, (attempt.id.to_string(),))? {
+        let sql = "UPDATE attempt SET machine = ?1, body = ?2 WHERE seq = ?3";
+        let body = encode(&attempt.in_place_of(&old))?;
+        db.prepare_cached(sql)?.execute((&machine, body, seq))?;
+        return remove_oldest(db, machine.as_ref(), kept);
     }
     let last = "SELECT seq, body FROM attempt WHERE machine = ?1 ORDER BY seq DESC LIMIT 1";
-    let last = one(db, last, (machine,))?;
-    Ok(last.filter(|(_, last)| attempt.repeats(last)))
+    match one(db, last, (&machine,))? {
+        Some((seq, last)) if attempt.repeats(&last) => {
+            // A repetition is the latest of all, whenever the first one was.
+            let sql = "UPDATE attempt SET id = ?1, machine = ?2, body = ?3, \
+                       seq = (SELECT MAX(seq) + 1 FROM attempt) WHERE seq = ?4";
+            let body = encode(&attempt.in_place_of(&last))?;
+            db.prepare_cached(sql)?.execute((attempt.id.to_string(), &machine, body, seq))?;
+        }
+        last => {
+            if let Some((seq, last)) = last
+                && let Cow::Owned(last) = last.within(OTHERS)
+            {
+                db.prepare_cached("UPDATE attempt SET body = ?1 WHERE seq = ?2")?
+                    .execute((encode(&last)?, seq))?;
+            }
+            db.prepare_cached("INSERT INTO attempt (id, machine, body) VALUES (?1, ?2, ?3)")?
+                .execute((attempt.id.to_string(), &machine, encode(&attempt)?))?;
+        }
+    }
+    remove_oldest(db, machine.as_ref(), kept)
 }
 
 fn one(
@@ -166,13 +171,17 @@ fn latest(
     }
 }
 
-/// The last signed attempt of each machine.
+/// The last signed attempt of each machine, without what only one who looks at a single machine reads.
 fn last_of_each(db: &Connection) -> Result<Vec<Attempt>, StoreError> {
     let last = "SELECT body FROM attempt WHERE seq IN \
                 (SELECT MAX(seq) FROM attempt WHERE machine IS NOT NULL GROUP BY machine)";
-    let mut attempts = all(db, last, ())?;
-    attempts.retain(|attempt| !attempt.unsigned);
-    Ok(attempts)
+    let mut statement = db.prepare_cached(last)?;
+    let bodies = statement.query_map((), |row| row.get::<_, String>(0))?;
+    let summary = |body: rusqlite::Result<String>| Ok(decode(&body?)?.into_summary());
+    let signed = |attempt: &Result<Attempt, StoreError>| {
+        attempt.as_ref().map_or(true, |attempt| !attempt.unsigned)
+    };
+    bodies.map(summary).filter(signed).collect()
 }
 
 fn all(db: &Connection, sql: &str, params: impl Params) -> Result<Vec<Attempt>, StoreError> {

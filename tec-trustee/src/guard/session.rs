@@ -97,12 +97,23 @@ impl Sessions {
         now: Timestamp,
     ) -> bool {
         let mut charge = self.budget.charge(peer);
-        if !charge.grow_to(OPEN.saturating_add(nonce.len())) {
+        let bytes = OPEN.saturating_add(nonce.len());
+        let mut known = self.known();
+        if !charge.is_within_share(bytes) {
+            return false;
+        }
+        if known.table.is_full() || !charge.grow_to(bytes) {
+            let Some(gone) = known.table.displace(peer) else {
+                return false;
+            };
+            known.forget(gone);
+        }
+        if !charge.grow_to(bytes) {
             return false;
         }
         let session =
             Session { tee, nonce: nonce.to_owned(), tries: 0, state: State::Open, charge };
-        self.known().table.insert(id, peer, now, session)
+        known.table.insert(id, peer, now, session)
     }
 
     /// Requested type of evidence and nonce of a session that may still send evidence; counts the attempt.
@@ -197,9 +208,13 @@ fn digest(token: &str) -> TokenDigest {
 impl Known {
     fn expire(&mut self, now: Timestamp) {
         while let Some(gone) = self.table.pop_expired(now) {
-            if let State::Passed(_, token) = gone.state {
-                self.tokens.remove(&token);
-            }
+            self.forget(gone);
+        }
+    }
+
+    fn forget(&mut self, gone: Session) {
+        if let State::Passed(_, token) = gone.state {
+            self.tokens.remove(&token);
         }
     }
 }

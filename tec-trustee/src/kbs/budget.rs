@@ -44,6 +44,14 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
+    /// Whether this many bytes are within the part of one network, whatever others use.
+    pub(crate) fn is_within_share(&self, bytes: usize) -> bool {
+        let more = bytes.saturating_sub(self.bytes);
+        let spent = self.budget.spent();
+        let own = self.peer.and_then(|peer| spent.peers.get(&peer)).copied().unwrap_or_default();
+        self.peer.is_none() || own.saturating_add(more) <= self.budget.per_peer
+    }
+
     /// Grows to this many bytes; `false`, and no change, if that many are not available.
     #[must_use]
     pub(crate) fn grow_to(&mut self, bytes: usize) -> bool {

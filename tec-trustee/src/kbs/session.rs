@@ -152,6 +152,16 @@ impl Sessions {
         if known.table.get(session.id, now).is_some() {
             return true;
         }
+        if !charge.is_within_share(OPEN) {
+            return false;
+        }
+        if known.table.is_full() || !charge.grow_to(OPEN) {
+            // Each session has at least this many bytes.
+            let Some(gone) = known.table.displace(peer) else {
+                return false;
+            };
+            known.forget(gone);
+        }
         if !charge.grow_to(OPEN) {
             return false;
         }
@@ -225,9 +235,13 @@ impl Sessions {
 impl Known {
     fn expire(&mut self, now: Timestamp) {
         while let Some(gone) = self.table.pop_expired(now) {
-            if let State::Attested(passed) = gone.state {
-                self.by_attempt.remove(&passed.admission.attempt);
-            }
+            self.forget(gone);
+        }
+    }
+
+    fn forget(&mut self, gone: Session) {
+        if let State::Attested(passed) = gone.state {
+            self.by_attempt.remove(&passed.admission.attempt);
         }
     }
 }
@@ -291,6 +305,28 @@ mod tests {
         }
         assert!(open(&sessions, 0).is_none());
         assert!(open(&sessions, 300).is_some(), "expired ones give theirs back");
+    }
+
+    #[test]
+    fn a_flood_from_a_few_networks_shuts_no_other_out() {
+        let peer = |last| Some(IpAddr::from([192, 0, 2, last]));
+        for (max, bytes) in [(64, 1 << 20), (1 << 20, 64 * OPEN)] {
+            let sessions = Sessions::new(max, 300, bytes);
+            let open = |number: u64, from: u8| {
+                let id = SessionId::random(&SeededEntropy::new(number));
+                let nonce = number.to_string();
+                let session = Opened { id, tee: Tee::Tpm, nonce, since: at(0) };
+                sessions.open(&session, peer(from), at(0)).then_some(id)
+            };
+            for flooded in 0..1000 {
+                open(flooded, u8::try_from(flooded % 4).unwrap());
+            }
+            let id = open(1000, 9).unwrap();
+            for flooded in 1001..1050 {
+                open(flooded, 1);
+            }
+            assert!(matches!(sessions.begin(id, Some("1000"), at(1)), Begin::Fresh { .. }));
+        }
     }
 
     #[test]

@@ -13,6 +13,9 @@ use super::session_id::SessionId;
 /// The part of a table that one client may fill, as a divisor: a flood from one address leaves room for all
 /// others, and a fleet behind one address still gets a quarter.
 const SHARE: usize = 4;
+/// Number of entries that are remembered after they made room, as a multiple of those in a table. They take a
+/// tenth of the bytes.
+const DISPLACED: usize = 4;
 
 /// The network that a request came from, if the server reports it.
 pub(crate) fn peer(extensions: &Extensions) -> Option<IpAddr> {
@@ -29,12 +32,20 @@ pub(crate) struct Entry<V> {
 }
 
 /// A bounded number of entries, each with the same lifetime, and at most a quarter of them for one client.
+///
+/// If it is full, the client that has the most makes room for one that has fewer: a flood from a few addresses
+/// shuts nobody out.
 #[derive(Debug)]
 pub(crate) struct Table<V> {
     entries: HashMap<SessionId, Entry<V>>,
     /// By the time they were opened, which is the order of their expiry.
     queue: BTreeSet<(Timestamp, SessionId)>,
-    peers: HashMap<IpAddr, usize>,
+    /// The same for each client.
+    peers: HashMap<IpAddr, BTreeSet<(Timestamp, SessionId)>>,
+    /// The clients by their number of entries.
+    sizes: BTreeSet<(usize, IpAddr)>,
+    /// Entries that made room. They do not come back: their nonces may be spent.
+    displaced: BTreeSet<(Timestamp, SessionId)>,
     max: usize,
     kept_seconds: i64,
 }
@@ -45,6 +56,8 @@ impl<V> Table<V> {
             entries: HashMap::new(),
             queue: BTreeSet::new(),
             peers: HashMap::new(),
+            sizes: BTreeSet::new(),
+            displaced: BTreeSet::new(),
             max,
             kept_seconds,
         }
@@ -54,14 +67,44 @@ impl<V> Table<V> {
         self.entries.len()
     }
 
-    /// Whether there is room for one more entry of this client.
-    pub(crate) fn has_room(&self, peer: Option<IpAddr>) -> bool {
-        let of_peer = peer.and_then(|peer| self.peers.get(&peer));
-        let share = self.max.div_ceil(SHARE);
-        self.entries.len() < self.max && of_peer.is_none_or(|count| *count < share)
+    fn count(&self, peer: IpAddr) -> usize {
+        self.peers.get(&peer).map_or(0, BTreeSet::len)
     }
 
-    /// Adds an entry; `false` if there is no room, or if there is already one with this ID.
+    /// Whether there is room for one more entry of this client, possibly in place of another's.
+    pub(crate) fn has_room(&self, peer: Option<IpAddr>) -> bool {
+        self.has_share(peer) && (self.entries.len() < self.max || self.largest(peer).is_some())
+    }
+
+    fn has_share(&self, peer: Option<IpAddr>) -> bool {
+        peer.is_none_or(|peer| self.count(peer) < self.max.div_ceil(SHARE))
+    }
+
+    /// The client that makes room for this one: it has at least two entries more, so that two clients do not
+    /// displace each other in turn.
+    fn largest(&self, peer: Option<IpAddr>) -> Option<IpAddr> {
+        let own = self.count(peer?);
+        let (count, largest) = self.sizes.last()?;
+        if self.displaced.len() >= self.max.saturating_mul(DISPLACED) {
+            return None;
+        }
+        (*count > own.saturating_add(1)).then_some(*largest)
+    }
+
+    /// Removes the oldest entry of the client that has the most, if that one has to make room for this one.
+    pub(crate) fn displace(&mut self, peer: Option<IpAddr>) -> Option<V> {
+        let largest = self.largest(peer).filter(|_| self.has_share(peer))?;
+        let oldest = *self.peers.get(&largest)?.first()?;
+        self.displaced.insert(oldest);
+        self.remove(oldest.1)
+    }
+
+    /// Whether all places are taken.
+    pub(crate) fn is_full(&self) -> bool {
+        self.entries.len() >= self.max
+    }
+
+    /// Adds an entry; `false` if there is no place, or if there is already one with this ID.
     pub(crate) fn insert(
         &mut self,
         id: SessionId,
@@ -69,16 +112,41 @@ impl<V> Table<V> {
         opened: Timestamp,
         value: V,
     ) -> bool {
-        if !self.has_room(peer) || self.entries.contains_key(&id) {
+        let is_known = self.entries.contains_key(&id) || self.displaced.contains(&(opened, id));
+        if self.is_full() || !self.has_share(peer) || is_known {
             return false;
         }
         if let Some(peer) = peer {
-            *self.peers.entry(peer).or_default() += 1;
+            self.change(peer, |own| own.insert((opened, id)));
         }
         self.queue.insert((opened, id));
         let entry = Entry { opened, value, peer };
         self.entries.insert(id, entry);
         true
+    }
+
+    fn remove(&mut self, id: SessionId) -> Option<V> {
+        let gone = self.entries.remove(&id)?;
+        self.queue.remove(&(gone.opened, id));
+        if let Some(peer) = gone.peer {
+            self.change(peer, |own| own.remove(&(gone.opened, id)));
+        }
+        Some(gone.value)
+    }
+
+    fn change(
+        &mut self,
+        peer: IpAddr,
+        change: impl FnOnce(&mut BTreeSet<(Timestamp, SessionId)>) -> bool,
+    ) {
+        let own = self.peers.entry(peer).or_default();
+        self.sizes.remove(&(own.len(), peer));
+        change(own);
+        if own.is_empty() {
+            self.peers.remove(&peer);
+        } else {
+            self.sizes.insert((own.len(), peer));
+        }
     }
 
     pub(crate) fn get(&self, id: SessionId, now: Timestamp) -> Option<&Entry<V>> {
@@ -93,21 +161,15 @@ impl<V> Table<V> {
 
     /// Removes one expired entry; the caller asks until there is none.
     pub(crate) fn pop_expired(&mut self, now: Timestamp) -> Option<V> {
+        let end = now.plus_seconds(-self.kept_seconds);
+        while self.displaced.first().is_some_and(|(opened, _)| *opened <= end) {
+            self.displaced.pop_first();
+        }
         let (_, id) = *self.queue.first()?;
         if self.get(id, now).is_some() {
             return None;
         }
-        self.queue.pop_first();
-        let gone = self.entries.remove(&id)?;
-        if let Some(peer) = gone.peer
-            && let Some(count) = self.peers.get_mut(&peer)
-        {
-            *count = count.saturating_sub(1);
-            if *count == 0 {
-                self.peers.remove(&peer);
-            }
-        }
-        Some(gone.value)
+        self.remove(id)
     }
 }
 
@@ -157,6 +219,28 @@ mod tests {
         assert_eq!(opened.count(), 2);
         assert!(!table.has_room(Some(one)) && table.has_room(Some(other)));
         while table.pop_expired(at(300)).is_some() {}
-        assert!(table.has_room(Some(one)) && table.peers.is_empty());
+        assert!(table.has_room(Some(one)) && table.peers.is_empty() && table.sizes.is_empty());
+    }
+
+    #[test]
+    fn a_full_table_has_room_for_a_client_that_has_less_than_others() {
+        let mut table = Table::new(8, 300);
+        let peer = |last| Some(IpAddr::from([192, 0, 2, last]));
+        for number in 0..8_u8 {
+            let opened = at(i64::from(number));
+            assert!(table.insert(id(number.into()), peer(number / 2), opened, number));
+        }
+        assert!(!table.insert(id(8), peer(9), at(8), 8) && table.has_room(peer(9)));
+        assert_eq!(table.displace(peer(9)), Some(6), "the oldest of a client that has the most");
+        assert!(table.insert(id(8), peer(9), at(8), 8));
+        // It has as many as the others then, and no one has to make room for it or for an unknown client.
+        assert!(!table.has_room(peer(9)) && table.displace(peer(9)).is_none());
+        assert!(!table.has_room(None) && table.displace(None).is_none());
+        assert!(table.get(id(6), at(8)).is_none() && table.get(id(7), at(8)).is_some());
+        assert!(table.pop_expired(at(300)).is_some());
+        assert!(!table.insert(id(6), peer(10), at(6), 6), "its nonce may be spent");
+        while table.pop_expired(at(400)).is_some() {}
+        assert!(table.queue.is_empty() && table.peers.is_empty());
+        assert!(table.sizes.is_empty() && table.displaced.is_empty());
     }
 }

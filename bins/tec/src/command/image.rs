@@ -22,6 +22,7 @@ use tec_support::exit::{CodedError, OK};
 use tec_tpm::compute::Banks;
 use tec_tpm::output::{PredictionReport, UnpredictableRegisters, unpredictable_text};
 
+use super::booted::{Booted, Review, booted};
 use super::machine::all;
 use super::pcr::bundle;
 use super::{coded, input};
@@ -66,7 +67,16 @@ pub(crate) async fn image(
 }
 
 async fn approve(state_dir: &Path, args: ApproveArgs, output: &Output) -> anyhow::Result<()> {
-    let values = values(&args.origin, &args.proof, &args.chain, &args.machine)?;
+    let booted = match &args.origin.from_attempt {
+        Some(attempt) => Some(booted(&*open_existing(state_dir)?, attempt).await?),
+        None => None,
+    };
+    let (values, review) = match booted {
+        Some(Booted { reference, expected, review }) => {
+            (Values { reference, ..Values::of_file(Path::new(""), expected) }, Some(review))
+        }
+        None => (values(&args.origin, &args.proof, &args.chain, &args.machine)?, None),
+    };
     let chosen = args.expires_at();
     let now = SystemClock.now();
     let mut image = ApprovedImage::new(args.name, values.reference, values.expected, now);
@@ -74,15 +84,20 @@ async fn approve(state_dir: &Path, args: ApproveArgs, output: &Output) -> anyhow
     let (pins, inputs) = (Said::pins(state_dir)?, args.unpinned.inputs());
     // Before the store is created.
     flow::check_image(&image, pins, inputs).map_err(coded_refusal)?;
-    let state = if args.dry_run.dry_run {
-        "would be approved".to_owned()
-    } else {
+    let go = match &review {
+        Some(review) => consented(&review.lines(), args.consent)?,
+        None => !args.consent.dry_run.dry_run,
+    };
+    let state = if go {
         let store = open(state_dir)?;
         flow::publish_image(&*store, &*store, &image, pins, inputs).await?;
         image_state(&image)
+    } else {
+        "would be approved".to_owned()
     };
-    let approval = Approval { image: shown(image, pins), unpredictable: values.unpredictable };
-    output.print(&approval, |Approval { image, unpredictable }| {
+    let image = shown(image, pins);
+    let approval = Approval { image, unpredictable: values.unpredictable, review };
+    output.print(&approval, |Approval { image, unpredictable, .. }| {
         render(&image.object, &state, image) + &unpredictable_text(unpredictable)
     })
 }
@@ -151,6 +166,8 @@ struct Approval {
     image: WithUnpinned<ApprovedImage>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     unpredictable: Vec<UnpredictableRegisters>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    review: Option<Review>,
 }
 
 impl Values {

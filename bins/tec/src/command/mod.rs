@@ -4,6 +4,7 @@ pub(crate) mod ak;
 pub(crate) mod attest;
 pub(crate) mod audit;
 pub(crate) mod backup;
+mod booted;
 pub(crate) mod bootstrap;
 pub(crate) mod eventlog;
 pub(crate) mod explain;

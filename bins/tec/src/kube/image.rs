@@ -46,8 +46,8 @@ pub(crate) async fn image(
             let image = args.origin.image.context("an image reference is required")?;
             spec.image = image.to_string_lossy().into_owned();
             spec.pull_secret = args.pull_secret;
-            approve(cluster, &args.name, spec, args.dry_run).await?;
-            say(output, "approved", args.dry_run, &args.name, &[])?;
+            approve(cluster, &args.name, spec, args.consent.dry_run).await?;
+            say(output, "approved", args.consent.dry_run, &args.name, &[])?;
         }
         ImageCommand::Revoke { name, consent } => {
             revoke(cluster, &name, consent, output).await?;

@@ -73,11 +73,11 @@ pub(crate) struct ServeArgs {
     #[arg(long, env = "TEC_REGISTRATION_TOKEN_FILE")]
     pub(crate) registration_token_file: Option<PathBuf>,
     /// Registrations per second in total; each client address gets a tenth of that, with bursts of
-    /// up to 10 seconds' worth of the total.
+    /// up to 5 seconds' worth of the total, and a few in addition.
     #[arg(long, env = "TEC_REGISTER_RATE", default_value = "50")]
     pub(crate) register_rate: NonZeroU32,
     /// Requests to the key broker per second in total; an unlock takes three. Each client address
-    /// gets a tenth of that, with bursts of up to 10 seconds' worth of the total.
+    /// gets a tenth of that, with bursts of up to 5 seconds' worth of the total, and a few in addition.
     #[arg(long, env = "TEC_KBS_RATE", default_value = "600")]
     pub(crate) kbs_rate: NonZeroU32,
     /// Maximum number of machines that may wait without an attestation key.

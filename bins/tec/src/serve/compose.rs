@@ -27,6 +27,7 @@ use tec_trustee::policy::PolicyIntent;
 use tec_trustee::token::TokenSigner;
 
 use super::reserve::{Reserve, keep_reserve};
+use super::sparing::Sparing;
 use crate::serve::args::{Approval, ServeArgs};
 use crate::state::Endpoints;
 
@@ -90,7 +91,7 @@ pub(super) fn routers(
             .fallback_service(ak)
             .layer(reserved(ReplyStyle::AttestationKey))
             .layer(limited(args.register_rate, ReplyStyle::AttestationKey)),
-        kbs: with_metrics(&kbs(store, clock, args, (pins, signer, tpm))?, connections)
+        kbs: with_metrics(&kbs((store, reserve), clock, args, (pins, signer, tpm))?, connections)
             .layer(limited(args.kbs_rate, ReplyStyle::KeyBroker)),
     })
 }
@@ -145,7 +146,7 @@ fn matcher(args: &ServeArgs) -> Arc<dyn AkMatcher> {
 }
 
 fn kbs(
-    store: &Arc<Store>,
+    (store, reserve): (&Arc<Store>, Arc<Reserve>),
     clock: &Arc<dyn Clock>,
     args: &ServeArgs,
     (pins, signer, tpm): (Pins, TokenSigner, Arc<dyn TpmObjects>),
@@ -155,13 +156,14 @@ fn kbs(
     // The policies demand what all images pin; the backend checks the rest for each image.
     let pinned = pins.of_policies();
     let intent = PolicyIntent::new(pinned, tees.iter().copied())?;
+    let records = Arc::new(Sparing::new(store.clone(), reserve));
     let ports = LivePorts::new(
         store.clone(),
         store.clone(),
         store.clone(),
+        records.clone(),
         store.clone(),
-        store.clone(),
-        store.clone(),
+        records,
         clock.clone(),
     )
     .with_platforms(store.clone())

@@ -6,6 +6,7 @@ mod compose;
 mod pins;
 mod reserve;
 mod signer;
+mod sparing;
 mod ui;
 
 use std::collections::BTreeSet;

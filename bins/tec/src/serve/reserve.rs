@@ -33,13 +33,18 @@ impl Reserve {
     }
 
     /// A file system whose free space cannot be determined counts as full.
-    fn is_low(&self) -> bool {
+    pub(super) fn is_low(&self) -> bool {
         let free = free_bytes(&self.place);
         let is_low = self.bytes > 0 && free.as_ref().map_or(true, |free| *free < self.bytes);
         if self.was_low.swap(is_low, Ordering::Relaxed) != is_low {
             let (free, reserve) = (free.unwrap_or(0), self.bytes);
             if is_low {
-                tracing::error!(free, reserve, "registration is paused: the disk is nearly full");
+                tracing::error!(
+                    free,
+                    reserve,
+                    "the disk is nearly full: registration is paused, and refusals of machines that are bound by \
+                     first use are not recorded"
+                );
             } else {
                 tracing::info!(free, reserve, "registration resumes: there is space again");
             }

@@ -10,6 +10,7 @@ mod bundle;
 mod command_line;
 mod eventlog;
 mod forms;
+mod from_attempt;
 mod image;
 mod key;
 mod machine;

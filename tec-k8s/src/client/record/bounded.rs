@@ -1,7 +1,6 @@
 //! Cuts attempts to a size that one etcd can hold for many machines.
 
 use tec_core::attest::Attempt;
-use tec_core::explain::{EventFinding, StepState};
 
 use super::MOST;
 use crate::api::{ConvertError, RecordedAttempt};
@@ -12,22 +11,11 @@ const AT_LENGTH: usize = 4;
 const LONG: usize = 8 * 1024;
 /// Maximum size in bytes of each of the others: enough for every check that passed.
 const SHORT: usize = 3 * 1024;
-/// Maximum number of bytes of a step's detail in an attempt that is cut.
-const MAX_DETAIL: usize = 120;
-/// Note in a cut comparison.
-const NOTE: &str = " (comparison shortened)";
 
 /// The attempt as the entry at this position, newest first.
 pub(super) fn bounded(attempt: &Attempt, place: usize) -> Result<RecordedAttempt, ConvertError> {
     let limit = if place < AT_LENGTH { LONG } else { SHORT };
-    let mut entry = RecordedAttempt::from_core(attempt)?;
-    for findings in [8, 4, 2, 1, 0] {
-        if entry.attempt.len() <= limit {
-            break;
-        }
-        entry = RecordedAttempt::from_core(&cut(attempt, findings))?;
-    }
-    Ok(entry)
+    RecordedAttempt::from_core(&attempt.within(limit))
 }
 
 /// Adds an attempt to the entries of a record, newest first. It replaces the entry with its ID, or the newest
@@ -67,46 +55,6 @@ pub(super) fn fitted(entries: &mut Vec<RecordedAttempt>) -> Result<(), ConvertEr
     }
     *entries = kept;
     Ok(())
-}
-
-/// The attempt with this many findings for each register, those that differ first.
-fn cut(attempt: &Attempt, findings: usize) -> Attempt {
-    let mut cut = attempt.clone();
-    let ladder = &mut cut.ladder;
-    for step in &mut ladder.steps {
-        step.detail.truncate(step.detail.floor_char_boundary(MAX_DETAIL));
-        if step.state == StepState::Failed && ladder.mismatch.is_some() {
-            step.detail.push_str(NOTE);
-        }
-    }
-    if findings == 0 {
-        ladder.mismatch = None;
-        cut.booted = None;
-        return cut;
-    }
-    if let Some(mismatch) = &mut ladder.mismatch {
-        shorten(&mut mismatch.events, findings);
-        mismatch.missing.truncate(findings);
-        mismatch.apart.truncate(findings);
-        mismatch.others.truncate(findings);
-        for other in &mut mismatch.others {
-            shorten(&mut other.events, findings);
-            other.missing.truncate(findings);
-        }
-    }
-    cut
-}
-
-fn shorten(events: &mut Vec<EventFinding>, most: usize) {
-    if events.len() > most {
-        let says_nothing = |event: &EventFinding| event.expected.is_none() && !event.surplus;
-        events.sort_by_key(says_nothing);
-        events.truncate(most);
-        events.sort_by_key(|event| event.event.number);
-    }
-    for event in events {
-        event.known_as.truncate(most);
-    }
 }
 
 #[cfg(test)]
