@@ -56,8 +56,7 @@ codes! {
         "Send Content-Type: application/json.";
     RegisterKeyRefused = "TEC-R422", 422, "the attestation key is not acceptable",
         "The key is neither an RSA key of 2048 to 4096 bits with exponent 65537 nor an ECC P-256 key in PEM \
-         (SubjectPublicKeyInfo), or its TPM public area is not that of a restricted signing key. In a rotation, \
-         the bound key does not certify it for this session.",
+         (SubjectPublicKeyInfo), or its TPM public area is not that of a restricted signing key.",
         "Create the key with `node-agent ak create`, or as a restricted, fixedTPM signing key.";
     RegisterEkProof = "TEC-R423", 403, "the attestation key is not proven by an endorsement key",
         "The server approves only keys that a TPM's endorsement key vouches for, and the proof is missing, \

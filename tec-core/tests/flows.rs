@@ -33,8 +33,8 @@ use tec_core::luks::CompatLuksKey;
 use tec_core::machine::MachineChange;
 use tec_core::pcr::{PcrIndex, PcrValues};
 use tec_core::port::{
-    AkRegistry, AkSuccession, AttemptLog, AuditAction, ClockLog, ImageRegistry, MachineRegistry,
-    NameOutcome, PortError, PortErrorKind, PutOutcome, SecretStore, UnclaimedLimit,
+    AkRegistry, AttemptLog, AuditAction, ClockLog, ImageRegistry, MachineRegistry, PortError,
+    PortErrorKind, PutOutcome, SecretStore, UnclaimedLimit,
 };
 use tec_core::testing::{Fault, Faulty, ManualClock, MemoryRegistry, SeededEntropy, sample};
 
@@ -135,8 +135,7 @@ impl World {
         evidence: Result<VerifiedEvidence, VerifyError>,
     ) -> Result<Appraisal, PortError> {
         let ports =
-            AdmitPorts::new(&*self.truth, boots, clocks, &*self.truth, &*self.truth, &self.clock)
-                .with_successors(Some(&*self.truth));
+            AdmitPorts::new(&*self.truth, boots, clocks, &*self.truth, &*self.truth, &self.clock);
         let found = flow::admit(ports, sample::attempt_id(1), &evidence).await;
         found.map(|found| found.appraisal)
     }
@@ -224,36 +223,6 @@ async fn a_tpm_that_does_not_go_on_attests_nothing_until_it_is_readmitted() {
     let events = world.truth.events();
     assert_eq!(events.last().unwrap().action, AuditAction::TpmReadmitted);
     assert!(world.appraise(Ok(reset(6))).await.attested.is_some());
-}
-
-#[tokio::test]
-async fn the_clock_of_a_tpm_goes_on_when_its_attestation_key_is_replaced() {
-    let world = World::new();
-    world.publish(&image("good", GOOD)).await;
-    let machine = world.ready(1).await;
-    let with = |key: u64, times| {
-        let mut evidence = reset(times);
-        evidence.ak = sample::public_key(key);
-        Ok(evidence)
-    };
-    assert!(world.appraise(with(1, 7)).await.attested.is_some());
-    let (old, new) = (sample::public_key(1).fingerprint(), sample::public_key(2));
-    let named = world.truth.name_successor(&old, &new, &sample::line()).await;
-    assert_eq!(named.unwrap(), NameOutcome::Named);
-    let refused = world.appraise(with(2, 6)).await;
-    assert_eq!(refused.attempt.ladder.code, Some(Code::TpmSetBack), "a copy of the TPM");
-    let bound = async || world.truth.bound_to(&machine).await.unwrap().unwrap().fingerprint();
-    assert_eq!(bound().await, old, "it is not promoted");
-    assert!(world.appraise(with(1, 7)).await.attested.is_some(), "the old key is in use");
-    let promoted = world.appraise(with(2, 8)).await;
-    assert_eq!(promoted.attested.unwrap().ak(), new.fingerprint());
-    assert_eq!(bound().await, new.fingerprint());
-    let events = world.truth.events();
-    assert_eq!(events.last().unwrap().action, AuditAction::AkSucceeded);
-    let refused = world.appraise(with(2, 7)).await;
-    assert_eq!(refused.attempt.ladder.code, Some(Code::TpmSetBack));
-    let refused = world.appraise(with(1, 9)).await;
-    assert_eq!(refused.attempt.ladder.code, Some(Code::AkNotBound));
 }
 
 #[tokio::test]

@@ -14,8 +14,7 @@ use tec_core::image::{ApprovedImage, ExpectedPcr, ExpectedPcrs, ImageEvent};
 use tec_core::pcr::PcrIndex;
 use tec_core::platform::{KeyDatabase, SecureBootState};
 use tec_core::port::{
-    AkRegistry as _, AkSuccession as _, AuditAction, ImageRegistry as _, MachineRegistry as _,
-    NameOutcome, PlatformLog, UnclaimedLimit,
+    AkRegistry as _, ImageRegistry as _, MachineRegistry as _, PlatformLog, UnclaimedLimit,
 };
 use tec_core::store::Store;
 use tec_core::testing::{ManualClock, PlatformBoot, SeededEntropy, sample};
@@ -61,8 +60,7 @@ impl World {
         let pins = PinnedPcrs::boot_manager().into();
         let boots = Boots { images: store, pins, states: &WholeImages };
         let ports = AdmitPorts::new(store, Some(boots), store, store, store, &self.clock)
-            .with_platforms(platforms)
-            .with_successors(Some(store));
+            .with_platforms(platforms);
         let found = flow::admit(ports, sample::attempt_id(1), &Ok(evidence)).await;
         found.unwrap().appraisal
     }
@@ -208,23 +206,6 @@ async fn of_two_first_boots_at_the_same_time_one_is_the_baseline() {
     let (one, other) = tokio::join!(world.admit(one.evidence(1)), world.admit(other.evidence(1)));
     let admitted = [one, other].iter().filter(|appraisal| appraisal.attested.is_some()).count();
     assert_eq!(admitted, 1);
-}
-
-#[tokio::test]
-async fn a_successor_is_judged_by_the_platform_of_the_key_before_it() {
-    let world = World::new().await;
-    world.is_admitted(1, &boot()).await;
-    let heir = sample::public_key(3);
-    let named = world.store.name_successor(&key(1), &heir, &sample::line()).await.unwrap();
-    assert_eq!(named, NameOutcome::Named);
-    world.is_refused(3, &boot().firmware("2.0")).await;
-    let bound = async || world.store.bound_to(&sample::machine_id(1)).await.unwrap().unwrap();
-    assert_eq!(bound().await.fingerprint(), key(1));
-    world.is_admitted(3, &boot()).await;
-    assert_eq!(bound().await.fingerprint(), key(3));
-    let lines = world.store.audit_latest(u64::MAX, 1).unwrap();
-    assert_eq!(lines.first().unwrap().event.action, AuditAction::AkSucceeded);
-    world.is_refused(3, &boot().firmware("2.0")).await;
 }
 
 #[tokio::test]

@@ -16,8 +16,8 @@ use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use serde_json::{Value, json};
 use tec_core::ak::{
-    AkMatcher, AkState, Credential, EkBoundMatcher, EkOffer, PublicKey, SuccessionOffer,
-    TofuMatcher, TpmObjectError, TpmObjects,
+    AkMatcher, AkState, Credential, EkBoundMatcher, EkOffer, PublicKey, TofuMatcher,
+    TpmObjectError, TpmObjects,
 };
 use tec_core::endpoint::Endpoint;
 use tec_core::flow::ClaimLimits;
@@ -39,15 +39,6 @@ struct GlassTpm;
 impl TpmObjects for GlassTpm {
     fn attestation_key(&self, area: &[u8]) -> Result<PublicKey, TpmObjectError> {
         PublicKey::from_der(area).map_err(|_| TpmObjectError::new("not restricted"))
-    }
-
-    fn certified_key(
-        &self,
-        _by: &PublicKey,
-        _qualifying: &[u8; 32],
-        _offer: &SuccessionOffer,
-    ) -> Result<PublicKey, TpmObjectError> {
-        Err(TpmObjectError::new("registration asks for none"))
     }
 
     fn challenge(

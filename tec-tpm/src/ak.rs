@@ -8,8 +8,6 @@ use std::fmt;
 use std::str::FromStr;
 
 use tec_core::ak::{KeyKind, PublicKey};
-#[cfg(feature = "direct")]
-use tec_core::digest::Sha256Digest;
 
 use crate::public::{ObjectAttributes, ObjectName, PublicArea, PublicError, Scheme};
 
@@ -64,11 +62,6 @@ impl AkHandle {
         }
     }
 
-    /// The handle after this one: that of a new key until the server has bound it.
-    pub fn next(self) -> Option<Self> {
-        Self::new(self.0.saturating_add(1)).ok()
-    }
-
     /// The number.
     pub fn as_u32(self) -> u32 {
         self.0
@@ -112,13 +105,6 @@ pub(crate) const REQUIRED: ObjectAttributes = ObjectAttributes::FIXED_TPM
     .union(ObjectAttributes::SENSITIVE_DATA_ORIGIN)
     .union(ObjectAttributes::RESTRICTED)
     .union(ObjectAttributes::SIGN);
-
-/// The authPolicy of keys that follow another one, by which a node recognizes its own at the handle after that
-/// of its attestation key. No policy session has this digest, and none is needed (`userWithAuth`).
-#[cfg(feature = "direct")]
-pub(crate) fn successor_policy() -> Sha256Digest {
-    Sha256Digest::of("TEC attestation key that follows another v1")
-}
 
 /// Forbidden attributes: a restricted key that decrypts is a storage key.
 const FORBIDDEN: ObjectAttributes = ObjectAttributes::DECRYPT;

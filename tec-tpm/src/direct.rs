@@ -22,7 +22,6 @@ mod nv;
 mod object;
 mod register;
 mod session;
-mod succession;
 mod template;
 #[cfg(test)]
 mod tests;
@@ -39,7 +38,6 @@ pub use self::answer::AnswerError;
 use self::channel::Channel;
 pub use self::channel::CommandError;
 pub use self::code::ResponseCode;
-pub use self::succession::NewAk;
 use crate::ak::{AkAlgorithm, AkHandle, AkOrigin, AttestationKey, StoredAk};
 use crate::ek::{EkAlgorithm, without_padding};
 use crate::evidence::TpmEvidence;

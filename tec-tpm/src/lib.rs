@@ -53,7 +53,6 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod ak;
-pub mod certify;
 pub mod combine;
 pub mod compute;
 #[cfg(feature = "direct")]

@@ -52,7 +52,6 @@ pub mod report_data;
 pub mod rotation;
 #[cfg(feature = "signer")]
 pub mod signer;
-pub mod succession;
 #[cfg(test)]
 #[cfg(any(feature = "kbs", feature = "rcar"))]
 mod testing;

@@ -26,7 +26,6 @@ pub mod services;
 pub mod settings;
 pub mod story;
 pub mod systemd;
-pub mod tap;
 pub mod transcript;
 pub mod vm;
 pub mod volume;

@@ -258,20 +258,6 @@ impl Machine {
         command
     }
 
-    /// `node-agent ak show`.
-    pub fn ak_show(&self) -> Command {
-        let mut command = self.command(&self.node_agent.to_string_lossy());
-        command.args(["ak", "show", "--output", "json"]);
-        command
-    }
-
-    /// `node-agent ak rotate` for the volume.
-    pub fn ak_rotate(&self) -> Command {
-        let mut command = self.command(&self.node_agent.to_string_lossy());
-        command.args(["ak", "rotate", "--output", "json"]).arg(self.disk());
-        command
-    }
-
     /// The actions of cryptsetup that the last [`key_rotate_killed`](Self::key_rotate_killed) called.
     ///
     /// # Errors

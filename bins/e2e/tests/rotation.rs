@@ -1,28 +1,25 @@
-//! The server, the node or the admin's command is killed at each step of the rotation of a disk key or an
-//! attestation key, and of the replacement of the seal key.
+//! The server, the node or the admin's command is killed at each step of the rotation of a disk key, and of
+//! the replacement of the seal key.
 #![expect(clippy::panic, clippy::unwrap_used, reason = "a test's own tools may fail the test")]
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::ops::{Deref, DerefMut};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use rustix::process::{Pid, Signal, kill_process_group};
-use serde_json::Value;
-use tec_core::ak::{AkState, Fingerprint};
 use tec_core::id::ResourcePath;
-use tec_core::port::{AkRegistry, AkSuccession, Entropy as _, SecretStore};
+use tec_core::port::{Entropy as _, SecretStore};
 use tec_core::rotation::{KeyMark, Keys};
 use tec_core::secret::SecretBytes;
 use tec_core::testing::sample;
 use tec_e2e::load;
 use tec_e2e::machine::Kill;
 use tec_e2e::pair::Pair;
-use tec_e2e::tap::{Stop, Tap};
 use tec_support::SystemEntropy;
 
 /// Default number of kills of each program; `TEC_KILLS` overrides it.
@@ -408,128 +405,4 @@ fn a_replacement_of_the_seal_key_that_is_killed_anywhere_loses_no_key_and_the_ma
     world.anchor.restart().unwrap();
     world.assert_boots("with another seal key");
     assert_eq!(*world.kept().current(), own, "the machine has the key that it had");
-}
-
-/// TPM_CC_Certify and TPM_CC_EvictControl (TPM 2.0 Library Part 2, "TPM_CC").
-const CERTIFY: u32 = 0x148;
-const EVICT_CONTROL: u32 = 0x120;
-/// Certifies the new key; stores it next to the old one, removes the old one, stores the new one in its place, and
-/// removes the first copy.
-const STEPS: [(u32, u32); 5] =
-    [(CERTIFY, 1), (EVICT_CONTROL, 1), (EVICT_CONTROL, 2), (EVICT_CONTROL, 3), (EVICT_CONTROL, 4)];
-
-/// What the server knows of a machine's attestation keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Known {
-    OldAlone,
-    OldWithSuccessor,
-    New,
-}
-
-impl World {
-    fn shown(command: &mut Command) -> (String, Fingerprint) {
-        let output = command.output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let shown: Value = serde_json::from_slice(&output.stdout).unwrap();
-        let text = |name: &str| shown.get(name).and_then(Value::as_str).unwrap().to_owned();
-        (text("handle"), text("fingerprint").parse().unwrap())
-    }
-
-    /// Runs the rotation to its end: the new key, which is in use at the handle where the first one was.
-    fn rotate_ak(&self) -> Fingerprint {
-        let (handle, new) = Self::shown(&mut self.machine.ak_rotate());
-        assert_eq!(Self::shown(&mut self.machine.ak_show()), (handle.clone(), new));
-        assert_eq!(handle, "0x81010002");
-        new
-    }
-
-    fn known(&self, old: &Fingerprint) -> Known {
-        let store = self.anchor.store().unwrap();
-        let bound = self.runtime.block_on(store.bound_to(&self.id)).unwrap().unwrap();
-        let in_use = Self::shown(&mut self.machine.ak_show()).1;
-        let heir = self.runtime.block_on(store.find_successor(&in_use)).unwrap();
-        match (bound.fingerprint() == *old, heir) {
-            (true, None) => Known::OldAlone,
-            (true, Some(_)) => Known::OldWithSuccessor,
-            (false, _) => Known::New,
-        }
-    }
-}
-
-#[test]
-fn an_attestation_key_rotation_that_is_killed_at_each_step_leaves_a_node_that_boots() {
-    let mut world = World::new();
-    let mut old = World::shown(&mut world.machine.ak_show()).1;
-    let (mut seen, mut keys) = (BTreeMap::new(), vec![old]);
-    for (code, number) in STEPS {
-        for (after, victim) in [(false, Victim::Node), (true, Victim::Node), (true, Victim::Server)]
-        {
-            let stop = Stop { code, number, after };
-            let when = format!("{victim:?} killed at {stop:x?}");
-            let tap = Tap::start(&world.machine.tcti(), stop).unwrap();
-            let mut node = group(world.machine.ak_rotate().env("TEC_TCTI", tap.tcti()));
-            tap.wait().unwrap();
-            if matches!(victim, Victim::Node) {
-                assert!(kill(&mut node), "{when}");
-                drop(tap);
-            } else {
-                world.anchor.kill().unwrap();
-                tap.go_on();
-            }
-            node.wait().unwrap();
-            // Nothing that the node loaded into its TPM outlives a power failure.
-            world.machine.reboot().unwrap();
-            *seen.entry(world.known(&old)).or_insert(0) += 1;
-            if matches!(victim, Victim::Server) {
-                world.anchor.restart().unwrap();
-            }
-            world.assert_boots(&when);
-            keys.push(world.rotate_ak());
-            world.assert_boots(&when);
-            old = keys.last().copied().unwrap();
-        }
-    }
-    let store = world.anchor.store().unwrap();
-    let records = world.runtime.block_on(AkRegistry::list(&store, Some(world.id))).unwrap();
-    for record in &records {
-        let is_last = record.fingerprint() == old;
-        assert_eq!(record.state == AkState::Bound, is_last, "{record:?}");
-        assert!(is_last || record.state == AkState::Revoked, "{record:?}");
-    }
-    assert!(keys.iter().all(|key| records.iter().any(|one| one.fingerprint() == *key)));
-    assert_eq!(world.anchor.tec(&["audit", "verify"]).unwrap()["intact"], true);
-    println!("{} rotations, keys after each kill: {seen:?}", keys.len());
-    for known in [Known::OldAlone, Known::OldWithSuccessor, Known::New] {
-        assert!(seen.contains_key(&known), "{known:?}: {seen:?}");
-    }
-}
-
-fn copy(from: &Path, to: &Path) {
-    assert!(Command::new("cp").arg("-a").args([from, to]).status().unwrap().success());
-}
-
-#[test]
-fn a_server_restored_from_before_an_interrupted_rotation_accepts_the_old_key() {
-    let mut world = World::new();
-    let old = World::shown(&mut world.machine.ak_show()).1;
-    let [state, saved] = ["state", "saved"].map(|name| world.directory.path().join(name));
-    world.anchor.kill().unwrap();
-    copy(&state, &saved);
-    world.anchor.restart().unwrap();
-    let stored = Stop { code: EVICT_CONTROL, number: 1, after: true };
-    let tap = Tap::start(&world.machine.tcti(), stored).unwrap();
-    let mut node = group(world.machine.ak_rotate().env("TEC_TCTI", tap.tcti()));
-    tap.wait().unwrap();
-    assert!(kill(&mut node));
-    drop(tap);
-    world.machine.reboot().unwrap();
-    assert_eq!(world.known(&old), Known::OldWithSuccessor);
-    world.anchor.kill().unwrap();
-    fs::remove_dir_all(&state).unwrap();
-    copy(&saved, &state);
-    world.anchor.restart().unwrap();
-    assert_eq!(world.known(&old), Known::OldAlone);
-    world.assert_boots("the new key is in use, the server knows the old one");
-    assert_ne!(world.rotate_ak(), old);
-    world.assert_boots("rotated");
 }

@@ -5,7 +5,6 @@ use std::sync::OnceLock;
 use sha2::{Digest as _, Sha256};
 use tec_core::ak::PublicKey;
 use tec_core::digest::Sha256Digest;
-use tec_tpm::certify::UntrustedCertification;
 use tec_tpm::quote::{QuoteError, UntrustedQuote, VerifiedQuote};
 use tec_tpm::testing::{AttestFields, SoftTpm};
 
@@ -48,7 +47,6 @@ fn values(tpm: &SoftTpm) -> Vec<Sha256Digest> {
 fn check_message(message: &[u8]) {
     let tpm = p256_tpm();
     let (signature, values) = (tpm.sign(message), values(tpm));
-    check_certification(tpm, message, &signature);
     let quote = UntrustedQuote::new(message, &signature, &values);
     let verified = match quote.verify(&tpm.public_key(), &NONCE) {
         Ok(verified) => verified,
@@ -72,18 +70,6 @@ fn check_message(message: &[u8]) {
     assert_eq!(other_nonce.err(), Some(QuoteError::Nonce));
     let other_key = quote.verify(stranger(), &NONCE);
     assert_eq!(other_key.err(), Some(QuoteError::Signature));
-}
-
-/// A message that certifies a key has one encoding too, for this key and this qualifying data.
-fn check_certification(tpm: &SoftTpm, message: &[u8], signature: &[u8]) {
-    let area = tpm.ak_public_area();
-    let statement = UntrustedCertification::new(message, signature);
-    if let Ok(certified) = statement.verify(&tpm.public_key(), &NONCE, &area) {
-        let name = certified.key().name();
-        assert!(message.windows(name.as_bytes().len()).any(|part| part == name.as_bytes()));
-        assert!(statement.verify(&tpm.public_key(), &[0; 32], &area).is_err());
-        assert!(statement.verify(stranger(), &NONCE, &area).is_err());
-    }
 }
 
 /// Encodes again what the verifier accepted.
@@ -174,12 +160,8 @@ pub(crate) fn seeds() -> Vec<Seed> {
     let ecc_signature = ecc.sign(&message);
     let size = u16::try_from(ecc_signature.len()).unwrap_or(0).to_be_bytes();
     let whole = [&size[..], &ecc_signature, &message].concat();
-    let (certification, signature) = ecc.certify(&ecc.ak_public_area(), &NONCE);
-    let statement = UntrustedCertification::new(&certification, &signature);
-    assert!(statement.verify(&ecc.public_key(), &NONCE, &ecc.ak_public_area()).is_ok());
     vec![
         seed("message", MESSAGE, &message),
-        seed("certification", MESSAGE, &certification),
         seed("message_certify", MESSAGE, &with(|f| f.kind = 0x8017)),
         seed(
             "message_two_banks",

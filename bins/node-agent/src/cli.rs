@@ -113,11 +113,6 @@ pub enum AkCommand {
     Create,
     /// Print the key
     Show,
-    /// Replace the key by a new one that the old one certifies to the key broker of the disks (experimental)
-    Rotate {
-        /// Additional LUKS2 devices, such as files, besides all block devices that are bound to servers
-        devices: Vec<PathBuf>,
-    },
     /// Register the key for a machine, creating it first if necessary
     Register {
         /// URL of the registration endpoint, …/register-ak

@@ -14,7 +14,7 @@ use tec_agent::failure::Failure;
 use tec_agent::recovery::Change;
 use tec_agent::report::Report;
 use tec_agent::tpm::NodeTpm;
-use tec_agent::{key, machine, pin, rebind, recovery, refresh, rotate, succeed};
+use tec_agent::{key, machine, pin, rebind, recovery, refresh, rotate};
 use tec_core::code::Code;
 use tec_core::id::ResourcePath;
 use tec_core::pcr::PcrIndex;
@@ -133,9 +133,6 @@ async fn ak(settings: &Settings, command: AkCommand, output: Output) -> Result<(
     let (shown, machine) = match command {
         AkCommand::Create => (key::create(settings), None),
         AkCommand::Show => (key::show(settings), None),
-        AkCommand::Rotate { devices } => {
-            (succeed::rotate(settings, &devices, &(Arc::new(SystemEntropy) as _)).await, None)
-        }
         AkCommand::Register { url, uuid, ca } => {
             let shown = key::register(settings, &url, uuid, ca.as_deref(), &SystemEntropy).await;
             (shown, Some(uuid))

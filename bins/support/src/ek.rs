@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use rand_core::CryptoRng;
-use tec_core::ak::{Credential, EkOffer, PublicKey, SuccessionOffer, TpmObjectError, TpmObjects};
+use tec_core::ak::{Credential, EkOffer, PublicKey, TpmObjectError, TpmObjects};
 use tec_core::port::Clock;
 use tec_core::secret::SecretArray;
 use tec_tpm::ek::{CredentialIssuer, TrustStore};
@@ -47,18 +47,6 @@ struct Logged(CredentialIssuer);
 impl TpmObjects for Logged {
     fn attestation_key(&self, tpm2b_public: &[u8]) -> Result<PublicKey, TpmObjectError> {
         self.0.attestation_key(tpm2b_public)
-    }
-
-    fn certified_key(
-        &self,
-        by: &PublicKey,
-        qualifying: &[u8; 32],
-        offer: &SuccessionOffer,
-    ) -> Result<PublicKey, TpmObjectError> {
-        self.0.certified_key(by, qualifying, offer).inspect_err(|error| {
-            let ak = by.fingerprint();
-            tracing::warn!(ak.fingerprint = %ak, reason = error.reason, "successor refused");
-        })
     }
 
     fn challenge(

@@ -4,7 +4,6 @@ mod clock;
 mod matcher;
 mod public;
 mod source;
-mod succession;
 mod tpm;
 
 use serde::{Deserialize, Serialize};
@@ -18,7 +17,6 @@ pub use self::matcher::{
 };
 pub use self::public::{KeyKind, ParsePublicKeyError, PublicKey};
 pub use self::source::{ParseSourceNetworkError, SourceNetwork};
-pub use self::succession::{SuccessionOffer, Successor, succession_data};
 pub use self::tpm::{Credential, EkOffer, TpmObjectError, TpmObjects};
 pub use crate::fingerprint::{Fingerprint, ParseFingerprintError};
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use rand_core::CryptoRng;
 
-use super::{PublicKey, SuccessionOffer};
+use super::PublicKey;
 use crate::secret::SecretArray;
 
 /// The endorsement key that a node offers to vouch for its attestation key.
@@ -65,15 +65,6 @@ pub trait TpmObjects: fmt::Debug + Send + Sync {
     /// Reads a TPM2B_PUBLIC and checks that it is a restricted signing key that cannot leave its
     /// TPM.
     fn attestation_key(&self, tpm2b_public: &[u8]) -> Result<PublicKey, TpmObjectError>;
-
-    /// Reads the public area of an offered key as [`attestation_key`](Self::attestation_key) does, and checks
-    /// that `by` certifies it for `qualifying` (TPM 2.0 Library Part 3, "TPM2_Certify").
-    fn certified_key(
-        &self,
-        by: &PublicKey,
-        qualifying: &[u8; 32],
-        offer: &SuccessionOffer,
-    ) -> Result<PublicKey, TpmObjectError>;
 
     /// Creates a challenge for the attestation key of `tpm2b_public` under the offered endorsement
     /// key.

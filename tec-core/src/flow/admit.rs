@@ -5,7 +5,7 @@
 //!                        ImageRegistry ───────────────┴─► appraise ─► PlatformLog, ClockLog ─► AttemptLog, AuditSink
 //! ```
 
-use crate::ak::{AkRecord, AkState, Fingerprint, Successor};
+use crate::ak::{AkRecord, AkState, Fingerprint};
 use crate::attest::{
     Appraisal, Attempt, Known, LoggedEvent, PinnedPcrs, VerifiedEvidence, VerifyError, appraise,
 };
@@ -17,8 +17,8 @@ use crate::image::ApprovedImage;
 use crate::machine::{Machine, MachineState};
 use crate::platform::{Judgement, Platform};
 use crate::port::{
-    AkRegistry, AkSuccession, AttemptLog, AuditAction, AuditEvent, AuditSink, Clock, ClockLog,
-    ClockOutcome, ImageRegistry, PlatformLog, PlatformOutcome, PortError, PromoteOutcome,
+    AkRegistry, AttemptLog, AuditEvent, AuditSink, Clock, ClockLog, ClockOutcome, ImageRegistry,
+    PlatformLog, PlatformOutcome, PortError,
 };
 
 /// Ports for an admission.
@@ -33,8 +33,6 @@ pub struct AdmitPorts<'a> {
     pub clocks: &'a dyn ClockLog,
     /// The platform of each machine; `None` leaves firmware and Secure Boot policy unchecked.
     pub platforms: Option<&'a dyn PlatformLog>,
-    /// The successors of bound keys; `None` if keys have none.
-    pub successors: Option<&'a dyn AkSuccession>,
     /// Where attempts are kept for `tec explain`.
     pub attempts: &'a dyn AttemptLog,
     /// Where refusals are recorded.
@@ -53,21 +51,13 @@ impl<'a> AdmitPorts<'a> {
         audit: &'a dyn AuditSink,
         clock: &'a dyn Clock,
     ) -> Self {
-        Self { aks, boots, clocks, platforms: None, successors: None, attempts, audit, clock }
+        Self { aks, boots, clocks, platforms: None, attempts, audit, clock }
     }
 
     /// Also compares each machine's platform with its baseline, unless `platforms` is `None`.
     #[must_use]
     pub fn with_platforms(mut self, platforms: Option<&'a dyn PlatformLog>) -> Self {
         self.platforms = platforms;
-        self
-    }
-
-    /// Also binds a successor that attests, in place of its predecessor, unless `successors` is `None` or
-    /// something else decides about the registers.
-    #[must_use]
-    pub fn with_successors(mut self, successors: Option<&'a dyn AkSuccession>) -> Self {
-        self.successors = successors;
         self
     }
 }
@@ -110,10 +100,6 @@ pub struct Admission {
 /// An attempt is recorded before anyone learns its outcome. The audit log contains only refusals of
 /// evidence that a registered key signed, because strangers could fill it. Their attempts are in
 /// the attempt log, which is bounded.
-///
-/// A [successor](Successor) passes the same gates as the bound key that named it, with the clock and the platform
-/// recorded for that key. It takes that key's place only if all gates passed, durably, before anyone learns the
-/// outcome.
 pub async fn admit(
     ports: AdmitPorts<'_>,
     id: AttemptId,
@@ -141,11 +127,11 @@ pub async fn look(
         Ok(verified) => Some(verified.ak.fingerprint()),
         Err(error) => error.ak(),
     };
-    let (found, heir) = match &key {
-        Some(key) => find(ports, key).await?,
-        None => (None, None),
+    let found = match &key {
+        Some(key) => ports.aks.find_with_machine(key).await?,
+        None => None,
     };
-    let (mut ak, machine) = found.map_or((None, None), |(ak, machine)| (Some(ak), machine));
+    let (ak, machine) = found.map_or((None, None), |(ak, machine)| (Some(ak), machine));
     let images = match ports.boots {
         Some(boots) => boots.images.list().await?,
         None => Vec::new(),
@@ -154,73 +140,14 @@ pub async fn look(
     known.has_baseline = ports.platforms.is_some();
     let mut appraisal = decide(ports, id, evidence, known);
     if let Ok(verified) = evidence {
-        let of = heir.as_ref().map(|heir| heir.predecessor);
-        let seen = platform_gate(ports.platforms, &mut appraisal, of, verified).await?;
+        let seen = platform_gate(ports.platforms, &mut appraisal, verified).await?;
         if appraisal.attempt.ladder.first_failure().is_some() {
             appraisal.attested = None;
         }
-        history_gate(ports.clocks, &mut appraisal, of, verified).await?;
-        keep_platform(ports.platforms, &mut appraisal, of, seen).await?;
-    }
-    if let Some(heir) = &heir {
-        if promote(ports, &mut appraisal, heir).await? == Some(PromoteOutcome::AlreadyBound) {
-            // Another attempt was first: clock and platform are recorded for this key now, and judge it.
-            return Box::pin(look(ports, id, evidence)).await;
-        }
-        // It is bound only if it took the place of the other key.
-        ak = ak.filter(|_| appraisal.attested.is_some());
+        history_gate(ports.clocks, &mut appraisal, verified).await?;
+        keep_platform(ports.platforms, &mut appraisal, seen).await?;
     }
     Ok(Admission { appraisal, ak, machine, images })
-}
-
-/// A key with its machine. The record of a key that is to follow a bound one is the one that it then has.
-async fn find(
-    ports: AdmitPorts<'_>,
-    key: &Fingerprint,
-) -> Result<(Option<(AkRecord, Option<Machine>)>, Option<Successor>), PortError> {
-    let found = ports.aks.find_with_machine(key).await?;
-    let (None, Some(successors), Some(_)) = (&found, ports.successors, ports.boots) else {
-        return Ok((found, None));
-    };
-    let Some(heir) = successors.find_successor(key).await? else {
-        // It may have been bound since the first look.
-        return Ok((ports.aks.find_with_machine(key).await?, None));
-    };
-    match ports.aks.find_with_machine(&heir.predecessor).await? {
-        Some((old, machine)) if old.state == AkState::Bound => {
-            let record = AkRecord { public: heir.public.clone(), ..old };
-            Ok((Some((record, machine)), Some(heir)))
-        }
-        _ => Ok((ports.aks.find_with_machine(key).await?, None)),
-    }
-}
-
-/// Binds a successor whose evidence passed every gate.
-async fn promote(
-    ports: AdmitPorts<'_>,
-    appraisal: &mut Appraisal,
-    heir: &Successor,
-) -> Result<Option<PromoteOutcome>, PortError> {
-    let (Some(attested), Some(successors)) = (&appraisal.attested, ports.successors) else {
-        return Ok(None);
-    };
-    let (key, id) = (attested.ak(), appraisal.attempt.id);
-    let subject = format!("{key} after {} attempt {id}", heir.predecessor);
-    let (now, machine) = (ports.clock.now(), Some(attested.machine()));
-    let line = AuditEvent::new(now, AuditAction::AkSucceeded, machine, subject);
-    let outcome = successors.promote_successor(&key, &line).await?;
-    match outcome {
-        PromoteOutcome::AlreadyBound => {}
-        PromoteOutcome::Promoted => {
-            let detail = format!("key {key}, in place of {}", heir.predecessor);
-            appraisal.attempt.ladder.pass(Gate::AkBound, detail);
-        }
-        PromoteOutcome::Lost => {
-            let why = format!("key {} no longer has this successor", heir.predecessor);
-            appraisal.fail(Gate::AkBound, why);
-        }
-    }
-    Ok(Some(outcome))
 }
 
 /// Compares the platform with its baseline. Returns the platform if it must be recorded once the remaining
@@ -229,10 +156,9 @@ async fn promote(
 async fn platform_gate(
     platforms: Option<&dyn PlatformLog>,
     Appraisal { attempt, programs, .. }: &mut Appraisal,
-    of: Option<Fingerprint>,
     evidence: &VerifiedEvidence,
 ) -> Result<Option<Platform>, PortError> {
-    let Some((key, machine)) = passed(attempt, of) else {
+    let Some((key, machine)) = passed(attempt) else {
         return Ok(None);
     };
     let Some(platforms) = platforms else {
@@ -268,11 +194,10 @@ fn first_programs(programs: &[LoggedEvent]) -> String {
 async fn keep_platform(
     platforms: Option<&dyn PlatformLog>,
     appraisal: &mut Appraisal,
-    of: Option<Fingerprint>,
     seen: Option<Platform>,
 ) -> Result<(), PortError> {
     let attempt = &mut appraisal.attempt;
-    let Some((key, machine)) = passed(attempt, of) else {
+    let Some((key, machine)) = passed(attempt) else {
         return Ok(());
     };
     let (Some(platforms), Some(seen)) = (platforms, seen) else {
@@ -289,11 +214,10 @@ async fn keep_platform(
     Ok(())
 }
 
-/// The key that clock and platform are recorded for, and the machine, of an attempt that no gate refused so far:
-/// the key `of` whose successor signed, or else the key that signed.
-fn passed(attempt: &Attempt, of: Option<Fingerprint>) -> Option<(Fingerprint, MachineId)> {
+/// The key and the machine of an attempt that no gate refused so far.
+fn passed(attempt: &Attempt) -> Option<(Fingerprint, MachineId)> {
     attempt.ladder.first_failure().is_none().then_some(())?;
-    of.or(attempt.ak).zip(attempt.machine)
+    attempt.ak.zip(attempt.machine)
 }
 
 /// Detail of the gate for a platform that matches.
@@ -325,11 +249,10 @@ fn note_platform(ladder: &mut Ladder, machine: MachineId, outcome: &PlatformOutc
 async fn history_gate(
     clocks: &dyn ClockLog,
     appraisal: &mut Appraisal,
-    of: Option<Fingerprint>,
     evidence: &VerifiedEvidence,
 ) -> Result<(), PortError> {
     let attempt = &mut appraisal.attempt;
-    let Some((key, machine)) = passed(attempt, of) else {
+    let Some((key, machine)) = passed(attempt) else {
         return Ok(());
     };
     let Some(reading) = evidence.clock_reading(attempt.at) else {

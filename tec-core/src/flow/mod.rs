@@ -11,7 +11,6 @@ mod publish;
 mod register;
 mod release;
 mod rotation;
-mod succession;
 
 pub use self::admit::{Admission, AdmitPorts, Boots, Closed, admit, look, record, taken_back};
 pub use self::approve::{
@@ -28,4 +27,3 @@ pub use self::register::{
 };
 pub use self::release::{ReleaseError, ReleasePorts, release};
 pub use self::rotation::{begin_rotation, cancel_rotation, confirm_rotation, rotation};
-pub use self::succession::{SuccessionPorts, name_successor};

@@ -13,7 +13,6 @@ mod error;
 mod platform;
 mod registry;
 mod rotation;
-mod succession;
 mod trust;
 
 use std::fmt;
@@ -36,7 +35,6 @@ pub use self::registry::{
     SecretStore, UnclaimedLimit,
 };
 pub use self::rotation::{BeginOutcome, CancelOutcome, DiskKeys};
-pub use self::succession::{AkSuccession, NameOutcome, PromoteOutcome};
 pub use self::trust::{
     AttemptLog, AttestationEvidence, Attester, AuditAction, AuditEvent, AuditSink, ClockLog,
     ClockOutcome, EvidenceRequest, Verifier,

@@ -105,9 +105,9 @@ pub enum AuditAction {
     AkRejected,
     /// An attestation key was revoked.
     AkRevoked,
-    /// A bound attestation key named the key that follows it.
+    /// A bound attestation key named the key that follows it. Earlier versions wrote this.
     AkSuccessorNamed,
-    /// A successor attested: it was bound, and its predecessor revoked.
+    /// That key attested: it was bound, and its predecessor revoked. Earlier versions wrote this.
     AkSucceeded,
     /// A disk key was generated.
     KeyGenerated,

@@ -5,7 +5,7 @@ use rusqlite::{Connection, OptionalExtension as _, Params, Row};
 
 use super::error::{Failure, StoreError, some_row};
 use super::{Store, audit, authority, machine};
-use crate::ak::{AkRecord, AkState, ApprovedAk, Fingerprint, PublicKey, SourceNetwork, Successor};
+use crate::ak::{AkRecord, AkState, ApprovedAk, Fingerprint, PublicKey, SourceNetwork};
 use crate::id::MachineId;
 use crate::machine::Machine;
 use crate::migrate::Deed;
@@ -86,8 +86,6 @@ impl AkRegistry for Store {
                 .prepare_cached("UPDATE ak SET state = 'revoked' WHERE fingerprint = ?1")?
                 .execute((&text,))?;
             some_row(revoked)?;
-            db.prepare_cached("DELETE FROM ak_successor WHERE predecessor = ?1")?
-                .execute((&text,))?;
             Ok(audit::append(db, &line)?)
         })
         .await
@@ -97,7 +95,7 @@ impl AkRegistry for Store {
 
 fn submit(db: &Connection, record: &AkRecord, line: &AuditEvent) -> Result<CreateOutcome, Failure> {
     let key = record.fingerprint();
-    if find(db, &key)?.is_some() || successor(db, &key)?.is_some() {
+    if find(db, &key)?.is_some() {
         return Ok(CreateOutcome::Existed);
     }
     if !is_live(db, &record.machine)? {
@@ -133,9 +131,6 @@ fn bind(db: &Connection, mut record: AkRecord, line: &AuditEvent) -> Result<Bind
     authority::permit(db, Deed::Admit)?;
     if bound_to(db, &record.machine)?.is_some() {
         return Ok(BindOutcome::MachineTaken);
-    }
-    if successor(db, &record.fingerprint())?.is_some() {
-        return Ok(BindOutcome::KeyTaken);
     }
     if let Some(known) = known {
         record.submitted_at = known.submitted_at;
@@ -175,29 +170,6 @@ fn insert(db: &Connection, record: &AkRecord) -> Result<(), StoreError> {
 /// Looks up a key; also used for records of another anchor.
 pub(super) fn find(db: &Connection, key: &Fingerprint) -> Result<Option<AkRecord>, StoreError> {
     one(db, "SELECT * FROM ak WHERE fingerprint = ?1", key.to_string())
-}
-
-/// Looks up a successor, which counts only while its predecessor is bound.
-pub(super) fn successor(
-    db: &Connection,
-    key: &Fingerprint,
-) -> Result<Option<Successor>, StoreError> {
-    let found: Option<(String, String)> = db
-        .prepare_cached(
-            "SELECT ak_successor.public, predecessor FROM ak_successor \
-             JOIN ak ON ak.fingerprint = predecessor AND ak.state = 'bound' \
-             WHERE ak_successor.fingerprint = ?1",
-        )?
-        .query_row((key.to_string(),), |row| Ok((row.get(0)?, row.get(1)?)))
-        .optional()?;
-    let Some((public, predecessor)) = found else {
-        return Ok(None);
-    };
-    let public = PublicKey::from_base64(&public)
-        .map_err(|error| StoreError::undecodable("attestation key", error))?;
-    let predecessor =
-        predecessor.parse().map_err(|error| StoreError::undecodable("fingerprint", error))?;
-    Ok(Some(Successor { public, predecessor }))
 }
 
 fn bound_to(db: &Connection, machine: &MachineId) -> Result<Option<AkRecord>, StoreError> {

@@ -43,7 +43,6 @@ mod rotation;
 mod schema;
 mod seal;
 mod secret;
-mod succession;
 mod trust;
 mod writer;
 

@@ -10,8 +10,8 @@ use super::error::StoreError;
 /// `application_id` of the file header: "TECs" (sqlite.org/fileformat2.html, section 1.3.17).
 const APPLICATION_ID: i64 = 0x5445_4373;
 /// `user_version` of the file header: the last of [`ADDED`].
-pub(super) const VERSION: i64 = 10;
-/// The additions of each version, from version 1 on.
+pub(super) const VERSION: i64 = 11;
+/// The additions of each version, from version 1 on. Version 10 added a table that version 11 removes.
 const ADDED: [(i64, &str); 10] = [
     (1, TABLES),
     (2, TRUST_TABLES),
@@ -22,7 +22,7 @@ const ADDED: [(i64, &str); 10] = [
     (7, PLATFORM_TABLES),
     (8, ROTATION_INDEX),
     (9, SEAL_NUMBERS),
-    (VERSION, SUCCESSOR_TABLE),
+    (VERSION, NO_SUCCESSORS),
 ];
 /// Page size in bytes. Files consist of whole pages, see [`super::access::database_file`].
 pub(super) const PAGE: u64 = 4096;
@@ -217,15 +217,8 @@ WHEN new.seal IS NOT (SELECT number FROM seal_check)
 BEGIN SELECT RAISE(ABORT, 'sealed with another seal key'); END;
 ";
 
-/// Added by version 10: the keys that are to follow bound attestation keys. Each counts only while its
-/// predecessor is bound.
-const SUCCESSOR_TABLE: &str = "
-CREATE TABLE ak_successor (
-    predecessor TEXT PRIMARY KEY REFERENCES ak (fingerprint) ON DELETE CASCADE,
-    fingerprint TEXT NOT NULL UNIQUE,
-    public TEXT NOT NULL
-) STRICT, WITHOUT ROWID;
-";
+/// Version 11: attestation keys have no successors. A successor in the table was never bound.
+const NO_SUCCESSORS: &str = "DROP TABLE IF EXISTS ak_successor;";
 
 /// What exists at the path.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -8,9 +8,7 @@ use async_trait::async_trait;
 use rand_chacha::ChaCha20Rng;
 use rand_core::{Rng as _, SeedableRng as _};
 
-use crate::ak::{
-    AkRecord, ApprovedAk, ClockReading, Fingerprint, PublicKey, SourceNetwork, Successor,
-};
+use crate::ak::{AkRecord, ApprovedAk, ClockReading, Fingerprint, SourceNetwork};
 use crate::attest::Attempt;
 use crate::id::{AttemptId, ImageName, MachineId, ResourcePath};
 use crate::image::ApprovedImage;
@@ -20,11 +18,10 @@ use crate::migrate::{
 };
 use crate::platform::{Firmware, Platform};
 use crate::port::{
-    AkRegistry, AkSuccession, AttemptLog, AuditEvent, AuditSink, BeginOutcome, BindOutcome,
-    CancelOutcome, Claims, ClockLog, ClockOutcome, CreateOutcome, DiskKeys, ImageRegistry,
-    KeyBroker, MachineRegistry, NameOutcome, PlatformEntry, PlatformLog, PlatformOutcome,
-    PlatformRecord, PolicySlot, PortError, PortErrorKind, PromoteOutcome, PutOutcome, SecretStore,
-    UnclaimedLimit,
+    AkRegistry, AttemptLog, AuditEvent, AuditSink, BeginOutcome, BindOutcome, CancelOutcome,
+    Claims, ClockLog, ClockOutcome, CreateOutcome, DiskKeys, ImageRegistry, KeyBroker,
+    MachineRegistry, PlatformEntry, PlatformLog, PlatformOutcome, PlatformRecord, PolicySlot,
+    PortError, PortErrorKind, PutOutcome, SecretStore, UnclaimedLimit,
 };
 use crate::rotation::{Confirmation, Confirmed, Forget, KeyMark, Keys};
 use crate::secret::SecretBytes;
@@ -199,12 +196,6 @@ pass_through!(DiskKeys {
         line: &AuditEvent
     ) -> Confirmed<KeyMark>;
     fn cancel(machine: &MachineId, forget: Forget, line: &AuditEvent) -> CancelOutcome;
-});
-
-pass_through!(AkSuccession {
-    fn name_successor(bound: &Fingerprint, successor: &PublicKey, line: &AuditEvent) -> NameOutcome;
-    fn find_successor(key: &Fingerprint) -> Option<Successor>;
-    fn promote_successor(key: &Fingerprint, line: &AuditEvent) -> PromoteOutcome;
 });
 
 pass_through!(ClockLog {

@@ -2,7 +2,6 @@
 
 mod platform;
 mod rotation;
-mod succession;
 mod trust;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,9 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use uuid::Uuid;
 
-use crate::ak::{
-    AkRecord, AkState, ApprovedAk, ClockReading, Fingerprint, PublicKey, SourceNetwork,
-};
+use crate::ak::{AkRecord, AkState, ApprovedAk, ClockReading, Fingerprint, SourceNetwork};
 use crate::attest::Attempt;
 use crate::id::{AttemptId, ImageName, MachineId, ResourcePath};
 use crate::image::ApprovedImage;
@@ -39,8 +36,6 @@ const ATTEMPTS_WITHOUT_MACHINE: usize = 1000;
 struct State {
     machines: BTreeMap<MachineId, Machine>,
     aks: BTreeMap<Fingerprint, AkRecord>,
-    /// By the key that named them.
-    successors: BTreeMap<Fingerprint, PublicKey>,
     images: BTreeMap<ImageName, ApprovedImage>,
     secrets: BTreeMap<ResourcePath, SecretBytes>,
     events: Vec<AuditEvent>,
@@ -79,7 +74,6 @@ impl State {
     fn remove_machine(&mut self, id: &MachineId) {
         self.machines.remove(id);
         self.aks.retain(|_, ak| ak.machine != *id);
-        self.successors.retain(|key, _| self.aks.contains_key(key));
         self.attempts.retain(|attempt| attempt.machine != Some(*id));
         self.clocks.retain(|_, (machine, _)| machine != id);
         self.platforms.retain(|_, record| record.machine != *id);
@@ -229,7 +223,7 @@ impl AkRegistry for MemoryRegistry {
     ) -> Result<CreateOutcome, PortError> {
         let mut state = self.state();
         let key = record.fingerprint();
-        if state.aks.contains_key(&key) || state.successor(&key).is_some() {
+        if state.aks.contains_key(&key) {
             return Ok(CreateOutcome::Existed);
         }
         let refused = |kind| PortError::new(kind, format!("keep key {key} until it is approved"));
@@ -266,9 +260,6 @@ impl AkRegistry for MemoryRegistry {
         state.permit(Deed::Admit, format!("bind key {}", record.fingerprint()))?;
         if state.bound_to(&record.machine).is_some() {
             return Ok(BindOutcome::MachineTaken);
-        }
-        if state.successor(&record.fingerprint()).is_some() {
-            return Ok(BindOutcome::KeyTaken);
         }
         if let Some(machine) = state.machines.get_mut(&record.machine) {
             machine.state = MachineState::Active;

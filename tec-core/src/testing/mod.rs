@@ -48,9 +48,9 @@ pub use self::memory::MemoryRegistry;
 pub use self::plan::{Mishap, PlanRow, PlanRun, World, crash_everywhere, run_plan, seeded_mishaps};
 pub use self::platform::PlatformBoot;
 pub use self::suite::{
-    AuditedPorts, ak_matcher, ak_registry, ak_succession, attempt_log, audit_sink, audited_changes,
-    boot_states, clock_log, disk_keys, image_registry, key_broker, machine_registry, platform_log,
-    secret_store, trust_anchor,
+    AuditedPorts, ak_matcher, ak_registry, attempt_log, audit_sink, audited_changes, boot_states,
+    clock_log, disk_keys, image_registry, key_broker, machine_registry, platform_log, secret_store,
+    trust_anchor,
 };
 
 /// Runs a future that never has to wait, like those of the doubles.

@@ -15,7 +15,6 @@ async fn memory_doubles_conform() {
     super::image_registry(make).await;
     super::secret_store(make).await;
     super::disk_keys(make).await;
-    super::ak_succession(make).await;
     super::platform_log(make).await;
     super::audit_sink(make, async |log: &MemoryRegistry| log.events()).await;
     super::audited_changes(make, async |log: &MemoryRegistry| log.events()).await;
@@ -72,7 +71,6 @@ async fn a_healthy_wrapper_conforms() {
     super::image_registry(make).await;
     super::secret_store(make).await;
     super::disk_keys(make).await;
-    super::ak_succession(make).await;
     super::platform_log(make).await;
     let read = async |log: &Faulty<MemoryRegistry>| log.inner().events();
     super::audit_sink(make, read).await;

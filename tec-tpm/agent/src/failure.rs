@@ -82,8 +82,8 @@ pub enum Failure {
         /// What is wrong with it.
         reason: String,
     },
-    /// The disk key or the attestation key cannot be replaced.
-    #[error("cannot rotate the key: {reason}")]
+    /// The disk key cannot be replaced.
+    #[error("cannot rotate the disk key: {reason}")]
     Rotation {
         /// Why.
         reason: &'static str,
@@ -94,15 +94,6 @@ pub enum Failure {
          rotate` again to remove the key slot that is left)"
     )]
     NotCurrent,
-    /// The key broker replaces no attestation keys.
-    #[error("this key broker replaces no attestation keys; the present one stays in use")]
-    NotOffered,
-    /// The server does not take the new attestation key. The old one stays in the TPM.
-    #[error("the key broker refuses the new attestation key")]
-    NotTaken {
-        /// Its code.
-        code: Code,
-    },
     /// The next boot cannot be predicted.
     #[error("cannot predict the next boot")]
     Foretell {
@@ -138,10 +129,9 @@ impl Failure {
                 Code::NodeConfig
             }
             Self::NotCurrent => Code::RotationNotCurrent,
-            Self::NotOffered => Code::RegisterNotFound,
             Self::Sealed { .. } | Self::Disk(DiskError::Sealed { .. }) => Code::NodeHeader,
             Self::Disk(_) | Self::Rotation { .. } => Code::NodeDisk,
-            Self::Tpm { code, .. } | Self::Foretell { code, .. } | Self::NotTaken { code } => *code,
+            Self::Tpm { code, .. } | Self::Foretell { code, .. } => *code,
             Self::Bundle { .. } => Code::TlsMaterial,
             Self::NoAk { .. } => Code::AkNotBound,
             Self::Register(error) => error.code(),

@@ -57,29 +57,6 @@ impl<A: Attester> KeyRound for KbsRound<A> {
     }
 }
 
-/// Rounds with the attestation key in use, then with the one before it: while a rotation is under way, a server that
-/// was restored from a backup, or took over from another one, may accept the earlier key alone.
-#[derive(Debug)]
-pub(crate) struct EachKey<R> {
-    pub(crate) present: R,
-    pub(crate) earlier: Option<R>,
-}
-
-#[async_trait]
-impl<R: KeyRound> KeyRound for EachKey<R> {
-    async fn ask(&self) -> Result<SecretBytes, FetchError> {
-        let refused = match self.present.ask().await {
-            Ok(key) => return Ok(key),
-            Err(error) => error,
-        };
-        match &self.earlier {
-            // An admin is told why the key in use was refused.
-            Some(earlier) => earlier.ask().await.or(Err(refused)),
-            None => Err(refused),
-        }
-    }
-}
-
 /// A client of `servers`.
 ///
 /// # Errors

@@ -30,9 +30,8 @@ pub struct Shown {
 /// # Errors
 /// `Tpm`.
 pub fn create(settings: &Settings) -> Result<Shown, Failure> {
-    let tpm = NodeTpm::open(settings)?;
-    let identity = tpm.ensure_ak()?;
-    Ok(Shown { handle: tpm.handle(), public: identity.public, registered_for: None })
+    let identity = NodeTpm::open(settings)?.ensure_ak()?;
+    Ok(Shown { handle: settings.ak_handle, public: identity.public, registered_for: None })
 }
 
 /// Reads the key from the TPM.
@@ -40,8 +39,8 @@ pub fn create(settings: &Settings) -> Result<Shown, Failure> {
 /// # Errors
 /// `NoAk` if there is none.
 pub fn show(settings: &Settings) -> Result<Shown, Failure> {
-    let tpm = NodeTpm::open(settings)?;
-    let (public, handle) = (tpm.find_ak()?, tpm.handle());
+    let public = NodeTpm::open(settings)?.find_ak()?;
+    let handle = settings.ak_handle;
     Ok(Shown {
         handle,
         public: public
@@ -71,5 +70,5 @@ pub async fn register(
     let identity = tpm.ensure_ak()?;
     let ports = RegisterPorts { registrar: &registrar, activator: &tpm, entropy };
     register_key(ports, &identity, machine, None).await.map_err(Failure::Register)?;
-    Ok(Shown { handle: tpm.handle(), public: identity.public, registered_for: Some(machine) })
+    Ok(Shown { handle: settings.ak_handle, public: identity.public, registered_for: Some(machine) })
 }

@@ -52,7 +52,6 @@ pub mod report;
 pub mod rotate;
 pub mod settings;
 mod stopwatch;
-pub mod succeed;
 pub mod tpm;
 
 pub use self::settings::Settings;

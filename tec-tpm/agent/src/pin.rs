@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::failure::Failure;
 use crate::fetch::{Stage, fetch_key};
-use crate::kbs::{EachKey, KbsRound};
+use crate::kbs::KbsRound;
 use crate::register::{AkIdentity, HttpRegistrar, RegisterError, RegisterPorts, register};
 use crate::report::Report;
 use crate::settings::Settings;
@@ -152,11 +152,7 @@ pub(crate) async fn released_key(
         tracing::warn!("initdata of the pin's configuration is not supported, and ignored");
     }
     let (attester, in_tpm) = Stopwatch::new(tpm.attester(settings.read_event_log()));
-    let round = |attester| KbsRound::new(settings, header, attester, entropy);
-    let earlier = tpm
-        .earlier(settings)
-        .map(|earlier| round(Stopwatch::new(earlier.attester(settings.read_event_log())).0));
-    let round = EachKey { present: round(attester)?, earlier: earlier.transpose()? };
+    let round = KbsRound::new(settings, header, attester, entropy)?;
     let begin = Instant::now();
     let resource = fetch_key(&round, settings.retries(header.num_retries), stage, &**entropy)
         .await

@@ -94,7 +94,7 @@ pub async fn rotate(
 
 /// What all disks are bound to: one key, at one server. Several servers may be several trust anchors, of which
 /// only one has the new key.
-pub(crate) fn common_config(headers: &[&dyn Header]) -> Result<Option<HeaderConfig>, Failure> {
+fn common_config(headers: &[&dyn Header]) -> Result<Option<HeaderConfig>, Failure> {
     let mut common: Option<HeaderConfig> = None;
     for header in headers {
         for token in header.tokens()? {

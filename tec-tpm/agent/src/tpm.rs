@@ -8,24 +8,14 @@ use tec_core::pcr::PcrValues;
 use tec_core::port::PortError;
 use tec_core::secret::SecretBytes;
 use tec_tpm::ak::{AkAlgorithm, AkHandle, AkOrigin, AttestationKey};
-use tec_tpm::direct::{NewAk, Tpm};
+use tec_tpm::direct::Tpm;
 use tec_tpm::tpm::{AnyTpm as _, EventLogSource, TpmAttester, TpmError};
 
 use crate::failure::Failure;
 use crate::register::{ActivateError, Activator, AkIdentity};
 use crate::settings::Settings;
 
-/// Which of the two handles that a node uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// That of the settings.
-    Main,
-    /// The one after it. A key of our own there is the one in use: it is only stored there once the server knows it.
-    Next,
-}
-
-/// An open TPM, with the handle of the attestation key in use: that of the settings, or during a rotation the one
-/// after it.
+/// An open TPM, with the handle of the attestation key.
 #[derive(Clone, Debug)]
 pub struct NodeTpm {
     tpm: Arc<Tpm>,
@@ -49,41 +39,10 @@ impl NodeTpm {
     /// # Errors
     /// `Tpm`.
     pub fn open(settings: &Settings) -> Result<Self, Failure> {
-        let tpm = Arc::new(Tpm::open(&settings.tcti).map_err(failed("open the TPM"))?);
-        let handle =
-            tpm.ak_in_use(settings.ak_handle).map_err(failed("find the attestation key"))?;
-        Ok(Self { tpm, handle })
-    }
-
-    /// The handle of the attestation key in use.
-    pub fn handle(&self) -> AkHandle {
-        self.handle
-    }
-
-    /// With the key before the one in use, if there may be one.
-    pub(crate) fn earlier(&self, settings: &Settings) -> Option<Self> {
-        (self.handle != settings.ak_handle).then(|| self.at(settings.ak_handle))
-    }
-
-    /// The same TPM, with another handle.
-    pub(crate) fn at(&self, handle: AkHandle) -> Self {
-        Self { tpm: Arc::clone(&self.tpm), handle }
-    }
-
-    /// Creates a key that the one at the handle certifies.
-    pub(crate) fn create_successor(&self, qualifying: &[u8; 32]) -> Result<NewAk, PortError> {
-        let created = self.tpm.create_successor(self.handle, AkAlgorithm::Rsa2048, qualifying);
-        created.map_err(PortError::from)
-    }
-
-    /// Stores a new key at the handle.
-    pub(crate) fn store_ak(&self, new: &NewAk) -> Result<(), Failure> {
-        self.tpm.store_ak(new, self.handle).map_err(failed("store the attestation key"))
-    }
-
-    /// Removes the key at the handle, if there is one.
-    pub(crate) fn evict_ak(&self) -> Result<(), Failure> {
-        self.tpm.evict_ak(self.handle).map(drop).map_err(failed("remove the old attestation key"))
+        Ok(Self {
+            tpm: Arc::new(Tpm::open(&settings.tcti).map_err(failed("open the TPM"))?),
+            handle: settings.ak_handle,
+        })
     }
 
     /// The attestation key, created now if there is none, with what vouches for it. A TPM without a visible

@@ -18,7 +18,6 @@ pub(super) enum Code {
     CreatePrimary = 0x131,
     PcrEvent = 0x13c,
     ActivateCredential = 0x147,
-    Certify = 0x148,
     NvRead = 0x14e,
     PolicySecret = 0x151,
     Create = 0x153,
@@ -30,7 +29,6 @@ pub(super) enum Code {
     StartAuthSession = 0x176,
     GetCapability = 0x17a,
     PcrRead = 0x17e,
-    ReadClock = 0x181,
     PcrExtend = 0x182,
 }
 

@@ -42,7 +42,7 @@ fn read_public(channel: &mut Channel, handle: u32) -> Result<Vec<u8>, CommandErr
     Ok(tpm2b(answer.parameters().sized(MAX_AREA)?))
 }
 
-pub(super) fn tpm2b(content: &[u8]) -> Vec<u8> {
+fn tpm2b(content: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     push_sized(&mut bytes, content);
     bytes
@@ -78,40 +78,29 @@ pub(super) fn create_ak(
 ) -> Result<(), TpmError> {
     let (ek, _) = create_ek(channel, ek)?;
     flushing(channel, ek, |channel| {
-        let created = create(channel, ek, algorithm, &[]);
-        let key = created.and_then(|(private, public)| load(channel, ek, &private, &public));
+        let key = create_loaded(channel, ek, algorithm);
         let key = key.map_err(failed("create the attestation key"))?;
         flushing(channel, key, |channel| evict(channel, key, handle))
     })
 }
 
-/// An attestation key as TPM2B_PRIVATE and TPMT_PUBLIC: nothing of it stays in the TPM.
-pub(super) fn create(
+/// A transient attestation key: nothing of it outlives a crash.
+fn create_loaded(
     channel: &mut Channel,
     ek: u32,
     algorithm: AkAlgorithm,
-    policy: &[u8],
-) -> Result<(Vec<u8>, Vec<u8>), CommandError> {
+) -> Result<u32, CommandError> {
     let created = endorsed(channel, |channel, session| {
         let command = Command::new(Code::Create)
             .handle_by_session(ek, session)
             .raw(&NO_SENSITIVE)
-            .sized(&template::attestation_key(algorithm, policy))
+            .sized(&template::attestation_key(algorithm))
             .sized(&[]) // outsideInfo
             .raw(&NO_PCRS);
         channel.run(&command)
     })?;
     let mut reader = created.parameters();
-    Ok((reader.sized(MAX_PRIVATE)?.to_vec(), reader.sized(MAX_AREA)?.to_vec()))
-}
-
-/// Loads a key as a transient object: it does not outlive a crash.
-pub(super) fn load(
-    channel: &mut Channel,
-    ek: u32,
-    private: &[u8],
-    public: &[u8],
-) -> Result<u32, CommandError> {
+    let (private, public) = (reader.sized(MAX_PRIVATE)?, reader.sized(MAX_AREA)?);
     let loaded = endorsed(channel, |channel, session| {
         let command =
             Command::new(Code::Load).handle_by_session(ek, session).sized(private).sized(public);

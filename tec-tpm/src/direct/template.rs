@@ -50,12 +50,12 @@ pub(super) fn endorsement_key(algorithm: EkAlgorithm) -> Vec<u8> {
 }
 
 /// TPMT_PUBLIC of a restricted signing key.
-pub(super) fn attestation_key(algorithm: AkAlgorithm, policy: &[u8]) -> Vec<u8> {
+pub(super) fn attestation_key(algorithm: AkAlgorithm) -> Vec<u8> {
     let (kind, scheme) = match algorithm {
         AkAlgorithm::Rsa2048 => (ALG_RSA, ALG_RSASSA),
         AkAlgorithm::EccP256 => (ALG_ECC, ALG_ECDSA),
     };
-    let mut area = head(kind, ATTESTATION, policy);
+    let mut area = head(kind, ATTESTATION, &[]);
     push_all(&mut area, &[ALG_NULL, scheme, ALG_SHA256]);
     match algorithm {
         AkAlgorithm::Rsa2048 => rsa(&mut area, &[]),

@@ -8,7 +8,6 @@ use super::command::{Code, Command};
 use super::template::RH_OWNER;
 use super::transport::Transport;
 use super::*;
-use crate::certify::UntrustedCertification;
 use crate::testing::Swtpm;
 
 const AK: AkHandle = AkHandle::DEFAULT;
@@ -85,8 +84,6 @@ fn use_all(tpm: &Tpm) {
     drop(tpm.ensure_ak(AK, AkAlgorithm::EccP256));
     drop(tpm.evict_ak(AK));
     drop(tpm.quote(AK, &[0; 32]));
-    drop(tpm.ak_in_use(AK));
-    drop(tpm.create_successor(AK, AkAlgorithm::EccP256, &[0; 32]));
     drop(tpm.read_ek());
     drop(tpm.activate_credential(AK, &credential));
     drop(tpm.pcr_event(PcrIndex::CLUSTER, b"x"));
@@ -137,7 +134,7 @@ fn lock_out(tpm: &Tpm) {
 
 /// As an attestation key, without noDA.
 fn protected_key() -> Vec<u8> {
-    let mut area = template::attestation_key(AkAlgorithm::EccP256, &[]);
+    let mut area = template::attestation_key(AkAlgorithm::EccP256);
     // Bit 10 of the attributes, which follow type and nameAlg.
     area[6] &= !0x04;
     area
@@ -168,60 +165,4 @@ fn a_key_that_is_not_exempt_is_told_to_be_in_lockout_by_both_ways() {
     drop(tpm);
     let through_libtss2 = crate::tss::Tpm::open(&swtpm.tcti()).unwrap();
     assert!(is_lockout(through_libtss2.quote(AK, &[1; 32])));
-}
-
-#[test]
-fn a_new_key_is_certified_and_in_use_once_it_lies_next_to_the_old_one() {
-    let mut swtpm = Swtpm::start().unwrap();
-    let tpm = Tpm::open(&swtpm.tcti()).unwrap();
-    let old = tpm.ensure_ak(AK, AkAlgorithm::EccP256).unwrap();
-    let next = AK.next().unwrap();
-    tpm.ensure_ak(next, AkAlgorithm::EccP256).unwrap();
-    assert_eq!(tpm.ak_in_use(AK).unwrap(), AK, "a key of another program");
-    let new = tpm.create_successor(AK, AkAlgorithm::Rsa2048, &[7; 32]).unwrap();
-    assert!(tpm.store_ak(&new, next).is_err(), "nothing is overwritten");
-    tpm.evict_ak(next).unwrap();
-    let offer = new.offer();
-    let statement = UntrustedCertification::new(&offer.message, &offer.signature);
-    let certified = statement.verify(old.key.public(), &[7; 32], &offer.tpm2b_public).unwrap();
-    assert_eq!(certified.key().public(), new.key().public());
-    assert_eq!(tpm.ak_in_use(AK).unwrap(), AK, "it is stored nowhere");
-    tpm.store_ak(&new, next).unwrap();
-    assert_eq!(tpm.ak_in_use(AK).unwrap(), next);
-    let boots = [(AK, old.key.public()), (next, new.key().public())].map(|(handle, key)| {
-        let evidence = tpm.quote(handle, &[1; 32]).unwrap();
-        evidence.quote().verify(key, &[1; 32]).unwrap().clock().boot()
-    });
-    assert_eq!(boots[0], boots[1], "the counters of one key follow those of the other");
-    assert!(tpm.evict_ak(AK).unwrap());
-    tpm.store_ak(&new, AK).unwrap();
-    assert!(tpm.evict_ak(next).unwrap());
-    drop(tpm);
-    swtpm.restart().unwrap();
-    let tpm = Tpm::open(&swtpm.tcti()).unwrap();
-    assert_eq!(tpm.ak_in_use(AK).unwrap(), AK);
-    let found = tpm.ensure_ak(AK, AkAlgorithm::Rsa2048).unwrap();
-    assert_eq!(found.key.public(), new.key().public());
-}
-
-#[test]
-fn a_key_whose_counters_differ_names_no_successor() {
-    let swtpm = Swtpm::start().unwrap();
-    let tpm = Tpm::open(&swtpm.tcti()).unwrap();
-    let primary = Command::new(Code::CreatePrimary)
-        .handle_by_password(RH_OWNER)
-        .raw(&[0, 4, 0, 0, 0, 0])
-        .sized(&template::attestation_key(AkAlgorithm::EccP256, &[]))
-        .sized(&[])
-        .raw(&[0; 4]);
-    {
-        let channel = &mut tpm.channel();
-        let key = channel.run(&primary).unwrap().handle();
-        object::evict(channel, key, AK).unwrap();
-        flush::flush(channel, key).unwrap();
-    }
-    assert!(matches!(
-        tpm.create_successor(AK, AkAlgorithm::EccP256, &[0; 32]),
-        Err(TpmError::Counters { handle: AK })
-    ));
 }

@@ -4,9 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use rand_core::CryptoRng;
-use tec_core::ak::{
-    Credential, EkOffer, Fingerprint, PublicKey, SuccessionOffer, TpmObjectError, TpmObjects,
-};
+use tec_core::ak::{Credential, EkOffer, Fingerprint, PublicKey, TpmObjectError, TpmObjects};
 use tec_core::port::{Clock, chain};
 use tec_core::secret::SecretArray;
 
@@ -15,7 +13,6 @@ use super::{
     verify_ek_certificate,
 };
 use crate::ak::{AkError, AttestationKey};
-use crate::certify::UntrustedCertification;
 
 /// A challenge was not issued.
 #[derive(Debug, thiserror::Error)]
@@ -118,19 +115,6 @@ impl TpmObjects for CredentialIssuer {
     fn attestation_key(&self, tpm2b_public: &[u8]) -> Result<PublicKey, TpmObjectError> {
         AttestationKey::from_tpm2b(tpm2b_public)
             .map(|ak| ak.public().clone())
-            .map_err(|error| TpmObjectError::new(chain(&error)))
-    }
-
-    fn certified_key(
-        &self,
-        by: &PublicKey,
-        qualifying: &[u8; 32],
-        offer: &SuccessionOffer,
-    ) -> Result<PublicKey, TpmObjectError> {
-        let statement = UntrustedCertification::new(&offer.message, &offer.signature);
-        statement
-            .verify(by, qualifying, &offer.tpm2b_public)
-            .map(|certified| certified.key().public().clone())
             .map_err(|error| TpmObjectError::new(chain(&error)))
     }
 

@@ -75,18 +75,6 @@ impl AttestFields {
             .to_vec()
     }
 
-    /// The bytes of a TPMS_ATTEST about an object of this name instead of registers.
-    pub fn certification(&self, name: &[u8]) -> Vec<u8> {
-        let (selections, pcr_digest, trailing) = (Vec::new(), Vec::new(), Vec::new());
-        let mut out = Self { selections, pcr_digest, trailing, ..self.clone() }.marshal();
-        // The empty selection and the empty digest.
-        out.truncate(out.len().saturating_sub(6));
-        push_sized(&mut out, name);
-        push_sized(&mut out, name); // a qualified name
-        out.extend(&self.trailing);
-        out
-    }
-
     /// The bytes.
     pub fn marshal(&self) -> Vec<u8> {
         let mut out = Vec::new();

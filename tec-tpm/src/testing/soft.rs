@@ -21,7 +21,6 @@ use tec_core::port::{AttestationEvidence, Attester, PortError};
 use tec_core::secret::SecretBytes;
 
 use super::{AttestFields, SelectionFields};
-use crate::certify::ST_ATTEST_CERTIFY;
 use crate::evidence::TpmEvidence;
 use crate::public::{
     ALG_AES, ALG_CFB, ALG_ECC, ALG_NULL, ALG_RSA, ECC_NIST_P256, ObjectAttributes, PublicArea,
@@ -219,17 +218,6 @@ impl SoftTpm {
                 out
             }
         }
-    }
-
-    /// TPM2_Certify: what the attestation key certifies about the object with this TPM2B_PUBLIC, and its signature.
-    /// A real TPM certifies only objects that are loaded in it.
-    pub fn certify(&self, tpm2b_public: &[u8], qualifying: &[u8]) -> (Vec<u8>, Vec<u8>) {
-        let name = Sha256Digest::of(tpm2b_public.get(2..).unwrap_or_default());
-        let name = [&ALG_SHA256.to_be_bytes()[..], name.as_bytes()].concat();
-        let fields = AttestFields { kind: ST_ATTEST_CERTIFY, ..self.attest_fields(qualifying) };
-        let message = fields.certification(&name);
-        let signature = self.sign(&message);
-        (message, signature)
     }
 
     /// Signs these fields, with the current registers as values.

@@ -7,7 +7,6 @@ use tec_core::pcr::PcrIndex;
 use tec_core::port::{PortError, PortErrorKind};
 
 use crate::ak::{AkError, AkHandle};
-use crate::certify::CertifyError;
 use crate::public::PublicError;
 use crate::quote::QuoteError;
 use crate::wire::WireError;
@@ -75,18 +74,6 @@ pub enum TpmError {
     /// The TPM's quote does not verify, or registers did not stop changing.
     #[error("the TPM's own quote does not verify")]
     Quote(#[source] QuoteError),
-    /// The TPM's own certification of a new key does not verify.
-    #[error("the TPM's own certification does not verify")]
-    Certification(#[source] CertifyError),
-    /// The attestation key shows other counters than a key below the endorsement key does.
-    #[error(
-        "the attestation key at {handle} is not a child of the endorsement key: the counters in its quotes \
-         cannot be compared with those of another key"
-    )]
-    Counters {
-        /// The handle.
-        handle: AkHandle,
-    },
     /// The challenge is not a TPM structure.
     #[error("the challenge is malformed")]
     Challenge(#[source] WireError),
@@ -105,15 +92,14 @@ impl From<TpmError> for PortError {
             TpmError::HandleOccupied { .. } => (PortErrorKind::Conflict, Code::NodeHandle),
             TpmError::Lockout { .. } => (PortErrorKind::Unavailable, Code::NodeLockout),
             TpmError::NoAk { .. } => (PortErrorKind::NotFound, Code::NodeTpm),
-            TpmError::Tcti { .. } | TpmError::Challenge(_) | TpmError::Counters { .. } => {
+            TpmError::Tcti { .. } | TpmError::Challenge(_) => {
                 (PortErrorKind::Invalid, Code::NodeTpm)
             }
             TpmError::ChallengeRefused { .. } => (PortErrorKind::Denied, Code::NodeTpm),
             TpmError::Public(_) | TpmError::Bank { .. } => (PortErrorKind::Internal, Code::NodeTpm),
-            TpmError::Open { .. }
-            | TpmError::Command { .. }
-            | TpmError::Quote(_)
-            | TpmError::Certification(_) => (PortErrorKind::Unavailable, Code::NodeTpm),
+            TpmError::Open { .. } | TpmError::Command { .. } | TpmError::Quote(_) => {
+                (PortErrorKind::Unavailable, Code::NodeTpm)
+            }
         };
         Self::new(kind, "use the TPM").because(error).with_code(code)
     }

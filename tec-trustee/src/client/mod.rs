@@ -26,11 +26,10 @@ use std::time::Duration;
 
 use rustls::crypto::CryptoProvider;
 use serde_json::Value;
-use tec_core::ak::{Fingerprint, SuccessionOffer};
 use tec_core::digest::Sha256Digest;
 use tec_core::endpoint::Endpoint;
 use tec_core::id::ResourcePath;
-use tec_core::port::{Attester, Entropy, EntropyRng, PortError};
+use tec_core::port::{Attester, Entropy, EntropyRng};
 use tec_core::secret::SecretBytes;
 
 pub use self::error::{CallError, RcarError, SetupError, Stage};
@@ -49,8 +48,6 @@ use crate::report_data;
 use crate::report_data::HashAlgorithm;
 use crate::rotation;
 use crate::rotation::{Kept, Report, Which};
-use crate::succession;
-use crate::succession::{Named, Recorded as Successor};
 use crate::wire::{AttestRequest, AttestResponse, AuthRequest, Challenge, Escrowed, RuntimeData};
 
 /// Deadlines of one HTTP call.
@@ -93,7 +90,6 @@ impl fmt::Debug for RcarClient {
 struct Session {
     key: EcPrivateKey,
     cookie: String,
-    nonce: String,
 }
 
 impl RcarClient {
@@ -244,30 +240,6 @@ impl RcarClient {
         .await
     }
 
-    /// Attests with the present attestation key, and names the key that follows it at the first server that records
-    /// it; returns the key that the server recorded. `certify` gets the nonce of the session.
-    ///
-    /// # Errors
-    /// As [`fetch`](Self::fetch). A server that replaces no attestation keys denies it, as Trustee does.
-    ///
-    /// # Cancel safety
-    /// The server may have recorded the key. Naming another one is fine.
-    pub async fn name_successor(
-        &self,
-        attester: &dyn Attester,
-        certify: &(dyn Fn(&str) -> Result<SuccessionOffer, PortError> + Sync),
-    ) -> Result<Fingerprint, RcarError> {
-        self.round(|server| async {
-            let (session, _) = self.handshake(server, attester).await?;
-            let offer = certify(&session.nonce).map_err(RcarError::Attester)?;
-            let named = Named::from(&offer);
-            let call = Call::put(succession::PLACE, &named, &session.cookie);
-            let (Successor { successor }, _) = server.call(call).await?;
-            Ok(successor)
-        })
-        .await
-    }
-
     /// The CA certificates (PEM) that nodes should trust for the first server that answers; `None` if it
     /// provides none, as Trustee does.
     ///
@@ -379,13 +351,12 @@ impl RcarClient {
             .map_err(|_| server.malformed("the nonce"))?;
         let evidence = attester.attest(&report_data).await.map_err(RcarError::Attester)?;
 
-        let nonce = challenge.nonce.clone();
         let runtime_data = RuntimeData::new(challenge.nonce, tee_pubkey);
         let request = AttestRequest::new(runtime_data, evidence.evidence);
         let (answer, renewed): (AttestResponse, _) =
             server.call(Call::post("attest", &request, Some(&cookie))).await?;
         let cookie = renewed.unwrap_or(cookie);
-        Ok((Session { key, cookie, nonce }, answer.token))
+        Ok((Session { key, cookie }, answer.token))
     }
 }
 

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use serde_json::Value;
-use tec_core::ak::{Fingerprint, SuccessionOffer};
 use tec_core::attest::{Attempt, Attested, VerifiedEvidence, VerifyError};
 use tec_core::code::Code;
 use tec_core::digest::Sha256Digest;
@@ -126,18 +125,6 @@ pub trait Backend: fmt::Debug + Send + Sync {
         _admission: &Admission,
         _predicted: &BTreeMap<PcrIndex, Sha256Digest>,
     ) -> Result<Option<NextBoot>, ReleaseError> {
-        Ok(None)
-    }
-
-    /// Records the successor of the key that an attested machine signs with, and returns it; must not record any on
-    /// [`PolicyDecision::Deny`]. `nonce` is that of the session. `None` if the backend replaces no keys.
-    async fn name_successor(
-        &self,
-        _admission: &Admission,
-        _policy: PolicyDecision,
-        _nonce: &str,
-        _offer: &SuccessionOffer,
-    ) -> Result<Option<Fingerprint>, ReleaseError> {
         Ok(None)
     }
 

@@ -11,20 +11,20 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use serde_json::Value;
-use tec_core::ak::{AkRecord, AkState, Fingerprint, SuccessionOffer, TpmObjects};
+use tec_core::ak::{AkRecord, AkState};
 use tec_core::attest::{Attested, PinnedPcrs, VerifiedEvidence, VerifyError};
 use tec_core::boot::{BootStates, LiveImages, Pins, WholeImages};
 use tec_core::code::Code;
 use tec_core::digest::Sha256Digest;
 use tec_core::explain::Gate;
 use tec_core::flow;
-use tec_core::flow::{AdmitPorts, Boots, NextBoot, ReleaseError, ReleasePorts, SuccessionPorts};
+use tec_core::flow::{AdmitPorts, Boots, NextBoot, ReleaseError, ReleasePorts};
 use tec_core::id::{AttemptId, ResourcePath};
 use tec_core::machine::{Machine, MachineState};
 use tec_core::pcr::{PcrIndex, PcrSet};
 use tec_core::port::{
-    AkRegistry, AkSuccession, AttemptLog, AuditEvent, AuditSink, Clock, ClockLog, DiskKeys,
-    ImageRegistry, KeyBroker, PlatformLog, PortError, SecretStore, chain,
+    AkRegistry, AttemptLog, AuditEvent, AuditSink, Clock, ClockLog, DiskKeys, ImageRegistry,
+    KeyBroker, PlatformLog, PortError, SecretStore, chain,
 };
 use tec_core::rotation::{Confirmation, Confirmed, KeyMark, Keys};
 use tec_core::secret::SecretBytes;
@@ -34,16 +34,6 @@ use crate::policy::{
     AttestationPolicy, PolicyError, PolicyIntent, ResourcePolicy, ak_reference_name,
     ak_reference_value, pcr_reference_name,
 };
-
-/// What a backend needs to replace attestation keys.
-#[derive(Clone, Debug)]
-#[expect(clippy::exhaustive_structs, reason = "two ports, built field by field")]
-pub struct Succession {
-    /// The successors of bound keys, from the registry of these keys.
-    pub successors: Arc<dyn AkSuccession>,
-    /// Reads what TPMs certify.
-    pub tpm: Arc<dyn TpmObjects>,
-}
 
 /// The ports of a live backend.
 #[derive(Clone, Debug)]
@@ -63,8 +53,6 @@ pub struct LivePorts {
     pub platforms: Option<Arc<dyn PlatformLog>>,
     /// The disk keys while one replaces the other; `None` if no key is rotated.
     pub disk_keys: Option<Arc<dyn DiskKeys>>,
-    /// How attestation keys follow one another; `None` if none is replaced.
-    pub succession: Option<Succession>,
     /// Where attempts are kept for `tec explain`.
     pub attempts: Arc<dyn AttemptLog>,
     /// The clock.
@@ -90,7 +78,6 @@ impl LivePorts {
             clocks,
             platforms: None,
             disk_keys: None,
-            succession: None,
             attempts,
             clock,
         }
@@ -110,13 +97,6 @@ impl LivePorts {
         self
     }
 
-    /// Also replaces attestation keys.
-    #[must_use]
-    pub fn with_succession(mut self, succession: Succession) -> Self {
-        self.succession = Some(succession);
-        self
-    }
-
     /// Uses one store for everything, such as `tec_core::store::Store`.
     pub fn of<S>(store: Arc<S>, clock: Arc<dyn Clock>) -> Self
     where
@@ -130,7 +110,6 @@ impl LivePorts {
             clocks: Arc::clone(&store) as _,
             platforms: None,
             disk_keys: None,
-            succession: None,
             attempts: store,
             clock,
         }
@@ -267,7 +246,6 @@ impl LiveBackend {
             &*self.ports.clock,
         )
         .with_platforms(self.ports.platforms.as_deref())
-        .with_successors(self.ports.succession.as_ref().map(|with| &*with.successors))
     }
 }
 
@@ -397,29 +375,6 @@ impl Backend for LiveBackend {
         let attested = proven(admission)?;
         let ports = (&*self.ports.aks, &*self.ports.clock);
         flow::next_boot(ports, self.boots(), attested, predicted).await.map(Some)
-    }
-
-    async fn name_successor(
-        &self,
-        admission: &Admission,
-        policy: PolicyDecision,
-        nonce: &str,
-        offer: &SuccessionOffer,
-    ) -> Result<Option<Fingerprint>, ReleaseError> {
-        let attested = proven(admission)?;
-        let Some(with) = &self.ports.succession else {
-            return Ok(None);
-        };
-        if policy == PolicyDecision::Deny {
-            return Err(ReleaseError::Refused { code: Code::ReleaseDenied });
-        }
-        let ports = SuccessionPorts {
-            aks: &*self.ports.aks,
-            successors: &*with.successors,
-            tpm: &*with.tpm,
-            clock: &*self.ports.clock,
-        };
-        flow::name_successor(ports, attested, nonce, offer).await.map(Some)
     }
 
     fn broker(&self) -> Option<&dyn KeyBroker> {

@@ -13,7 +13,6 @@
 //! GET  /kbs/v0/authorities         CAs of this server; PUT: those that a machine trusts; ours alone
 //! GET  /kbs/v0/rotation            keys of a rotation; PUT: confirms a step; ours alone
 //! PUT  /kbs/v0/next-boot           would this boot be accepted? ours alone
-//! PUT  /kbs/v0/attestation-key     the key that follows the one that attested; ours alone
 //! POST, DELETE …                   admin API, with a bearer token
 //! GET  /healthz
 //! GET  /metrics                    counters for Prometheus, none of them by machine
@@ -72,7 +71,6 @@ pub(crate) mod session;
 pub(crate) mod session_id;
 mod shared;
 pub(crate) mod strict;
-mod succession;
 pub(crate) mod table;
 #[cfg(test)]
 mod tests;
@@ -98,7 +96,7 @@ pub use self::config::{
     KbsConfig,
 };
 use self::intake::{HELD, Intake, Received, announced};
-pub use self::live::{LiveBackend, LivePorts, Succession};
+pub use self::live::{LiveBackend, LivePorts};
 pub use self::memory::MemoryBackend;
 use self::metrics::Metrics;
 use self::reply::{Refusal, Reply};
@@ -228,7 +226,6 @@ impl Kbs {
             (&Method::GET, crate::rotation::PLACE, "") => self.rotation(headers).await,
             (&Method::PUT, crate::rotation::PLACE, "") => self.confirm_rotation(&parts, body).await,
             (&Method::PUT, crate::next_boot::PLACE, "") => self.next_boot(&parts, body).await,
-            (&Method::PUT, crate::succession::PLACE, "") => self.name_successor(&parts, body).await,
             // Trustee asks for an attestation here too, and has nothing to serve for it.
             (&Method::PUT, "resource", _) => {
                 Err(Refusal::new(&ErrorKind::TokenNotFound, "attestation token not found"))

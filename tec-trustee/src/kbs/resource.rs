@@ -119,7 +119,7 @@ impl Kbs {
         Ok((claims, admission))
     }
 
-    pub(super) async fn decide(
+    async fn decide(
         &self,
         claims: &Value,
         path: &ResourcePath,

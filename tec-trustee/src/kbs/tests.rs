@@ -12,7 +12,6 @@ mod next_boot;
 mod races;
 mod rotation;
 mod shared;
-mod succession;
 
 use axum::body::to_bytes;
 use axum::http::StatusCode;

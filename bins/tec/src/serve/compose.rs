@@ -8,7 +8,7 @@ use axum::Router;
 use axum::http::header::CONTENT_TYPE;
 use axum::middleware::from_fn_with_state;
 use axum::routing::get;
-use tec_core::ak::{AkMatcher, EkBoundMatcher, ManualMatcher, TofuMatcher, TpmObjects};
+use tec_core::ak::{AkMatcher, EkBoundMatcher, ManualMatcher, TofuMatcher};
 use tec_core::attest::Tee;
 use tec_core::boot::Pins;
 use tec_core::flow::ClaimLimits;
@@ -22,7 +22,7 @@ use tec_support::limit::{Limiter, limit};
 use tec_support::listen::Counts;
 use tec_support::{SystemEntropy, ek, listen};
 use tec_tpm::combine::MixedStates;
-use tec_trustee::kbs::{Kbs, KbsConfig, LiveBackend, LivePorts, Succession};
+use tec_trustee::kbs::{Kbs, KbsConfig, LiveBackend, LivePorts};
 use tec_trustee::policy::PolicyIntent;
 use tec_trustee::token::TokenSigner;
 
@@ -65,7 +65,6 @@ pub(super) fn routers(
         .with_limit(UnclaimedLimit::AtMost(args.max_unclaimed))
         .with_unclaimed_seconds(args.unclaimed_seconds()),
     );
-    let tpm = ek::issuer(args.ek_roots.as_deref(), clock.clone())?;
     let ak = AkService::new(
         AkServiceConfig::new(
             store.clone(),
@@ -74,7 +73,7 @@ pub(super) fn routers(
             store.clone(),
             clock.clone(),
             Arc::new(SystemEntropy),
-            tpm.clone(),
+            ek::issuer(args.ek_roots.as_deref(), clock.clone())?,
         )
         .with_provision(store.clone(), args.disk_keys.generator())
         .with_claims(ClaimLimits {
@@ -91,7 +90,7 @@ pub(super) fn routers(
             .fallback_service(ak)
             .layer(reserved(ReplyStyle::AttestationKey))
             .layer(limited(args.register_rate, ReplyStyle::AttestationKey)),
-        kbs: with_metrics(&kbs((store, reserve), clock, args, (pins, signer, tpm))?, connections)
+        kbs: with_metrics(&kbs((store, reserve), clock, args, pins, signer)?, connections)
             .layer(limited(args.kbs_rate, ReplyStyle::KeyBroker)),
     })
 }
@@ -149,7 +148,8 @@ fn kbs(
     (store, reserve): (&Arc<Store>, Arc<Reserve>),
     clock: &Arc<dyn Clock>,
     args: &ServeArgs,
-    (pins, signer, tpm): (Pins, TokenSigner, Arc<dyn TpmObjects>),
+    pins: Pins,
+    signer: TokenSigner,
 ) -> anyhow::Result<Kbs> {
     let verifier = args.evidence.verifier(clock)?;
     let tees: Vec<Tee> = verifier.tees().collect();
@@ -167,8 +167,7 @@ fn kbs(
         clock.clone(),
     )
     .with_platforms(store.clone())
-    .with_disk_keys(store.clone())
-    .with_succession(Succession { successors: store.clone(), tpm });
+    .with_disk_keys(store.clone());
     // Machines are updated one component at a time, and may boot between two updates.
     let states = Arc::new(MixedStates::default());
     let config = KbsConfig::new(

@@ -39,7 +39,6 @@ async fn the_store_conforms() {
     testing::image_registry(make).await;
     testing::secret_store(make).await;
     testing::disk_keys(make).await;
-    testing::ak_succession(make).await;
     testing::clock_log(make).await;
     testing::platform_log(make).await;
     testing::audit_sink(make, async |store: &Store| events(store)).await;
@@ -57,7 +56,6 @@ async fn the_store_in_a_healthy_fault_wrapper_conforms() {
     testing::image_registry(make).await;
     testing::secret_store(make).await;
     testing::disk_keys(make).await;
-    testing::ak_succession(make).await;
     testing::clock_log(make).await;
     testing::platform_log(make).await;
     let read = async |store: &Faulty<Store>| events(store.inner());

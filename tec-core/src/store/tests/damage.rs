@@ -6,8 +6,8 @@ use super::{Place, fill};
 use crate::code::Code;
 use crate::machine::LastBinding;
 use crate::port::{
-    AkRegistry, ClockLog, MachineRegistry, PlatformLog as _, PlatformOutcome, PortErrorKind,
-    SecretStore, UnclaimedLimit,
+    AkRegistry, AuditAction, AuditEvent, AuditSink as _, ClockLog, MachineRegistry,
+    PlatformLog as _, PlatformOutcome, PortErrorKind, SecretStore, UnclaimedLimit,
 };
 use crate::store::StoreError;
 use crate::testing::{PlatformBoot, sample};
@@ -116,8 +116,14 @@ async fn another_file_is_no_store() {
     assert_eq!(mode, "delete", "a file of somebody else is not touched");
 }
 
-/// Reverts the additions of versions 10, 9, 8, 7, 6, 5 and 4.
-const AFTER_9: &str = "DROP TABLE ak_successor;";
+/// What version 10 had and version 11 removed: the keys that were to follow bound ones.
+const ONLY_10: &str = "CREATE TABLE ak_successor (
+    predecessor TEXT PRIMARY KEY REFERENCES ak (fingerprint) ON DELETE CASCADE,
+    fingerprint TEXT NOT NULL UNIQUE,
+    public TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+INSERT INTO ak_successor SELECT fingerprint, 'new', public FROM ak WHERE state = 'bound';";
+/// Reverts the additions of versions 9, 8, 7, 6, 5 and 4.
 const AFTER_8: &str = "DROP TRIGGER secret_sealed; ALTER TABLE secret DROP COLUMN seal; \
     ALTER TABLE seal_check DROP COLUMN number;";
 const AFTER_7: &str = "DROP INDEX secret_rotating;";
@@ -131,9 +137,9 @@ const AFTER_3: &str = "DROP INDEX ak_claim; ALTER TABLE ak DROP COLUMN source; \
 #[tokio::test]
 async fn a_newer_version_is_left_alone() {
     let place = closed_store().await;
-    place.raw().pragma_update(None, "user_version", 11).unwrap();
+    place.raw().pragma_update(None, "user_version", 12).unwrap();
     let error = place.try_open().unwrap_err();
-    assert!(matches!(error, StoreError::Newer { found: 11, known: 10 }), "{error:?}");
+    assert!(matches!(error, StoreError::Newer { found: 12, known: 11 }), "{error:?}");
     assert_eq!(error.code(), Code::StoreVersion);
     place.raw().pragma_update(None, "user_version", 0).unwrap();
     assert_corrupt(&place);
@@ -153,11 +159,12 @@ async fn a_store_of_an_older_version_is_opened_with_all_that_it_holds() {
         (7, AFTER_7.to_owned()),
         (8, String::new()),
         (9, String::new()),
+        (10, ONLY_10.to_owned()),
     ] {
         let place = closed_store().await;
         let raw = place.raw();
         let after_8 = if version < 9 { AFTER_8 } else { "" };
-        raw.execute_batch(&[AFTER_9, after_8, &added].concat()).unwrap();
+        raw.execute_batch(&[after_8, &added].concat()).unwrap();
         raw.pragma_update(None, "user_version", version).unwrap();
         drop(raw);
         let store = place.open();
@@ -174,6 +181,30 @@ async fn a_store_of_an_older_version_is_opened_with_all_that_it_holds() {
         let first = store.admit(&key, machine, &seen, sample::time(9)).await.unwrap();
         assert_eq!(first, PlatformOutcome::Recorded);
     }
+}
+
+#[tokio::test]
+async fn a_store_of_version_10_is_opened_without_its_successors_and_with_its_audit_log() {
+    let place = closed_store().await;
+    let raw = place.raw();
+    raw.execute_batch(ONLY_10).unwrap();
+    raw.pragma_update(None, "user_version", 10).unwrap();
+    drop(raw);
+    let store = place.open();
+    for action in [AuditAction::AkSuccessorNamed, AuditAction::AkSucceeded] {
+        store.append(&AuditEvent { action, ..sample::audit_event(1) }).await.unwrap();
+    }
+    drop(store);
+    let text = "SELECT count(*) FROM audit WHERE event LIKE '%\"ak-successor-named\"%' \
+                OR event LIKE '%\"ak-succeeded\"%'";
+    let lines: i64 = place.raw().query_row(text, (), |row| row.get(0)).unwrap();
+    assert_eq!(lines, 2, "as version 10 wrote them");
+    let tables = "SELECT count(*) FROM sqlite_schema WHERE name = 'ak_successor'";
+    let tables: i64 = place.raw().query_row(tables, (), |row| row.get(0)).unwrap();
+    assert_eq!(tables, 0);
+    let latest = place.open().audit_latest(u64::MAX, 2).unwrap();
+    let actions: Vec<_> = latest.iter().map(|entry| entry.event.action).collect();
+    assert_eq!(actions, [AuditAction::AkSucceeded, AuditAction::AkSuccessorNamed]);
 }
 
 #[tokio::test]
@@ -197,7 +228,7 @@ async fn machines_of_an_older_version_remember_that_they_were_bound() {
     revoked.unwrap();
     drop(store);
     let raw = place.raw();
-    raw.execute_batch(&[AFTER_9, AFTER_8, AFTER_6, AFTER_4, AFTER_3].concat()).unwrap();
+    raw.execute_batch(&[AFTER_8, AFTER_6, AFTER_4, AFTER_3].concat()).unwrap();
     raw.pragma_update(None, "user_version", 3).unwrap();
     drop(raw);
     let store = place.open();

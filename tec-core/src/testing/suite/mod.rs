@@ -13,7 +13,6 @@ mod matcher;
 mod platform;
 mod rotation;
 mod secret;
-mod succession;
 mod trust;
 
 use std::future::poll_fn;
@@ -33,7 +32,6 @@ pub use self::matcher::ak_matcher;
 pub use self::platform::platform_log;
 pub use self::rotation::disk_keys;
 pub use self::secret::secret_store;
-pub use self::succession::ak_succession;
 pub use self::trust::trust_anchor;
 
 use crate::port::{PortError, PortErrorKind};
