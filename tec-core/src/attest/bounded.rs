@@ -6,7 +6,7 @@ use super::Attempt;
 use crate::explain::{EventFinding, StepState};
 use crate::image::ExpectedPcrs;
 
-/// Maximum number of bytes of a step's detail in an attempt that is cut.
+/// Maximum number of characters of a step's detail in an attempt that is cut.
 const MAX_DETAIL: usize = 120;
 /// Note in a cut comparison.
 const NOTE: &str = " (comparison shortened)";
@@ -51,7 +51,7 @@ impl Attempt {
         let mut cut = self.clone();
         let ladder = &mut cut.ladder;
         for step in &mut ladder.steps {
-            step.detail.truncate(step.detail.floor_char_boundary(MAX_DETAIL));
+            step.detail = step.detail.chars().take(MAX_DETAIL).collect();
             if step.state == StepState::Failed && ladder.mismatch.is_some() {
                 step.detail.push_str(NOTE);
             }

@@ -70,7 +70,6 @@ pub use self::transport::{TlsServer, Transport};
 pub use self::trustee::{AdditionalTrustee, AdditionalTrusteeError};
 pub use self::untrusted::{
     ActedOn, CORDONED, OnUntrustedSpec, PROTECTED_MACHINE_LABEL, UNTRUSTED_TAINT, UntrustedAction,
-    WebhookSpec,
 };
 
 /// API group of all kinds.

@@ -32,7 +32,7 @@ pub enum UntrustedAction {
     Taint,
     /// Its Node is marked unschedulable.
     Cordon,
-    /// Its Node gets a taint with the effect NoExecute: pods that do not tolerate it are evicted.
+    /// No longer exists: counts as Taint, so that objects that have it stay valid.
     Evict,
     /// The machine is quarantined: its key is withheld at the next boot, until an admin releases it.
     Quarantine,
@@ -60,8 +60,8 @@ impl UntrustedAction {
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct OnUntrustedSpec {
-    /// Taint, Cordon, Evict, Quarantine: all that are listed are done, in this order. All but Quarantine are
-    /// undone when the machine attests well again.
+    /// Taint, Cordon, Quarantine: all that are listed are done, in this order. All but Quarantine are undone when
+    /// the machine attests well again. Evict no longer exists, and counts as Taint.
     #[schemars(length(min = 1, max = 4))]
     pub actions: Vec<UntrustedAction>,
 
@@ -70,7 +70,8 @@ pub struct OnUntrustedSpec {
     pub dry_run: bool,
 
     /// Most machines that are acted on at the same time: a number, or a percentage of the machines with a node
-    /// name (default 10%). One may always be acted on.
+    /// name (default 10%). One may always be acted on. Machines without a proven Node are counted apart, up to
+    /// the same number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "max_nodes_schema")]
     pub max_nodes: Option<IntOrString>,
@@ -80,32 +81,16 @@ pub struct OnUntrustedSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "stale_schema")]
     pub stale_after_seconds: Option<u32>,
-
-    /// Receiver of a signed message when a machine becomes untrusted, and when it attests well again.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "WebhookSpec")]
-    pub webhook: Option<WebhookSpec>,
-}
-
-/// A receiver of signed messages, as Standard Webhooks 1.0 specifies them.
-#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-#[non_exhaustive]
-pub struct WebhookSpec {
-    /// URL that takes the messages by POST, https only.
-    #[schemars(length(max = 2048), regex(pattern = "^https://[^/]+"))]
-    pub url: String,
-
-    /// Name of a Secret in the operator's namespace: `key` is the shared key, `whsec_` and 24 to 64 bytes in
-    /// Base64, and `ca.crt` the certificates (PEM) that the receiver's must lead to.
-    #[schemars(length(min = 1, max = 253))]
-    pub secret_name: String,
 }
 
 impl OnUntrustedSpec {
     /// The actions, sorted, each once.
     pub fn actions(&self) -> Vec<UntrustedAction> {
-        let mut actions = self.actions.clone();
+        let existing = |action: &UntrustedAction| match action {
+            UntrustedAction::Evict => UntrustedAction::Taint,
+            action => *action,
+        };
+        let mut actions: Vec<_> = self.actions.iter().map(existing).collect();
         actions.sort_unstable();
         actions.dedup();
         actions
@@ -187,6 +172,8 @@ fn stale_schema(_: &mut SchemaGenerator) -> Schema {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn limit(max_nodes: Option<IntOrString>, fleet: usize) -> usize {
@@ -210,11 +197,23 @@ mod tests {
 
     #[test]
     fn actions_are_done_in_one_order_and_once() {
-        use UntrustedAction::{Evict, Quarantine, Taint};
+        use UntrustedAction::{Cordon, Quarantine, Taint};
         let spec = OnUntrustedSpec {
-            actions: vec![Quarantine, Taint, Evict, Taint],
+            actions: vec![Quarantine, Taint, Cordon, Taint],
             ..OnUntrustedSpec::default()
         };
-        assert_eq!(spec.actions(), [Taint, Evict, Quarantine]);
+        assert_eq!(spec.actions(), [Taint, Cordon, Quarantine]);
+    }
+
+    #[test]
+    fn what_no_longer_exists_is_read_and_evict_counts_as_taint() {
+        let stored = json!({
+            "actions": ["Evict", "Quarantine"],
+            "webhook": {"url": "https://alerts.example.org/hooks", "secretName": "tec-webhook"},
+        });
+        let spec: OnUntrustedSpec = serde_json::from_value(stored).unwrap();
+        assert_eq!(spec.actions(), [UntrustedAction::Taint, UntrustedAction::Quarantine]);
+        let stored = json!({"since": "2026-11-21T10:57:11Z", "actions": ["Taint", "Evict"]});
+        serde_json::from_value::<ActedOn>(stored).unwrap();
     }
 }

@@ -90,7 +90,7 @@ metrics! {
          does not wait.";
     Untrusted = "tec_operator_untrusted_machines", Gauge, ["outcome"], "operator",
         "Untrusted machines by what `spec.onUntrusted` led to: acted_on, dry_run, over_limit, no_node \
-         or no_rights, and not_reported to the webhook yet; absent without it.";
+         or no_rights; absent without it.";
     RegisterRequests = "tec_register_requests_total", Counter, ["code"], "register-server",
         "Registrations by error code, ok for none.";
     RegisterSeconds = "tec_register_request_duration_seconds", Histogram, [], "register-server",

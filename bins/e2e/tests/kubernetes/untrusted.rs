@@ -25,8 +25,6 @@ use tec_support::SystemClock;
 use crate::events::reported;
 use crate::standing::{plugin, tell};
 
-mod webhook;
-
 /// A namespace with a policy, and the Nodes of its machines.
 struct World {
     bench: Bench,
@@ -186,7 +184,7 @@ impl World {
 
 #[tokio::test]
 async fn the_node_of_a_refused_machine_is_tainted_until_it_attests_well_again() {
-    let mut world = World::new(json!({"actions": ["Taint", "Cordon", "Evict"]})).await;
+    let mut world = World::new(json!({"actions": ["Taint", "Cordon"]})).await;
     world.pair(1).await;
     world.pair(2).await;
     let before = world.nodes.get(&world.name(1)).await.unwrap().spec.unwrap_or_default();
@@ -196,7 +194,7 @@ async fn the_node_of_a_refused_machine_is_tainted_until_it_attests_well_again() 
     world.attempt(1, 3, false).await;
     let message = world.says(1, "Untrusted").await;
     assert!(message.contains("TEC-A412") && message.contains(&world.name(1)), "{message}");
-    world.has_marks(1, &["NoExecute", "NoSchedule"]).await;
+    world.has_marks(1, &["NoSchedule"]).await;
     assert!(world.marks(&world.name(1)).await.1, "cordoned");
     reported(&world.bench, Event::UntrustedActedOn).await;
     let metrics = world.bench.metrics();
@@ -206,7 +204,7 @@ async fn the_node_of_a_refused_machine_is_tainted_until_it_attests_well_again() 
     let patch = Patch::Merge(json!({"spec": {"taints": before.taints}}));
     world.nodes.patch(&world.name(1), &PatchParams::default(), &patch).await.unwrap();
     world.attempt(1, 4, false).await;
-    world.has_marks(1, &["NoExecute", "NoSchedule"]).await;
+    world.has_marks(1, &["NoSchedule"]).await;
 
     world.attempt(1, 5, true).await;
     world.says(1, "Restored").await;
@@ -225,12 +223,24 @@ async fn what_was_done_is_undone_when_the_policy_goes() {
     world.pair(1).await;
     world.attempt(1, 1, false).await;
     world.has_marks(1, &["NoSchedule"]).await;
-    world.change_policy(json!({"actions": ["Evict"]})).await;
-    world.has_marks(1, &["NoExecute"]).await;
-    world.change_policy(Value::Null).await;
+    world.change_policy(json!({"actions": ["Cordon"]})).await;
     world.has_marks(1, &[]).await;
+    assert!(world.marks(&world.name(1)).await.1, "cordoned");
+    world.change_policy(Value::Null).await;
     world.cluster_says("NoActions").await;
+    assert!(!world.marks(&world.name(1)).await.1, "no longer cordoned");
     assert!(world.status(1).await.acted_on.is_none());
+    world.bench.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn who_asks_to_evict_gets_a_taint_and_is_told() {
+    let mut world = World::new(json!({"actions": ["Evict"]})).await;
+    world.pair(1).await;
+    world.attempt(1, 1, false).await;
+    world.has_marks(1, &["NoSchedule"]).await;
+    let message = world.cluster_says("Acting").await;
+    assert!(message.contains("Evict no longer exists"), "{message}");
     world.bench.stop().await.unwrap();
 }
 
@@ -291,7 +301,7 @@ async fn of_three_bad_machines_no_more_than_the_limit_are_acted_on() {
 
 #[tokio::test]
 async fn a_node_that_names_another_machine_or_node_harms_nobody() {
-    let policy = json!({"actions": ["Taint", "Cordon", "Evict"], "maxNodes": 9});
+    let policy = json!({"actions": ["Taint", "Cordon"], "maxNodes": 9});
     let mut world = World::new(policy).await;
     world.pair(1).await;
     // A bad machine that claims the Node of a good one.
@@ -338,8 +348,10 @@ async fn events_that_a_node_forges_neither_harm_others_nor_clear_it() {
     .unwrap();
     // A later round has seen both.
     world.attempt(2, 3, false).await;
-    world.change_policy(json!({"actions": ["Evict"], "maxNodes": 5})).await;
-    world.has_marks(2, &["NoExecute"]).await;
+    world.change_policy(json!({"actions": ["Cordon"], "maxNodes": 5})).await;
+    world.has_marks(2, &[]).await;
+    assert!(world.marks(&world.name(2)).await.1, "cordoned");
+    assert!(!world.marks(&world.name(1)).await.1);
     assert_eq!(world.tainted(1..=1).await, 0);
     world.bench.stop().await.unwrap();
 }
@@ -352,8 +364,11 @@ async fn a_node_that_removes_its_label_after_the_taint_keeps_the_taint() {
     world.has_marks(1, &["NoSchedule"]).await;
     let patch = Patch::Merge(json!({"metadata": {"labels": {MACHINE_LABEL: null}}}));
     world.nodes.patch(&world.name(1), &PatchParams::default(), &patch).await.unwrap();
-    world.change_policy(json!({"actions": ["Taint", "Evict"]})).await;
-    world.has_marks(1, &["NoExecute", "NoSchedule"]).await;
+    world.change_policy(json!({"actions": ["Taint", "Cordon"]})).await;
+    eventually("it is cordoned, too", async || Ok(world.marks(&world.name(1)).await.1))
+        .await
+        .unwrap();
+    world.has_marks(1, &["NoSchedule"]).await;
     world.attempt(1, 2, true).await;
     world.has_marks(1, &[]).await;
     world.bench.stop().await.unwrap();

@@ -10,7 +10,7 @@ use super::Violation;
 
 /// Hosts, or hosts with the beginning of a path, in URLs and in references to images and Go modules, and why each
 /// is there. Hosts that many projects share need a path: another project's part of them is not ours.
-const KNOWN: [(&str, &str); 35] = [
+const KNOWN: [(&str, &str); 34] = [
     ("cloudkms.googleapis.com", "key service of Google Cloud"),
     ("containerd.io", "API group of containerd"),
     ("docker.io", "default registry of references to images; OpenBao publishes there"),
@@ -44,7 +44,6 @@ const KNOWN: [(&str, &str); 35] = [
     ("sh.rustup.rs", "installer of Rust in CI"),
     ("sqlite.org", "documentation of SQLite"),
     ("www.apache.org/licenses", "the license"),
-    ("www.standardwebhooks.com", "format of signed webhooks"),
     ("www.w3.org", "names of XML namespaces"),
 ];
 /// Names without a scheme that look like addresses: API groups, and prefixes of labels and types.

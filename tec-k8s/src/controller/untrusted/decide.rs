@@ -62,7 +62,46 @@ pub(super) struct Deeds {
     pub(super) link: Link,
 }
 
-/// Decides about one machine. `room` is the number of further machines that may be acted on.
+/// How many further machines may be acted on.
+///
+/// # Security
+/// A machine without a proven Node takes nothing from those with one: whoever holds a registration token can
+/// add as many as the cluster takes, and they stay quarantined.
+#[derive(Debug)]
+pub(super) struct Room {
+    with_node: usize,
+    without_node: usize,
+}
+
+impl Room {
+    /// What the limit leaves beside what is done already.
+    pub(super) fn new(limit: usize, acted_on: &[ActedOn]) -> Self {
+        let with_node = acted_on.iter().filter(|acted| acted.node.is_some()).count();
+        Self {
+            with_node: limit.saturating_sub(with_node),
+            without_node: limit.saturating_sub(acted_on.len() - with_node),
+        }
+    }
+
+    /// For a machine with this Node.
+    pub(super) fn left(&self, link: &Link) -> usize {
+        match link {
+            Link::Proven { .. } => self.with_node,
+            Link::Unproven(_) | Link::NoRights => self.without_node,
+        }
+    }
+
+    /// One more is acted on.
+    pub(super) fn take(&mut self, link: &Link) {
+        let room = match link {
+            Link::Proven { .. } => &mut self.with_node,
+            Link::Unproven(_) | Link::NoRights => &mut self.without_node,
+        };
+        *room = room.saturating_sub(1);
+    }
+}
+
+/// Decides about one machine. `room` is what the [`Room`] leaves it.
 ///
 /// # Security
 /// Never `Act` without room, unless the machine is acted on already; never an action on a Node that is not
@@ -186,7 +225,7 @@ mod tests {
     use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
     use tec_core::testing::sample;
 
-    use super::UntrustedAction::{Cordon, Evict, Quarantine, Taint};
+    use super::UntrustedAction::{Cordon, Quarantine, Taint};
     use super::*;
 
     fn policy(actions: &[UntrustedAction]) -> OnUntrustedSpec {
@@ -229,15 +268,15 @@ mod tests {
 
     #[test]
     fn an_untrusted_machine_is_acted_on_while_there_is_room() {
-        let policy = policy(&[Evict, Taint]);
+        let policy = policy(&[Cordon, Taint]);
         let case = case(bad(), proven());
-        assert_eq!(actions_of(&decide(Some(&policy), &case, 1)), Some(&[Taint, Evict][..]));
+        assert_eq!(actions_of(&decide(Some(&policy), &case, 1)), Some(&[Taint, Cordon][..]));
         assert_eq!(decide(Some(&policy), &case, 0), Decision::OverLimit);
     }
 
     #[test]
     fn a_machine_that_is_acted_on_needs_no_more_room_and_follows_the_policy() {
-        let acted = acted(&[Taint, Evict]);
+        let acted = acted(&[Taint]);
         for verdict in [bad(), Verdict::Unknown] {
             let mut case = case(verdict, proven());
             case.acted = Some(&acted);
@@ -265,7 +304,7 @@ mod tests {
     fn no_node_is_touched_that_is_not_proven() {
         for link in [Link::Unproven("no label".to_owned()), Link::NoRights] {
             let case = case(bad(), link.clone());
-            let decision = decide(Some(&policy(&[Taint, Cordon, Evict])), &case, 1);
+            let decision = decide(Some(&policy(&[Taint, Cordon])), &case, 1);
             assert_eq!(decision, Decision::CannotAct(link));
             let decision = decide(Some(&policy(&[Taint, Quarantine])), &case, 1);
             assert_eq!(actions_of(&decision), Some(&[Quarantine][..]), "it needs no Node");
@@ -328,15 +367,40 @@ mod tests {
         for most in 1..5_usize {
             let mut policy = policy(&[Taint, Quarantine]);
             policy.max_nodes = Some(IntOrString::Int(i32::try_from(most).unwrap()));
-            let mut room = policy.limit(10);
-            let mut done = 0;
-            for _ in 0..10 {
-                if let Decision::Act(_) = decide(Some(&policy), &case(bad(), proven()), room) {
-                    (done, room) = (done + 1, room - 1);
-                }
-            }
-            assert_eq!(done, most);
+            let mut room = Room::new(policy.limit(10), &[]);
+            assert_eq!(acted_on(&policy, &mut room, &proven()), most);
+            let stranger = Link::Unproven("no node name".to_owned());
+            assert_eq!(acted_on(&policy, &mut room, &stranger), most, "quarantined");
         }
+    }
+
+    /// Whoever holds a registration token can add as many machines as the cluster takes.
+    #[test]
+    fn strangers_without_a_node_keep_no_node_from_being_acted_on() {
+        let policy = policy(&[Taint, Quarantine]);
+        let strangers = [acted(&[Quarantine]), acted(&[Quarantine]), acted(&[Quarantine])];
+        let mut room = Room::new(2, &strangers);
+        let stranger = Link::Unproven("no node name".to_owned());
+        assert_eq!(acted_on(&policy, &mut room, &stranger), 0);
+        assert_eq!(acted_on(&policy, &mut room, &proven()), 2);
+
+        let mut nodes = [acted(&[Taint]), acted(&[Taint])];
+        nodes[0].node = Some("worker-1".to_owned());
+        nodes[1].node = Some("worker-2".to_owned());
+        assert_eq!(acted_on(&policy, &mut Room::new(2, &nodes), &proven()), 0);
+    }
+
+    /// How many of ten more machines with this Node are acted on.
+    fn acted_on(policy: &OnUntrustedSpec, room: &mut Room, link: &Link) -> usize {
+        let mut done = 0;
+        for _ in 0..10 {
+            let case = case(bad(), link.clone());
+            if let Decision::Act(_) = decide(Some(policy), &case, room.left(link)) {
+                room.take(link);
+                done += 1;
+            }
+        }
+        done
     }
 
     fn attempt(change: impl FnOnce(&mut Attempt)) -> Attempt {

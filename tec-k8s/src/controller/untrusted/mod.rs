@@ -3,7 +3,7 @@
 //! ```text
 //!   AttestationRecords ─► verdict ─┐
 //!   Machine ◄─ names ─► Node ──────┼─► decide ─► Machine.status.actedOn ─► Node, quarantine ─► condition
-//!   machines acted on ─► room ─────┘             (the intent, first)              └─► webhook, last
+//!   machines acted on ─► room ─────┘             (the intent, first)
 //! ```
 //! *What it is*: one round at a time over all machines, so that the limit holds; level-triggered, and safe to
 //! stop at every await, since what is about to be done is recorded before. *What it is not*: it never releases
@@ -16,9 +16,8 @@
 mod decide;
 mod node;
 mod tell;
-mod webhook;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,9 +31,8 @@ use tec_core::port::{PortError, chain};
 use tec_core::time::Timestamp;
 use tokio::time::Instant;
 
-use self::decide::{Case, Decision, Deeds, Link, Seen, Verdict, decide, seen, verdict};
+use self::decide::{Case, Decision, Deeds, Link, Room, Seen, Verdict, decide, seen, verdict};
 use self::tell::Tally;
-use self::webhook::Webhook;
 use super::cache::Cache;
 use super::context::Context;
 use super::machine::older;
@@ -117,7 +115,7 @@ fn read(kept: &RecordedAttempt) -> Option<Seen> {
 /// Rounds as long as they are needed.
 async fn rounds(ctx: &Context, records: &Cache<AttestationRecord>) {
     records.synced().await;
-    let mut unsettled = BTreeSet::new();
+    let mut unsettled = BTreeMap::new();
     while is_needed(ctx) {
         let begin = Instant::now();
         if let Err(error) = round(ctx, records, &mut unsettled).await {
@@ -131,7 +129,7 @@ async fn rounds(ctx: &Context, records: &Cache<AttestationRecord>) {
 async fn round(
     ctx: &Context,
     records: &Cache<AttestationRecord>,
-    unsettled: &mut BTreeSet<String>,
+    unsettled: &mut BTreeMap<String, ActedOn>,
 ) -> Result<(), PortError> {
     match ctx.cluster() {
         Some(cluster) if !cluster.is_paused() && ctx.may(Deed::ShutOut) => {
@@ -148,14 +146,13 @@ struct Round<'a> {
     records: &'a Cache<AttestationRecord>,
     cluster: Arc<TrustedExecutionCluster>,
     /// Machines that were just acted on, as long as the cache does not show it.
-    unsettled: &'a mut BTreeSet<String>,
+    unsettled: &'a mut BTreeMap<String, ActedOn>,
     limit: usize,
-    room: usize,
+    room: Room,
     may_change_nodes: bool,
     /// Before it, an attempt is too old.
     stale: Option<Timestamp>,
     tally: Tally,
-    webhook: Webhook,
 }
 
 impl<'a> Round<'a> {
@@ -163,7 +160,7 @@ impl<'a> Round<'a> {
         ctx: &'a Context,
         records: &'a Cache<AttestationRecord>,
         cluster: Arc<TrustedExecutionCluster>,
-        unsettled: &'a mut BTreeSet<String>,
+        unsettled: &'a mut BTreeMap<String, ActedOn>,
     ) -> Result<Self, PortError> {
         let policy = cluster.spec.on_untrusted.as_ref();
         let machines = ctx.caches.machines.all();
@@ -172,11 +169,11 @@ impl<'a> Round<'a> {
             is_known && !is_final(machine)
         });
         let limit = policy.map_or(0, |policy| policy.limit(fleet.count()));
-        let is_acted_on = |machine: &Machine| {
-            (acted(machine).is_some() && !is_final(machine))
-                || unsettled.contains(&machine.name_any())
+        let record_of = |machine: &Machine| {
+            let shown = || acted(machine).filter(|_| !is_final(machine));
+            unsettled.get(&machine.name_any()).or_else(shown).cloned()
         };
-        let acted_on = machines.iter().filter(|machine| is_acted_on(machine)).count();
+        let acted_on: Vec<_> = machines.iter().filter_map(|machine| record_of(machine)).collect();
         let needs_nodes = machines.iter().any(|machine| acted(machine).is_some())
             || policy.is_some_and(|policy| policy.actions.iter().any(|it| it.needs_node()));
         let stale = policy.and_then(|policy| policy.stale_after_seconds);
@@ -186,9 +183,8 @@ impl<'a> Round<'a> {
             may_change_nodes: needs_nodes && node::may_change(ctx).await?,
             stale: stale.map(|stale| ctx.now().plus_seconds(-i64::from(stale))),
             limit,
-            room: limit.saturating_sub(acted_on),
-            webhook: Webhook::default(),
-            tally: Tally::new(acted_on, needs_nodes),
+            room: Room::new(limit, &acted_on),
+            tally: Tally::new(acted_on.len(), needs_nodes),
             ctx,
             records,
             cluster,
@@ -225,25 +221,18 @@ impl<'a> Round<'a> {
         };
         let is_quarantined = machine.state() == MachineState::Quarantined;
         let case = Case { verdict, acted, is_quarantined, link };
-        let decision = decide(policy, &case, self.room);
+        let decision = decide(policy, &case, self.room.left(&case.link));
         if acted.is_none() && matches!(decision, Decision::Act(_) | Decision::WouldAct(_)) {
-            self.room = self.room.saturating_sub(1);
+            self.room.take(&case.link);
         }
         self.tally.count(&decision, acted.is_some());
-        let done = match &decision {
+        match &decision {
             Decision::Act(deeds) => self.act(machine, acted, &case.verdict, deeds).await,
             Decision::Undo => self.undo(machine, acted, &case.verdict).await,
             other => {
                 tell::machine(self.ctx, machine, &case.verdict, other, self.limit).await.map(drop)
             }
-        };
-        // A receiver that is away must not keep the rest from being done, nor the other way around.
-        if let Some(policy) = policy
-            && !self.webhook.report(self.ctx, policy, machine, &case.verdict, &decision).await
-        {
-            self.tally.not_reported += 1;
         }
-        done
     }
 
     fn verdict(&self, machine: &Machine) -> Verdict {
@@ -277,7 +266,7 @@ impl<'a> Round<'a> {
         let mut machine = machine.clone();
         if acted != Some(&record) {
             // Before the answer: a write without an answer may have happened.
-            self.unsettled.insert(machine.name_any());
+            self.unsettled.insert(machine.name_any(), record.clone());
             machine = write(self.ctx, &machine, json!({"actedOn": record.patch()})).await?;
         }
         let changed = match &deeds.link {
@@ -350,8 +339,8 @@ fn is_final(machine: &Machine) -> bool {
 }
 
 /// Forgets machines that the cache shows as acted on, and those that were not acted on after all.
-async fn settle(ctx: &Context, unsettled: &mut BTreeSet<String>) -> Result<(), PortError> {
-    for name in unsettled.clone() {
+async fn settle(ctx: &Context, unsettled: &mut BTreeMap<String, ActedOn>) -> Result<(), PortError> {
+    for name in unsettled.keys().cloned().collect::<Vec<_>>() {
         let shown = ctx.caches.machines.get(&name);
         if shown.is_some_and(|machine| acted(&machine).is_some()) {
             unsettled.remove(&name);

@@ -18,7 +18,6 @@ use crate::api::{
 use crate::client::port_error;
 
 const NO_SCHEDULE: &str = "NoSchedule";
-const NO_EXECUTE: &str = "NoExecute";
 
 /// Whether the operator may read and change Nodes.
 pub(super) async fn may_change(ctx: &Context) -> Result<bool, PortError> {
@@ -137,48 +136,47 @@ fn patch(node: &Node, actions: &[UntrustedAction]) -> Option<Value> {
     Some(json!({ "metadata": metadata, "spec": spec }))
 }
 
-/// The taints of others, and ours.
+/// The taints of others, and ours. One of ours with another effect is from before, and goes.
 fn taints(known: &[Taint], actions: &[UntrustedAction]) -> Vec<Taint> {
-    let is_wanted = |effect: &str| match effect {
-        NO_SCHEDULE => actions.contains(&UntrustedAction::Taint),
-        NO_EXECUTE => actions.contains(&UntrustedAction::Evict),
-        _ => false,
-    };
-    let stays = |taint: &&Taint| taint.key != UNTRUSTED_TAINT || is_wanted(&taint.effect);
+    let is_wanted = actions.contains(&UntrustedAction::Taint);
+    let is_it = |taint: &Taint| taint.key == UNTRUSTED_TAINT && taint.effect == NO_SCHEDULE;
+    let stays = |taint: &&Taint| taint.key != UNTRUSTED_TAINT || (is_wanted && is_it(taint));
     let mut taints: Vec<Taint> = known.iter().filter(stays).cloned().collect();
-    for effect in [NO_SCHEDULE, NO_EXECUTE].into_iter().filter(|effect| is_wanted(effect)) {
-        let is_it = |taint: &Taint| taint.key == UNTRUSTED_TAINT && taint.effect == effect;
-        if !taints.iter().any(is_it) {
-            let (key, effect) = (UNTRUSTED_TAINT.to_owned(), effect.to_owned());
-            taints.push(Taint { key, effect, ..Taint::default() });
-        }
+    if is_wanted && !taints.iter().any(is_it) {
+        let (key, effect) = (UNTRUSTED_TAINT.to_owned(), NO_SCHEDULE.to_owned());
+        taints.push(Taint { key, effect, ..Taint::default() });
     }
     taints
 }
 
 #[cfg(test)]
 mod tests {
-    use super::UntrustedAction::{Cordon, Evict, Taint as Mark};
+    use super::UntrustedAction::{Cordon, Taint as Mark};
     use super::*;
 
     fn node(value: Value) -> Node {
         serde_json::from_value(value).unwrap()
     }
 
-    fn foreign() -> Taint {
-        let (key, effect) = ("gpu".to_owned(), NO_SCHEDULE.to_owned());
-        Taint { key, effect, ..Taint::default() }
+    fn taint(key: &str, effect: &str) -> Taint {
+        Taint { key: key.to_owned(), effect: effect.to_owned(), ..Taint::default() }
     }
 
     #[test]
     fn the_taints_of_others_stay_and_ours_come_and_go() {
-        let both = taints(&[foreign()], &[Mark, Evict]);
-        let ours: Vec<_> = both.iter().map(|taint| (&*taint.key, &*taint.effect)).collect();
-        let key = UNTRUSTED_TAINT;
-        assert_eq!(ours, [("gpu", NO_SCHEDULE), (key, NO_SCHEDULE), (key, NO_EXECUTE)]);
-        assert_eq!(taints(&both, &[Mark, Evict]), both, "again");
-        assert_eq!(taints(&both, &[Mark]), both[..2]);
-        assert_eq!(taints(&both, &[]), [foreign()]);
+        let (foreign, ours) = (taint("gpu", NO_SCHEDULE), taint(UNTRUSTED_TAINT, NO_SCHEDULE));
+        let both = taints(std::slice::from_ref(&foreign), &[Mark]);
+        assert_eq!(both, [foreign.clone(), ours]);
+        assert_eq!(taints(&both, &[Mark]), both, "again");
+        assert_eq!(taints(&both, &[]), [foreign]);
+    }
+
+    #[test]
+    fn a_taint_that_evicts_is_replaced_by_one_that_does_not() {
+        let (before, ours) =
+            (taint(UNTRUSTED_TAINT, "NoExecute"), taint(UNTRUSTED_TAINT, NO_SCHEDULE));
+        assert_eq!(taints(std::slice::from_ref(&before), &[Mark]), [ours]);
+        assert_eq!(taints(&[before], &[Cordon]), []);
     }
 
     #[test]

@@ -19,23 +19,13 @@ pub(super) struct Tally {
     over_limit: usize,
     no_node: usize,
     no_rights: usize,
-    /// Machines of which the webhook was not told yet.
-    pub(super) not_reported: usize,
     /// Whether the policy, or what has to be undone, is about Nodes.
     pub(super) needs_nodes: bool,
 }
 
 impl Tally {
     pub(super) fn new(acted_on: usize, needs_nodes: bool) -> Self {
-        Self {
-            acted_on,
-            dry_run: 0,
-            over_limit: 0,
-            no_node: 0,
-            no_rights: 0,
-            not_reported: 0,
-            needs_nodes,
-        }
+        Self { acted_on, dry_run: 0, over_limit: 0, no_node: 0, no_rights: 0, needs_nodes }
     }
 
     pub(super) fn count(&mut self, decision: &Decision, was_acted_on: bool) {
@@ -154,7 +144,6 @@ pub(super) async fn cluster(
         ("over_limit", tally.over_limit),
         ("no_node", tally.no_node),
         ("no_rights", tally.no_rights),
-        ("not_reported", tally.not_reported),
     ];
     for (outcome, count) in outcomes {
         ctx.metrics.set(Metric::Untrusted, &[outcome], count);
@@ -180,6 +169,9 @@ pub(super) async fn cluster(
     if policy.is_none() {
         ctx.metrics.keep_only(Metric::Untrusted, &[]);
     }
+    let asks_to_evict = policy.is_some_and(|it| it.actions.contains(&UntrustedAction::Evict));
+    let gone = if asks_to_evict { "Evict no longer exists and counts as Taint. " } else { "" };
+    let message = format!("{gone}{message}");
     let said = vec![(ConditionKind::ActsOnUntrusted, reason, message)];
     let known = cluster.status.as_ref();
     let conditions = conditions(ctx, cluster, known.map(|status| &status.conditions), &said)?;
