@@ -93,7 +93,6 @@ fn component(pcr: PcrIndex, kind: &str, detail: &str) -> String {
 /// GRUB measures the characters, systemd's programs UTF-16 with its end (systemd-stub(7), systemd-boot(7)).
 pub fn proves_text(digest: &Sha256Digest, text: &str) -> bool {
     let grub = OF_GRUB.iter().find_map(|prefix| text.strip_prefix(prefix)).unwrap_or(text);
-    let wide: Vec<u8> =
-        text.encode_utf16().chain([0]).flat_map(u16::to_le_bytes).collect();
+    let wide: Vec<u8> = text.encode_utf16().chain([0]).flat_map(u16::to_le_bytes).collect();
     Sha256Digest::of(grub) == *digest || Sha256Digest::of(wide) == *digest
 }

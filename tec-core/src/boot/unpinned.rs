@@ -114,9 +114,7 @@ impl Pins {
             covered(PcrIndex::BOOT_MANAGER, &[AS_LOGGED]).filter(|_| has_sections)
         });
         match input {
-            BootInput::Kernel => {
-                covered(PcrIndex::BOOT_MANAGER, &KERNELS).or(uki).or(files)
-            }
+            BootInput::Kernel => covered(PcrIndex::BOOT_MANAGER, &KERNELS).or(uki).or(files),
             // Without a section for it, the kernel of the image may find one elsewhere.
             BootInput::Initramfs => {
                 files.or_else(|| uki.filter(|_| states(PcrIndex::KERNEL_BOOT, &["Pcr11Initrd"])))

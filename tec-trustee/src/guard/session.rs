@@ -106,7 +106,7 @@ impl Sessions {
             let Some(gone) = known.table.displace(peer) else {
                 return false;
             };
-            known.forget(gone);
+            known.forget(&gone);
         }
         if !charge.grow_to(bytes) {
             return false;
@@ -208,13 +208,13 @@ fn digest(token: &str) -> TokenDigest {
 impl Known {
     fn expire(&mut self, now: Timestamp) {
         while let Some(gone) = self.table.pop_expired(now) {
-            self.forget(gone);
+            self.forget(&gone);
         }
     }
 
-    fn forget(&mut self, gone: Session) {
-        if let State::Passed(_, token) = gone.state {
-            self.tokens.remove(&token);
+    fn forget(&mut self, gone: &Session) {
+        if let State::Passed(_, token) = &gone.state {
+            self.tokens.remove(token);
         }
     }
 }

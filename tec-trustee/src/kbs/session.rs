@@ -160,7 +160,7 @@ impl Sessions {
             let Some(gone) = known.table.displace(peer) else {
                 return false;
             };
-            known.forget(gone);
+            known.forget(&gone);
         }
         if !charge.grow_to(OPEN) {
             return false;
@@ -235,12 +235,12 @@ impl Sessions {
 impl Known {
     fn expire(&mut self, now: Timestamp) {
         while let Some(gone) = self.table.pop_expired(now) {
-            self.forget(gone);
+            self.forget(&gone);
         }
     }
 
-    fn forget(&mut self, gone: Session) {
-        if let State::Attested(passed) = gone.state {
+    fn forget(&mut self, gone: &Session) {
+        if let State::Attested(passed) = &gone.state {
             self.by_attempt.remove(&passed.admission.attempt);
         }
     }

@@ -58,9 +58,8 @@ struct Known {
 pub(super) async fn booted(store: &Store, id: &AttemptId) -> anyhow::Result<Booted> {
     let unavailable = || coded(Code::StoreUnavailable, "look up the attempt");
     let found = AttemptLog::find(store, id).await.map_err(unavailable())?;
-    let attempt = found.ok_or_else(|| {
-        CodedError::new(Code::NoAttempt, format!("there is no attempt {id}"))
-    })?;
+    let attempt = found
+        .ok_or_else(|| CodedError::new(Code::NoAttempt, format!("there is no attempt {id}")))?;
     let images = ImageRegistry::list(store).await.map_err(unavailable())?;
     if attempt.measured.is_empty() {
         let latest = match attempt.machine {

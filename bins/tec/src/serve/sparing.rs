@@ -13,9 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use tec_core::attest::Attempt;
 use tec_core::id::{AttemptId, MachineId};
-use tec_core::port::{
-    AkRegistry as _, AttemptLog, AuditAction, AuditEvent, AuditSink, PortError,
-};
+use tec_core::port::{AkRegistry as _, AttemptLog, AuditAction, AuditEvent, AuditSink, PortError};
 use tec_core::store::Store;
 use tec_core::time::Timestamp;
 
@@ -89,11 +87,8 @@ impl Sparing {
         }
         let fresh = Lines { since: now, written: 0, left_out: 0 };
         let lines = all.entry(machine).or_insert(fresh);
-        let left_out = if lines.since <= start {
-            std::mem::replace(lines, fresh).left_out
-        } else {
-            0
-        };
+        let left_out =
+            if lines.since <= start { std::mem::replace(lines, fresh).left_out } else { 0 };
         if lines.written >= LINES {
             lines.left_out = lines.left_out.saturating_add(1);
             return Line::LeaveOut;

@@ -73,7 +73,8 @@ fn long_refusal(boot: u32) -> Attempt {
     let logged = (0..).zip(events.iter().cycle().take(10_000)).map(|(number, event)| {
         LoggedEvent::new(number, event.pcr, event.hash, "EV_IPL", event.source.clone())
     });
-    let finding = |event| EventFinding { event, known_as: Vec::new(), expected: None, surplus: true };
+    let finding =
+        |event| EventFinding { event, known_as: Vec::new(), expected: None, surplus: true };
     let measured = ExpectedPcr::from_events(PcrIndex::BOOT_FILES, events.iter().cloned());
     attempt.measured = ExpectedPcrs::new(vec![measured]);
     attempt.ladder.fail_pcrs(Box::new(PcrMismatch {
