@@ -262,7 +262,8 @@ codes! {
          root file system that the machine boots, with /boot and /boot/efi. To accept that these parts are not checked, repeat the command with `--accept-unpinned`.";
     AttemptUnusable = "TEC-I429", 422, "this attempt cannot be approved as an image",
         "Only a boot that was refused because of its registers can be approved as it was, and only if its event log \
-         replays to the quoted values. What it measured is kept for the last attempt of each machine.",
+         explains all of PCRs 4, 8, 9, 11, 12, 13 and 14 in at most 768 events. What it measured is kept for the last \
+         attempt of each machine.",
         "Boot the machine again, and approve the attempt that `tec explain MACHINE` shows then.";
     RegistryAnswer = "TEC-I502", 502, "invalid answer from the registry",
         "The host is not a container registry, or speaks another protocol.",

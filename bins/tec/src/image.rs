@@ -10,7 +10,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use tec_core::boot::{BootInput, Pins, Unpinned};
 use tec_core::flow::UnpinnedInputs;
-use tec_core::id::{AttemptId, ImageName};
+use tec_core::id::ImageName;
 use tec_core::image::{ApprovedImage, ExpectedPcrs};
 use tec_core::pcr::PcrIndex;
 use tec_core::port::Clock as _;
@@ -45,15 +45,15 @@ pub(crate) struct Origin {
         conflicts_with_all = ["ChainArgs", "ImageChoice", "MachineArgs"]
     )]
     pub(crate) bundle: Option<PathBuf>,
-    /// A refused attempt, whose boot is approved as its event log proves it: for machines that no prediction
-    /// covers. Shows each event, and asks.
+    /// A refused attempt, or the machine whose last attempt was refused: its boot is approved as the event log
+    /// proves it, for machines that no prediction covers. Shows each event, and asks.
     #[arg(
         long,
         value_name = "ATTEMPT",
         group = "origin",
         conflicts_with_all = ["ChainArgs", "ImageChoice", "MachineArgs"]
     )]
-    pub(crate) from_attempt: Option<AttemptId>,
+    pub(crate) from_attempt: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]

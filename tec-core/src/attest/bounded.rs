@@ -51,7 +51,8 @@ impl Attempt {
         let mut cut = self.clone();
         let ladder = &mut cut.ladder;
         for step in &mut ladder.steps {
-            step.detail = step.detail.chars().take(MAX_DETAIL).collect();
+            let detail = step.detail.strip_suffix(NOTE).unwrap_or(&step.detail);
+            step.detail = detail.chars().take(MAX_DETAIL).collect();
             if step.state == StepState::Failed && ladder.mismatch.is_some() {
                 step.detail.push_str(NOTE);
             }

@@ -5,8 +5,8 @@
 //! PCR 4, as logged    firmware program, Calling, separator, shim, GRUB, kernel, os-separator
 //! PCR 4, as stated                      Calling, separator, shim, GRUB, kernel
 //! ```
-//! Left out is what is not the image's: programs of the firmware, for which the baseline of the machine vouches,
-//! numbers of boot options, and systemd's words.
+//! Not the image's are programs of the firmware, for which the baseline of the machine vouches, numbers of boot
+//! options, and systemd's words.
 
 use super::settle::{fold, is_constant};
 use super::{Pins, words};
@@ -15,8 +15,13 @@ use crate::evidence::{LoggedEvent, VerifiedEvidence};
 use crate::image::{ExpectedPcr, ExpectedPcrs, ImageEvent};
 use crate::pcr::PcrIndex;
 
+/// Events of a register, and how many of the first ones are the firmware's.
+type Chain<'a> = (Vec<&'a LoggedEvent>, usize);
+
+/// ID of a program that the log places in the firmware.
+pub const FIRMWARE: &str = "Pcr4Firmware";
 /// Maximum number of events; a Fedora boot with 80 menu entries and all modules of GRUB has 400.
-const MAX_EVENTS: usize = 1024;
+const MAX_EVENTS: usize = 768;
 /// Maximum number of bytes of their texts.
 const MAX_TEXT: usize = 32 * 1024;
 /// Beginning of the types of programs (PC Client Platform Firmware Profile 1.06, 10.4.1).
@@ -26,27 +31,39 @@ const OF_FIRMWARE: &str = "FvFile(";
 /// Beginnings of the texts of GRUB's events (grub-core/commands/tpm.c), before what the digest is of.
 const OF_GRUB: [&str; 3] = ["kernel_cmdline: ", "grub_cmd: ", "module_cmdline: "];
 
-/// What a boot measured into the registers of images. Empty if the log is of no use, or too long.
+/// What a boot measured into the registers of images, and the programs of the firmware before it. Empty unless the
+/// log explains all of these registers, and if it is too long.
 ///
 /// # Security
 /// Digests and their order are proven, since they fold to the quoted values. Which component an event belongs to,
 /// and its path, are what the log claims.
 pub(crate) fn measured(evidence: &VerifiedEvidence) -> ExpectedPcrs {
-    let chains = Pins::of_images().filter_map(|pcr| Some((pcr, chain(evidence, pcr)?)));
-    let chains: Vec<_> = chains.collect();
-    let events = || chains.iter().flat_map(|(_, events)| events);
+    let chains = Pins::of_images().map(|pcr| Some((pcr, chain(evidence, pcr)?)));
+    // A register that is left out would not be pinned, and nobody would see that.
+    let Some(chains) = chains.collect::<Option<Vec<_>>>() else {
+        return ExpectedPcrs::default();
+    };
+    let events = || chains.iter().flat_map(|(_, (events, _))| events);
     let texts = events().map(|event| event.detail.as_ref().map_or(0, String::len));
     if events().count() > MAX_EVENTS || texts.sum::<usize>() > MAX_TEXT {
         return ExpectedPcrs::default();
     }
-    let stated = |(pcr, events): &(PcrIndex, Vec<&LoggedEvent>)| {
-        ExpectedPcr::from_events(*pcr, events.iter().map(|event| as_stated(event)))
+    let stated = |(pcr, (events, firmware)): &(PcrIndex, Chain<'_>)| {
+        let stated = events.iter().enumerate().map(|(place, event)| {
+            let mut stated = as_stated(event);
+            if place < *firmware && !is_constant(&event.digest, None) {
+                FIRMWARE.clone_into(&mut stated.id);
+            }
+            stated
+        });
+        ExpectedPcr::from_events(*pcr, stated)
     };
     ExpectedPcrs::new(chains.iter().map(stated).collect())
 }
 
 /// The events of a register that are those of an image; `None` if they do not fold to the quoted value.
-fn chain(evidence: &VerifiedEvidence, pcr: PcrIndex) -> Option<Vec<&LoggedEvent>> {
+fn chain(evidence: &VerifiedEvidence, pcr: PcrIndex) -> Option<Chain<'_>> {
+    let mut firmware = 0;
     let mut logged = evidence.logged(pcr)?;
     if fold(Sha256Digest::ZERO, &logged) != *evidence.pcrs.value(pcr) {
         return None;
@@ -59,10 +76,23 @@ fn chain(evidence: &VerifiedEvidence, pcr: PcrIndex) -> Option<Vec<&LoggedEvent>
         };
         let first = logged.iter().position(is_first).unwrap_or(0);
         let chain = logged.split_off(first);
-        logged.retain(|event| is_constant(&event.digest, None));
+        let is_number = |event: &LoggedEvent| {
+            is_constant(&event.digest, event.detail.as_deref()) && !is_constant(&event.digest, None)
+        };
+        logged.retain(|event| !is_number(event));
+        firmware = logged.len();
         logged.extend(chain);
     }
-    Some(logged)
+    Some((logged, firmware))
+}
+
+/// What of it an image states: all but the programs of the firmware, for which the baseline of the machine vouches.
+pub fn as_image(measured: &ExpectedPcrs) -> ExpectedPcrs {
+    let stated = |pcr: &ExpectedPcr| {
+        let events = pcr.events.iter().filter(|event| event.id != FIRMWARE);
+        ExpectedPcr::from_events(pcr.id, events.cloned())
+    };
+    ExpectedPcrs::new(measured.pcrs.iter().map(stated).collect())
 }
 
 fn as_stated(event: &LoggedEvent) -> ImageEvent {

@@ -27,7 +27,7 @@ use std::fmt;
 
 pub use self::live::LiveImages;
 pub(crate) use self::measured::measured;
-pub use self::measured::proves_text;
+pub use self::measured::{FIRMWARE, as_image, proves_text};
 pub use self::pins::Pins;
 pub(crate) use self::settle::{Settled, settled};
 pub use self::state::{BootPart, BootState};

@@ -17,7 +17,7 @@ use crate::port::{AttemptLog, PortError};
 /// Number of attempts kept per machine; the contract of [`AttemptLog`] asks for 16.
 const PER_MACHINE: i64 = 32;
 /// Maximum size in bytes of the last attempt of a machine, with what it measured.
-const LAST: usize = 192 * 1024;
+const LAST: usize = 256 * 1024;
 /// Maximum size in bytes of each of the others.
 const OTHERS: usize = 6 * 1024;
 /// Number of attempts kept for unknown machines.

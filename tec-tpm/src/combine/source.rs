@@ -260,12 +260,19 @@ impl Family {
 
     /// Numbers the alternatives of a group: images that measure the same for it share one. The
     /// number of repetitions is not part of it.
+    ///
+    /// What several groups measure together belongs to the kernel here, except authorities: otherwise the command
+    /// line of one image (PCR 8) would go with the files of another (PCR 9) if their programs are the same.
     fn classify(&mut self, group: Group) {
         let set = GroupSet::of(group);
+        let is_own = |pcr: usize, part: &Part| {
+            let is_shared = part.groups.count() > 1 && pcr != PcrIndex::SECURE_BOOT.as_usize();
+            part.groups == set || group == Group::Kernel && is_shared
+        };
         let measured_in: Vec<bool> = (0..PCR_COUNT)
             .map(|pcr| {
                 let parts = self.sources.iter().filter_map(|s| s.registers.get(pcr)?.as_ref());
-                parts.flatten().any(|part| part.groups == set)
+                parts.flatten().any(|part| is_own(pcr, part))
             })
             .collect();
         let mut known: BTreeMap<Vec<(usize, u16, Sha256Digest)>, Class> = BTreeMap::new();
@@ -281,7 +288,7 @@ impl Family {
                     content.push((pcr, UNKNOWN, Sha256Digest::ZERO));
                     continue;
                 };
-                let own = parts.iter().filter(|part| part.groups == set);
+                let own = parts.iter().filter(|part| is_own(pcr, part));
                 content.extend(own.map(|part| (pcr, part.key, part.hash)));
             }
             let next = Class::try_from(known.len()).unwrap_or(Class::MAX);

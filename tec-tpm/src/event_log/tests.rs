@@ -414,7 +414,7 @@ fn size_and_number_of_events_are_bounded() {
 
 #[test]
 fn details_are_short_and_cannot_deceive_a_terminal() {
-    let long = "x".repeat(500);
+    let long = "x".repeat(2000);
     let bytes = EventLogBuilder::new()
         .measure(pcr(8), EventKind::IPL, b"a\x1b[31mb\r\nc\x7f")
         .measure(pcr(8), EventKind::IPL, "a\u{202e}b\u{200b}c\u{9b}".as_bytes())
@@ -425,7 +425,7 @@ fn details_are_short_and_cannot_deceive_a_terminal() {
         .build();
     let log = EventLog::parse(&bytes).unwrap();
     let details: Vec<_> = log.events().iter().skip(1).map(Event::detail).collect();
-    let long = Some("x".repeat(128));
+    let long = Some("x".repeat(1024) + "…");
     let expected =
         [Some("a[31mbc".to_owned()), Some("abc".to_owned()), long.clone(), None, None, long];
     assert_eq!(details, expected);
@@ -468,7 +468,7 @@ proptest! {
             if let Ok(log) = EventLog::parse(&bytes)
                 && let Some(detail) = log.events().last().and_then(Event::detail)
             {
-                prop_assert!(detail.chars().count() <= 128);
+                prop_assert!(detail.chars().count() <= 1025);
                 prop_assert!(!detail.chars().any(char::is_control));
             }
         }

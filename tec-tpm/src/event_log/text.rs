@@ -1,10 +1,10 @@
 //! Text in event data, made safe to display.
 
-/// Characters that are kept.
-const MAX_CHARS: usize = 128;
+/// Characters that are kept: command lines of real machines are shorter. A text that is cut ends in an ellipsis.
+const MAX_CHARS: usize = 1024;
 /// Bytes that are examined for a text; more cannot be shown, apart from characters that are
 /// filtered out.
-const MAX_TEXT: usize = 1024;
+const MAX_TEXT: usize = 4096;
 
 /// UTF-16 if every second byte of the beginning is zero, else UTF-8 up to a NUL; empty for binary
 /// data.
@@ -40,6 +40,10 @@ pub(super) fn printable(text: &str) -> Option<String> {
             || matches!(c, '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}')
     };
     let kept = text.chars().filter(|c| !invisible(*c));
-    let kept: String = kept.take(MAX_CHARS).collect();
+    let mut kept: String = kept.take(MAX_CHARS + 1).collect();
+    if let Some((end, _)) = kept.char_indices().nth(MAX_CHARS) {
+        kept.truncate(end);
+        kept.push('…');
+    }
     (!kept.trim().is_empty()).then(|| kept.trim().to_owned())
 }

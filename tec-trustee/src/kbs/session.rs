@@ -152,7 +152,7 @@ impl Sessions {
         if known.table.get(session.id, now).is_some() {
             return true;
         }
-        if !charge.is_within_share(OPEN) {
+        if !charge.is_within_share(OPEN) || known.table.was_displaced(session.id, session.since) {
             return false;
         }
         if known.table.is_full() || !charge.grow_to(OPEN) {

@@ -99,6 +99,11 @@ impl<V> Table<V> {
         self.remove(oldest.1)
     }
 
+    /// Whether the entry made room for another one.
+    pub(crate) fn was_displaced(&self, id: SessionId, opened: Timestamp) -> bool {
+        self.displaced.contains(&(opened, id))
+    }
+
     /// Whether all places are taken.
     pub(crate) fn is_full(&self) -> bool {
         self.entries.len() >= self.max
@@ -112,7 +117,7 @@ impl<V> Table<V> {
         opened: Timestamp,
         value: V,
     ) -> bool {
-        let is_known = self.entries.contains_key(&id) || self.displaced.contains(&(opened, id));
+        let is_known = self.entries.contains_key(&id) || self.was_displaced(id, opened);
         if self.is_full() || !self.has_share(peer) || is_known {
             return false;
         }

@@ -1,10 +1,8 @@
 //! `tec image approve --from-attempt`: a refused boot, event by event, as an image.
 
-use std::fmt::Write as _;
-
 use serde::Serialize;
 use tec_core::attest::Attempt;
-use tec_core::boot::proves_text;
+use tec_core::boot::{FIRMWARE, Pins, as_image, proves_text};
 use tec_core::code::Code;
 use tec_core::explain::{Gate, Step, StepState, component_name};
 use tec_core::id::{AttemptId, ImageName};
@@ -16,11 +14,16 @@ use tec_support::SystemClock;
 use tec_support::exit::CodedError;
 
 use super::coded;
+use super::explain::find;
 
 /// Registers whose events are texts: commands and command lines.
 const TEXTS: [PcrIndex; 2] = [PcrIndex::BOOT_COMMANDS, PcrIndex::KERNEL_CONFIG];
 /// Number of digits of a digest that are shown.
 const DIGITS: usize = 16;
+/// Number of attempts of a machine that nobody signed, at most, and one more.
+const UNSIGNED: usize = 9;
+/// ID of an event that the log calls the kernel command line.
+const COMMAND_LINE: &str = "Pcr8KernelCmdline";
 
 /// What an admin approves.
 pub(super) struct Booted {
@@ -55,19 +58,27 @@ struct Known {
 }
 
 /// The boot of an attempt that was refused because of its registers.
-pub(super) async fn booted(store: &Store, id: &AttemptId) -> anyhow::Result<Booted> {
+pub(super) async fn booted(store: &Store, pins: Pins, subject: &str) -> anyhow::Result<Booted> {
     let unavailable = || coded(Code::StoreUnavailable, "look up the attempt");
-    let found = AttemptLog::find(store, id).await.map_err(unavailable())?;
-    let attempt = found
-        .ok_or_else(|| CodedError::new(Code::NoAttempt, format!("there is no attempt {id}")))?;
+    let attempt = find(store, Some(subject)).await?;
+    let id = attempt.id;
     let images = ImageRegistry::list(store).await.map_err(unavailable())?;
     if attempt.measured.is_empty() {
         let latest = match attempt.machine {
-            Some(machine) => store.latest(Some(machine), 1).await.map_err(unavailable())?.pop(),
-            None => None,
+            Some(machine) => store.latest(Some(machine), UNSIGNED).await.map_err(unavailable())?,
+            None => Vec::new(),
         };
+        let latest = latest.into_iter().find(|latest| !latest.unsigned);
         let why = why_not(&attempt, latest.as_ref());
         let context = format!("cannot approve attempt {id}: {why}");
+        return Err(CodedError::new(Code::AttemptUnusable, context).into());
+    }
+    if let Pins::Exactly(pinned) = pins
+        && let Some(pcr) = pinned.iter().find(|pcr| attempt.measured.pcr(*pcr).is_none())
+    {
+        let context = format!(
+            "cannot approve attempt {id}: the server pins PCR {pcr}, which is not the image's"
+        );
         return Err(CodedError::new(Code::AttemptUnusable, context).into());
     }
     let machine = attempt.machine.map(|id| format!(" of machine {id}")).unwrap_or_default();
@@ -75,8 +86,8 @@ pub(super) async fn booted(store: &Store, id: &AttemptId) -> anyhow::Result<Boot
     let events = pcrs.flat_map(|pcr| &pcr.events).map(|event| reviewed(event, &images)).collect();
     Ok(Booted {
         reference: format!("attempt {id}{machine}, as logged"),
-        review: Review { attempt: *id, events },
-        expected: attempt.measured,
+        review: Review { attempt: id, events },
+        expected: as_image(&attempt.measured),
     })
 }
 
@@ -91,7 +102,9 @@ fn why_not(attempt: &Attempt, latest: Option<&Attempt>) -> String {
         ),
         (Some(StepState::Failed), None) => {
             let log = gate(Gate::EventLog).map(|step| step.detail.as_str()).unwrap_or_default();
-            format!("its event log is of no use: {log}")
+            format!(
+                "its event log does not explain PCRs 4, 8, 9, 11, 12, 13 and 14, or is too long to be kept: {log}"
+            )
         }
         _ => "it was refused before its registers were judged".to_owned(),
     }
@@ -107,8 +120,8 @@ fn reviewed(event: &ImageEvent, images: &[ApprovedImage]) -> Reviewed {
     };
     let mut known_as: Vec<_> = images.iter().filter_map(known).collect();
     known_as.sort_by_key(|known| !known.live);
-    let text = event.source.as_deref().filter(|_| TEXTS.contains(&event.pcr));
-    let text_proven = text.map(|text| proves_text(&event.hash, text));
+    let proven = || event.source.as_deref().is_some_and(|text| proves_text(&event.hash, text));
+    let text_proven = TEXTS.contains(&event.pcr).then(proven);
     Reviewed { event: event.clone(), known_as, text_proven }
 }
 
@@ -123,11 +136,28 @@ impl Review {
             }
             lines.push(event.line());
         }
-        let unknown = self.events.iter().filter(|event| !event.is_live()).count();
+        let command_lines =
+            self.events.iter().filter(|event| event.event.id == COMMAND_LINE).count();
+        if command_lines > 1 {
+            lines.push(format!(
+                "WARNING: {command_lines} events claim to be the kernel command line."
+            ));
+        }
+        let (firmware, own): (Vec<_>, Vec<_>) =
+            self.events.iter().partition(|event| event.event.id == FIRMWARE);
+        if !firmware.is_empty() {
+            lines.push(format!(
+                "NOT part of the approval: {} programs that the log places in the firmware. The first boot \
+                 with them makes them the baseline of the machine, if it has none yet.",
+                firmware.len()
+            ));
+        }
+        let unknown = own.iter().filter(|event| !event.is_live()).count();
         lines.push(format!(
-            "{} events, {unknown} of them in no approved image. Every machine that measures exactly these \
-             events gets its disk key.",
-            self.events.len()
+            "{} events, {unknown} of them in no approved image. Texts are claims of the log, also which of them \
+             is a command and which the kernel command line. Every machine that measures exactly these events \
+             gets its disk key.",
+            own.len()
         ));
         lines
     }
@@ -142,19 +172,16 @@ impl Reviewed {
         let Self { event, known_as, text_proven } = self;
         let digest: String = event.hash.to_string().chars().take(DIGITS).collect();
         let what = event.source.as_deref().unwrap_or(&event.name);
-        let mut line = format!("  {digest}  {what}  = ");
-        match known_as.first() {
-            None => line += "IN NO IMAGE",
-            Some(Known { image, component, live: true }) => {
-                let _ = write!(line, "{component} of {image}");
-            }
+        let verdict = match known_as.first() {
+            _ if event.id == FIRMWARE => "firmware".to_owned(),
+            None => "IN NO IMAGE".to_owned(),
+            Some(Known { image, component, live: true }) => format!("{component} of {image}"),
             Some(Known { image, component, live: false }) => {
-                let _ = write!(line, "{component} of {image}, NO LONGER APPROVED");
+                format!("NO LONGER APPROVED, {component} of {image}")
             }
-        }
-        if *text_proven == Some(false) {
-            line += "  (its digest does NOT prove this text)";
-        }
-        line
+        };
+        // The text comes last: who wrote it cannot forge what stands before it.
+        let proof = if *text_proven == Some(false) { "NOT PROVEN BY ITS DIGEST: " } else { "" };
+        format!("  {digest}  {verdict}:  {proof}{what}")
     }
 }

@@ -44,7 +44,7 @@ pub(crate) fn explain_code(args: &ExplainArgs, output: &Output) -> Option<anyhow
 }
 
 /// A UUID may name an attempt or a machine; attempts are looked up first.
-async fn find(store: &Store, subject: Option<&str>) -> anyhow::Result<Attempt> {
+pub(super) async fn find(store: &Store, subject: Option<&str>) -> anyhow::Result<Attempt> {
     let unavailable = || coded(Code::StoreUnavailable, "look up the attempts");
     if let Some(id) = subject.and_then(|text| text.parse::<AttemptId>().ok())
         && let Some(attempt) = AttemptLog::find(store, &id).await.map_err(unavailable())?

@@ -68,7 +68,10 @@ pub(crate) async fn image(
 
 async fn approve(state_dir: &Path, args: ApproveArgs, output: &Output) -> anyhow::Result<()> {
     let booted = match &args.origin.from_attempt {
-        Some(attempt) => Some(booted(&*open_existing(state_dir)?, attempt).await?),
+        Some(attempt) => {
+            let store = open_existing(state_dir)?;
+            Some(booted(&store, Said::pins(state_dir)?, attempt).await?)
+        }
         None => None,
     };
     let (values, review) = match booted {

@@ -43,7 +43,9 @@ pub(crate) async fn image(
         ImageCommand::Approve(args) => {
             let mut spec = ApprovedImageSpec::default();
             spec.expires_at = args.expires_at().map(|end| end.to_string());
-            let image = args.origin.image.context("an image reference is required")?;
+            let image = args.origin.image.context(
+                "on Kubernetes, images are approved by reference, `registry/name@sha256:…`",
+            )?;
             spec.image = image.to_string_lossy().into_owned();
             spec.pull_secret = args.pull_secret;
             approve(cluster, &args.name, spec, args.consent.dry_run).await?;

@@ -2,12 +2,13 @@
 //! disk before a key is released.
 //!
 //! ```text
-//! refusal ─┬─ line in the audit log   at most LINES per machine and hour, then one that counts the others
+//! refusal ─┬─ line in the audit log   at most LINES per machine and hour, and the first of each code; then one that
+//!          │                          counts the others
 //!          └─ attempt                 bounded by the store
 //! little space: nothing of a machine whose key is bound by first use alone; whoever can send a request has one
 //! ```
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
@@ -24,15 +25,19 @@ use super::reserve::Reserve;
 const LINES: u32 = 30;
 /// Seconds after which a machine has its lines again.
 const PERIOD: i64 = 3600;
+/// Number of kinds of refusals; there are fewer codes for them.
+const CODES: usize = 64;
 /// Number of machines whose lines are counted; those of the oldest period are forgotten first.
 const MACHINES: usize = 20_000;
 
 /// The lines of one machine.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Lines {
     since: Timestamp,
     written: u32,
     left_out: u64,
+    /// What was written: the first refusal of each kind always has its line.
+    codes: BTreeSet<String>,
 }
 
 /// The store, sparing with its space.
@@ -75,7 +80,7 @@ impl Sparing {
         Ok(bound.is_none_or(|record| record.source.is_some()))
     }
 
-    fn take_line(&self, machine: MachineId, now: Timestamp) -> Line {
+    fn take_line(&self, machine: MachineId, code: &str, now: Timestamp) -> Line {
         let mut all = self.lines();
         let start = now.plus_seconds(-PERIOD);
         if all.len() >= MACHINES && !all.contains_key(&machine) {
@@ -85,15 +90,20 @@ impl Sparing {
                 all.remove(&oldest);
             }
         }
-        let fresh = Lines { since: now, written: 0, left_out: 0 };
-        let lines = all.entry(machine).or_insert(fresh);
-        let left_out =
-            if lines.since <= start { std::mem::replace(lines, fresh).left_out } else { 0 };
-        if lines.written >= LINES {
+        let fresh = || Lines { since: now, written: 0, left_out: 0, codes: BTreeSet::new() };
+        let lines = all.entry(machine).or_insert_with(fresh);
+        // Also after the clock went back.
+        let left_out = if lines.since <= start || lines.since > now {
+            std::mem::replace(lines, fresh()).left_out
+        } else {
+            0
+        };
+        let is_new = lines.codes.len() < CODES && lines.codes.insert(code.to_owned());
+        if lines.written >= LINES && !is_new {
             lines.left_out = lines.left_out.saturating_add(1);
             return Line::LeaveOut;
         }
-        lines.written += 1;
+        lines.written = lines.written.saturating_add(1);
         if left_out == 0 { Line::Write } else { Line::WriteAfter(left_out) }
     }
 }
@@ -107,7 +117,9 @@ impl AuditSink for Sparing {
         if self.refuses(Some(machine)).await? {
             return Ok(());
         }
-        match self.take_line(machine, event.at) {
+        // The subject begins with the code.
+        let code = event.subject.split(' ').next().unwrap_or_default();
+        match self.take_line(machine, code, event.at) {
             Line::LeaveOut => return Ok(()),
             Line::Write => {}
             Line::WriteAfter(count) => {
@@ -234,6 +246,11 @@ mod tests {
         }
         anchor.refuse(100, 2, 10).await;
         assert_eq!(anchor.lines(1).len(), usize::try_from(LINES).unwrap());
+        let other = Code::TpmSetBack;
+        let attempt = sample::attempt(1, Some(1));
+        let line = AuditEvent::key_refused(sample::time(11), &attempt, other);
+        anchor.sparing.append(&line).await.unwrap();
+        assert!(anchor.lines(1).last().unwrap().starts_with(other.as_str()), "another reason");
         assert_eq!(anchor.lines(2).len(), 1, "others have their own");
         anchor.refuse(101, 1, 10 + PERIOD).await;
         let lines = anchor.lines(1);

@@ -63,16 +63,16 @@ fn a_refused_boot_is_listed_and_approved_after_a_question() {
     let approve = [&at[..], &["image", "approve", "web-1", "--from-attempt", &id]].concat();
     for line in [
         "PCR 4",
-        "\\EFI\\debian\\grubx64.efi  = IN NO IMAGE",
-        "grub_cmd: set default=0  = IN NO IMAGE  (its digest does NOT prove this text)",
-        "kernel_cmdline: /vmlinuz quiet  = IN NO IMAGE\n",
+        "IN NO IMAGE:  \\EFI\\debian\\grubx64.efi",
+        "IN NO IMAGE:  NOT PROVEN BY ITS DIGEST: grub_cmd: set default=0",
+        "IN NO IMAGE:  kernel_cmdline: /vmlinuz quiet\n",
         "4 events, 4 of them in no approved image",
         "standard input is not a terminal",
     ] {
         refused(&approve, 1, line);
     }
     let dry = tec(&[&approve[..], &["--dry-run"]].concat());
-    assert!(String::from_utf8(dry.stderr).unwrap().contains("= IN NO IMAGE"));
+    assert!(String::from_utf8(dry.stderr).unwrap().contains("IN NO IMAGE:"));
     assert!(String::from_utf8(dry.stdout).unwrap().starts_with("image web-1  would be approved"));
     let list = || json(&[&at[..], &["image", "list"]].concat());
     assert_eq!(list(), serde_json::json!([]));
@@ -89,9 +89,9 @@ fn a_refused_boot_is_listed_and_approved_after_a_question() {
     record(&state, &refusal(2, 2));
     let next = sample::attempt_id(2).to_string();
     let approve = [&at[..], &["image", "approve", "web-2", "--from-attempt", &next]].concat();
-    refused(&approve, 1, "grubx64.efi  = as logged of web-1");
+    refused(&approve, 1, "as logged of web-1:  \\EFI\\debian\\grubx64.efi");
     text(&[&at[..], &["image", "revoke", "web-1", "--yes"]].concat());
-    refused(&approve, 1, "grubx64.efi  = as logged of web-1, NO LONGER APPROVED");
+    refused(&approve, 1, "NO LONGER APPROVED, as logged of web-1:  \\EFI");
 }
 
 #[test]
@@ -108,11 +108,11 @@ fn an_attempt_that_cannot_be_approved_says_why() {
     long_ago.measured = ExpectedPcrs::default();
     record(&state, &long_ago);
     refused(1, "error TEC-I429: cannot approve attempt");
-    refused(1, "its event log is of no use: ");
+    refused(1, "its event log does not explain PCRs 4");
     record(&state, &sample::attempt_in_boot(2, 2));
     refused(1, "no longer kept, since its machine attested again");
     refused(2, "its boot matched an approved image");
     record(&state, &sample::attempt(3, Some(1)));
     refused(3, "refused before its registers were judged");
-    refused(9, "there is no attempt");
+    refused(9, "no machine and no attempt has the id");
 }
