@@ -264,7 +264,7 @@ codes! {
         "Only a boot that was refused because of its registers can be approved as it was, and only if its event log \
          explains all of PCRs 4, 8, 9, 11, 12, 13 and 14 in at most 768 events. What it measured is kept for the last \
          attempt of each machine.",
-        "Boot the machine again, and approve the attempt that `tec explain MACHINE` shows then.";
+        "Boot the machine again, and approve the attempt that is recorded then: `--from-attempt MACHINE` takes its last one.";
     RegistryAnswer = "TEC-I502", 502, "invalid answer from the registry",
         "The host is not a container registry, or speaks another protocol.",
         "Check the host in the reference and the mirrors.";
