@@ -441,6 +441,7 @@ async fn where_somebody_else_decides_about_the_registers_the_other_gates_stand()
     let machine = world.ready(1).await;
     let admitted = world.admit(None, Ok(boot(1, GOOD))).await.unwrap();
     assert!(admitted.attested.is_none(), "nothing is proven");
+    assert!(admitted.attempt.measured.is_empty(), "nothing is there to be approved");
     let ladder = admitted.attempt.ladder;
     assert_eq!((ladder.code, ladder.first_failure()), (None, None));
     let registers = ladder.steps.iter().find(|step| step.gate == Gate::Pcrs);

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use tec_core::attest::Attempt;
 use tec_core::code::Code;
-use tec_core::image::ApprovedImage;
+use tec_core::image::{ApprovedImage, ExpectedPcrs};
 use tec_core::migrate::{Authority, TrustAnchor as _};
 use tec_core::port::{AttemptLog as _, Clock as _, ImageRegistry, PortError};
 use tec_core::store::Store;
@@ -70,6 +70,8 @@ async fn attempts(store: &Store, machines: &[Seen]) -> Result<Vec<Attempt>, Port
             own.retain(|attempt| !attempt.unsigned);
             own.truncate(1);
         }
+        // The page compares, and approves nothing.
+        own.iter_mut().for_each(|attempt| attempt.measured = ExpectedPcrs::default());
         all.extend(own);
     }
     all.sort_by_key(|attempt| Reverse(attempt.at));

@@ -7,6 +7,7 @@ use tec_core::ak::AkState;
 use tec_core::attest::Attempt;
 use tec_core::code::Code;
 use tec_core::id::MachineId;
+use tec_core::image::ExpectedPcrs;
 use tec_core::machine::{Machine, MachineState};
 use tec_core::port::{
     AkRegistry, AttemptLog as _, Clock as _, ImageRegistry, MachineRegistry, PortError,
@@ -73,6 +74,8 @@ impl Status {
         let mut refusals = store.latest(None, LOOK_BACK).await.map_err(unavailable())?;
         refusals.retain(|attempt| attempt.ladder.code.is_some());
         refusals.truncate(REFUSALS);
+        // Long, and shown for a single attempt only.
+        refusals.iter_mut().for_each(|attempt| attempt.measured = ExpectedPcrs::default());
         let last = store.last_attempts().map_err(unread)?;
         let refused = last.values().filter(|attempt| attempt.ladder.code.is_some());
         let seen = last.iter().max_by_key(|(_, attempt)| attempt.at);

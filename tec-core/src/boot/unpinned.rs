@@ -9,8 +9,8 @@ use super::{BootState, Pins};
 use crate::image::{ApprovedImage, ExpectedPcrs};
 use crate::pcr::PcrIndex;
 
-/// Events of PCR 4 that cover the kernel.
-const KERNELS: [&str; 2] = ["Pcr4Vmlinuz", UKI];
+/// Event of PCR 4 for the kernel.
+const KERNEL: &str = "Pcr4Vmlinuz";
 /// Event of PCR 4 for a unified kernel image, with kernel, initramfs and command line in one file.
 const UKI: &str = "Pcr4Uki";
 /// Event of PCR 4 for a program of a boot that was approved as it was logged. It says nothing about the kernel,
@@ -97,7 +97,8 @@ impl Pins {
     /// What the pinned registers do not show to be covered is not covered. Nothing is without PCR
     /// 4: what the others contain depends on the program that measured it. A unified kernel image
     /// covers its own initramfs and command line, but takes further command lines from outside (PCR
-    /// 12). System extensions (PCR 13) are not among the inputs.
+    /// 12). System extensions (PCR 13) are not among the inputs. Of a boot that was approved as it was logged,
+    /// the log claimed which component an event belongs to.
     pub fn covering(self, expected: &ExpectedPcrs, input: BootInput) -> Option<PcrIndex> {
         let pinned = self.of_expected(expected)?;
         let is_pinned = |pcr| pinned.contains(pcr) && expected.pcr(pcr).is_some();
@@ -114,7 +115,7 @@ impl Pins {
             covered(PcrIndex::BOOT_MANAGER, &[AS_LOGGED]).filter(|_| has_sections)
         });
         match input {
-            BootInput::Kernel => covered(PcrIndex::BOOT_MANAGER, &KERNELS).or(uki).or(files),
+            BootInput::Kernel => covered(PcrIndex::BOOT_MANAGER, &[KERNEL]).or(uki).or(files),
             // Without a section for it, the kernel of the image may find one elsewhere.
             BootInput::Initramfs => {
                 files.or_else(|| uki.filter(|_| states(PcrIndex::KERNEL_BOOT, &["Pcr11Initrd"])))

@@ -13,7 +13,7 @@ use crate::boot::{BootStates, Pins, WholeImages};
 use crate::code::Code;
 use crate::explain::{Gate, Ladder};
 use crate::id::{AttemptId, MachineId};
-use crate::image::ApprovedImage;
+use crate::image::{ApprovedImage, ExpectedPcrs};
 use crate::machine::{Machine, MachineState};
 use crate::platform::{Judgement, Platform};
 use crate::port::{
@@ -288,6 +288,8 @@ fn decide(
 
 /// Marks the register gate as not applicable: without images, the policies of the key broker decide.
 fn leave_registers_out(attempt: &mut Attempt) {
+    // It was compared with no image, so that nobody refused it.
+    attempt.measured = ExpectedPcrs::default();
     let ladder = &mut attempt.ladder;
     let failed = ladder.first_failure().map(|step| step.gate);
     if let Some(Gate::Pcrs | Gate::EventLog) = failed {

@@ -99,21 +99,13 @@ impl Sessions {
         let mut charge = self.budget.charge(peer);
         let bytes = OPEN.saturating_add(nonce.len());
         let mut known = self.known();
-        if !charge.is_within_share(bytes) {
-            return false;
-        }
-        if known.table.is_full() || !charge.grow_to(bytes) {
-            let Some(gone) = known.table.displace(peer) else {
-                return false;
-            };
-            known.forget(&gone);
-        }
-        if !charge.grow_to(bytes) {
+        let Known { table, tokens } = &mut *known;
+        if !table.make_room(peer, &mut charge, bytes, |gone| forget(tokens, gone)) {
             return false;
         }
         let session =
             Session { tee, nonce: nonce.to_owned(), tries: 0, state: State::Open, charge };
-        known.table.insert(id, peer, now, session)
+        table.insert(id, peer, now, session)
     }
 
     /// Requested type of evidence and nonce of a session that may still send evidence; counts the attempt.
@@ -208,14 +200,14 @@ fn digest(token: &str) -> TokenDigest {
 impl Known {
     fn expire(&mut self, now: Timestamp) {
         while let Some(gone) = self.table.pop_expired(now) {
-            self.forget(&gone);
+            forget(&mut self.tokens, &gone);
         }
     }
+}
 
-    fn forget(&mut self, gone: &Session) {
-        if let State::Passed(_, token) = &gone.state {
-            self.tokens.remove(token);
-        }
+fn forget(tokens: &mut HashMap<TokenDigest, SessionId>, gone: &Session) {
+    if let State::Passed(_, token) = &gone.state {
+        tokens.remove(token);
     }
 }
 

@@ -152,22 +152,15 @@ impl Sessions {
         if known.table.get(session.id, now).is_some() {
             return true;
         }
-        if !charge.is_within_share(OPEN) || known.table.was_displaced(session.id, session.since) {
-            return false;
-        }
-        if known.table.is_full() || !charge.grow_to(OPEN) {
-            // Each session has at least this many bytes.
-            let Some(gone) = known.table.displace(peer) else {
-                return false;
-            };
-            known.forget(&gone);
-        }
-        if !charge.grow_to(OPEN) {
+        let Known { table, by_attempt } = &mut *known;
+        if table.was_displaced(session.id, session.since)
+            || !table.make_room(peer, &mut charge, OPEN, |gone| forget(by_attempt, gone))
+        {
             return false;
         }
         let Opened { id, tee, nonce, since } = session.clone();
         let session = Session { tee, nonce, state: State::Authed, charge };
-        known.table.insert(id, peer, since, session)
+        table.insert(id, peer, since, session)
     }
 
     /// Spends the nonce of a session, if it is the right one.
@@ -235,14 +228,14 @@ impl Sessions {
 impl Known {
     fn expire(&mut self, now: Timestamp) {
         while let Some(gone) = self.table.pop_expired(now) {
-            self.forget(&gone);
+            forget(&mut self.by_attempt, &gone);
         }
     }
+}
 
-    fn forget(&mut self, gone: &Session) {
-        if let State::Attested(passed) = &gone.state {
-            self.by_attempt.remove(&passed.admission.attempt);
-        }
+fn forget(by_attempt: &mut HashMap<AttemptId, SessionId>, gone: &Session) {
+    if let State::Attested(passed) = &gone.state {
+        by_attempt.remove(&passed.admission.attempt);
     }
 }
 

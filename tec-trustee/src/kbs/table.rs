@@ -8,6 +8,7 @@ use axum::http::Extensions;
 use tec_core::endpoint::network_of;
 use tec_core::time::Timestamp;
 
+use super::budget::Charge;
 use super::session_id::SessionId;
 
 /// The part of a table that one client may fill, as a divisor: a flood from one address leaves room for all
@@ -91,8 +92,32 @@ impl<V> Table<V> {
         (*count > own.saturating_add(1)).then_some(*largest)
     }
 
+    /// Takes the bytes of one more entry of this client, if need be those of the oldest entry of the client that has
+    /// the most, which is then forgotten, and whose place is free. `false` if there is no room.
+    pub(crate) fn make_room(
+        &mut self,
+        peer: Option<IpAddr>,
+        charge: &mut Charge,
+        bytes: usize,
+        forget: impl FnOnce(&V),
+    ) -> bool {
+        if !charge.is_within_share(bytes) {
+            return false;
+        }
+        if !self.is_full() && charge.grow_to(bytes) {
+            return true;
+        }
+        let Some(gone) = self.displace(peer) else {
+            return false;
+        };
+        forget(&gone);
+        // It gives its bytes back.
+        drop(gone);
+        charge.grow_to(bytes)
+    }
+
     /// Removes the oldest entry of the client that has the most, if that one has to make room for this one.
-    pub(crate) fn displace(&mut self, peer: Option<IpAddr>) -> Option<V> {
+    fn displace(&mut self, peer: Option<IpAddr>) -> Option<V> {
         let largest = self.largest(peer).filter(|_| self.has_share(peer))?;
         let oldest = *self.peers.get(&largest)?.first()?;
         self.displaced.insert(oldest);
@@ -105,7 +130,7 @@ impl<V> Table<V> {
     }
 
     /// Whether all places are taken.
-    pub(crate) fn is_full(&self) -> bool {
+    fn is_full(&self) -> bool {
         self.entries.len() >= self.max
     }
 
