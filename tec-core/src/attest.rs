@@ -25,7 +25,7 @@ use crate::explain::{Explained, Gate, Ladder, PcrMismatch, explain_pcrs};
 use crate::id::{AttemptId, MachineId};
 use crate::image::{ApprovedImage, ExpectedPcrs};
 use crate::machine::{Machine, MachineState};
-use crate::pcr::PcrValues;
+use crate::pcr::{PcrIndex, PcrValues};
 pub use crate::tee::Tee;
 use crate::time::Timestamp;
 
@@ -144,6 +144,9 @@ pub struct Attempt {
     /// Stores may keep it for the last attempt of a machine only.
     #[serde(default, skip_serializing_if = "ExpectedPcrs::is_empty")]
     pub measured: ExpectedPcrs,
+    /// Why it gets no disk key: its initramfs had ended, see [`crate::flow::release`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub late: Option<String>,
     /// How far the attempt got.
     pub ladder: Ladder,
 }
@@ -219,6 +222,7 @@ fn climb(
             .map(TpmClock::boot),
         repeats: None,
         measured: ExpectedPcrs::default(),
+        late: None,
         ladder: Ladder::new(),
     };
     let ladder = &mut attempt.ladder;
@@ -227,7 +231,10 @@ fn climb(
     let Some(verified) = gates_before_pcrs(ladder, evidence, known) else {
         return Appraisal::refused(attempt);
     };
-    let usable = log_gate(ladder, verified, pins.any(&LiveImages::at(known.images, at)));
+    let live = LiveImages::at(known.images, at);
+    let usable = log_gate(ladder, verified, pins.any(&live));
+    let stated = || pins.values(states, &live, PcrIndex::KERNEL_BOOT);
+    attempt.late = words::after_initramfs(verified, stated);
     let explained = match explain_pcrs(verified, known.images, pins, at, states) {
         Ok(explained) => explained,
         Err(mismatch) => {

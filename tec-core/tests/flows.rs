@@ -31,11 +31,12 @@ use tec_core::ignition::ClevisPinGenerator;
 use tec_core::image::{ApprovedImage, ExpectedPcr, ExpectedPcrs, ImageEvent};
 use tec_core::luks::CompatLuksKey;
 use tec_core::machine::MachineChange;
-use tec_core::pcr::{PcrIndex, PcrValues};
+use tec_core::pcr::{PcrIndex, PcrSet, PcrValues};
 use tec_core::port::{
     AkRegistry, AttemptLog, AuditAction, ClockLog, ImageRegistry, MachineRegistry, PortError,
     PortErrorKind, PutOutcome, SecretStore, UnclaimedLimit,
 };
+use tec_core::rotation::Forget;
 use tec_core::testing::{Fault, Faulty, ManualClock, MemoryRegistry, SeededEntropy, sample};
 
 type Ports = Faulty<MemoryRegistry>;
@@ -270,6 +271,73 @@ async fn an_attested_machine_gets_its_own_key_and_no_other() {
     let foreign = ResourcePath::luks_root(&two);
     let refused = flow::release(world.release(&ports), &attested, &foreign, &mut attempt).await;
     assert!(matches!(refused, Err(ReleaseError::Refused { code: Code::ReleaseDenied })));
+}
+
+/// Like [`reset`], with these phases of the boot in PCR 11, of which no log tells.
+fn in_phase(times: u32, words: &[&str]) -> VerifiedEvidence {
+    let mut evidence = reset(times);
+    let words = words.iter().map(Sha256Digest::of);
+    let value = words.fold(Sha256Digest::ZERO, |value, word| value.extended(&word));
+    evidence.pcrs = evidence.pcrs.with(PcrIndex::KERNEL_BOOT, value);
+    if let LogEvidence::Parsed { replayed, .. } = &mut evidence.log {
+        *replayed = PcrSet::from_iter([PcrIndex::BOOT_MANAGER]);
+    }
+    evidence
+}
+
+const RUNNING: [&str; 4] = ["enter-initrd", "leave-initrd", "sysinit", "ready"];
+
+/// Code of the refusal of its own key to this boot.
+async fn refused_key(world: &World, machine: MachineId, boot: VerifiedEvidence) -> Option<Code> {
+    let ports = world.healthy();
+    let Appraisal { mut attempt, attested, .. } = world.appraise(Ok(boot)).await;
+    let attested = attested.expect("it attests in any phase");
+    let own = ResourcePath::luks_root(&machine);
+    let release = world.release(&ports).with_disk_keys(Some(&ports));
+    match flow::release(release, &attested, &own, &mut attempt).await {
+        Ok(_) => None,
+        Err(ReleaseError::Refused { code }) => Some(code),
+        Err(error) => panic!("{error:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_planted_root_gets_no_key_after_the_initramfs() {
+    let world = World::new();
+    world.publish(&image("good", GOOD)).await;
+    let machine = world.ready(1).await;
+    // It is being set up: no initramfs has asked yet.
+    assert_eq!(refused_key(&world, machine, in_phase(1, &RUNNING)).await, None);
+    let late = Some(Code::InitramfsEnded);
+    for (times, early) in [(2, &RUNNING[..1]), (3, &[])] {
+        assert_eq!(refused_key(&world, machine, in_phase(times, early)).await, None);
+        for running in
+            [&RUNNING[..2], &RUNNING, &RUNNING[1..2], &["leave-initrd", "sysinit"], &["x"]]
+        {
+            let refused = refused_key(&world, machine, in_phase(times, running)).await;
+            assert_eq!(refused, late, "{running:?}");
+        }
+    }
+    // What it says in a log does not matter.
+    let mut boot = in_phase(4, &RUNNING[1..2]);
+    boot.log = LogEvidence::Absent;
+    assert_eq!(refused_key(&world, machine, boot).await, late);
+}
+
+#[tokio::test]
+async fn a_running_system_gets_its_keys_while_they_are_rotated() {
+    let world = World::new();
+    world.publish(&image("good", GOOD)).await;
+    let machine = world.ready(1).await;
+    assert_eq!(refused_key(&world, machine, reset(1)).await, None);
+    let late = Some(Code::InitramfsEnded);
+    assert_eq!(refused_key(&world, machine, in_phase(1, &RUNNING)).await, late);
+    let ports = world.healthy();
+    let provision = ProvisionPorts::new(&ports, &CompatLuksKey, &world.clock, &world.entropy);
+    flow::begin_rotation(&ports, provision, machine).await.unwrap();
+    assert_eq!(refused_key(&world, machine, in_phase(1, &RUNNING)).await, None);
+    flow::cancel_rotation(&ports, &world.clock, machine, Forget::Pending).await.unwrap();
+    assert_eq!(refused_key(&world, machine, in_phase(1, &RUNNING)).await, late);
 }
 
 #[tokio::test]

@@ -81,6 +81,8 @@ pub struct Machine {
     swtpm: Swtpm,
     /// How many times it asks before it gives up.
     pub rounds: u32,
+    /// Whether its initramfs keeps the disk key for the running system.
+    pub keeps_key: bool,
 }
 
 impl Machine {
@@ -108,6 +110,7 @@ impl Machine {
             swtpm,
             // Refusals are part of the story, so nodes do not ask again.
             rounds: 1,
+            keeps_key: false,
         };
         let mut links = Command::new(&machine.node_agent);
         machine.logs.must(links.arg("install-links").arg(machine.directory.join("bin")))?;
@@ -176,7 +179,21 @@ impl Machine {
             .env("PATH", std::env::join_paths(path).unwrap_or_default())
             .env("TEC_TCTI", self.tcti())
             .env("TEC_EVENT_LOG", self.event_log())
+            .env("TEC_KEPT_KEY", self.kept_key())
+            .env("TEC_KEEP_KEY", self.keeps_key.to_string())
             .env("TEC_ROUNDS", self.rounds.to_string());
+        command
+    }
+
+    /// The file where its initramfs keeps the disk key.
+    pub fn kept_key(&self) -> PathBuf {
+        self.directory.join("run/key")
+    }
+
+    /// `node-agent` with these arguments.
+    pub fn agent(&self, arguments: &[&str]) -> Command {
+        let mut command = self.command(&self.node_agent.to_string_lossy());
+        command.args(arguments);
         command
     }
 
@@ -253,8 +270,8 @@ impl Machine {
 
     /// `node-agent key rotate` for the volume.
     pub fn key_rotate(&self) -> Command {
-        let mut command = self.command(&self.node_agent.to_string_lossy());
-        command.args(["key", "rotate"]).arg(self.disk());
+        let mut command = self.agent(&["key", "rotate"]);
+        command.arg(self.disk());
         command
     }
 

@@ -45,6 +45,9 @@ pub enum Command {
         /// Directory, usually /usr/bin
         directory: PathBuf,
     },
+    /// Measure the end of the initramfs into PCR 11: servers release no disk key to this boot any more. For the
+    /// scripts of an initramfs, right before the root is switched
+    LeaveInitramfs,
     /// Attest now, to the key brokers of the disks or those given, without fetching a key; exit code 3 if
     /// refused
     Attest(AttestArgs),

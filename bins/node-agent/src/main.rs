@@ -40,7 +40,8 @@ fn main() -> ExitCode {
     let flags = cli.flags.clone();
     ExitCode::from(block_on(run(cli)).unwrap_or_else(|report| {
         flags.show(&report);
-        exit::FAILED
+        // Units must not try again: only the next boot gets the key.
+        if report.code == Code::InitramfsEnded { exit::NOT_READY } else { exit::FAILED }
     }))
 }
 
@@ -117,6 +118,9 @@ async fn run(cli: Cli) -> Result<u8, Report> {
             .map_err(Failure::Disk)
             .and_then(|id| stream::write_line(&id.to_string()))
             .map_err(unnamed),
+        Command::LeaveInitramfs => {
+            NodeTpm::open(settings).and_then(|tpm| tpm.leave_initramfs()).map_err(unnamed)
+        }
         Command::Pcrs => pcrs(settings).map_err(unnamed),
         Command::Ak { command, output } => ak(settings, command, output).await,
     };

@@ -12,7 +12,7 @@ use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use tec_agent::Settings;
 use tec_agent::report::Report;
-use tec_agent::settings::DEFAULT_TIMEOUT;
+use tec_agent::settings::{DEFAULT_KEPT_KEY, DEFAULT_TIMEOUT};
 use tec_tpm::ak::AkHandle;
 
 /// Logs warnings and errors. Servers that released no key are not included: the console of a refused node
@@ -48,6 +48,12 @@ pub struct Flags {
     /// the pin's configuration)
     #[arg(long, env = "TEC_ROUNDS", global = true)]
     pub rounds: Option<NonZeroU32>,
+    /// File in memory with the disk key of this boot, for what the running system does with it
+    #[arg(long, env = "TEC_KEPT_KEY", global = true, default_value = DEFAULT_KEPT_KEY)]
+    pub kept_key: PathBuf,
+    /// Keep the disk key there; for the scripts of an initramfs
+    #[arg(long, env = "TEC_KEEP_KEY", global = true)]
+    pub keep_key: bool,
     /// Additional destination for the report of a failure, such as a console, for callers that
     /// discard stderr
     #[arg(long, env = "TEC_CONSOLE", global = true, value_parser = any_path())]
@@ -69,6 +75,8 @@ impl Flags {
         settings.event_log = self.event_log.clone().filter(|path| !path.as_os_str().is_empty());
         settings.timeout = Duration::from_secs(self.timeout);
         settings.rounds = self.rounds;
+        settings.kept_key.clone_from(&self.kept_key);
+        settings.keeps_key = self.keep_key;
         settings
     }
 
@@ -104,6 +112,8 @@ mod tests {
             event_log: None,
             timeout: 30,
             rounds: None,
+            kept_key: DEFAULT_KEPT_KEY.into(),
+            keep_key: false,
             console: None,
             log: String::new(),
         }

@@ -100,6 +100,7 @@ fn a_boot_that_needed_the_recovery_key_renews_it_once_and_others_leave_it() {
     let ensure = |status: u8| {
         Command::new(deploy().join("systemd/ensure-recovery"))
             .env("TEC_RUN", &run_directory)
+            .env("TEC_STATE", dir.path().join("state"))
             .env("TEC_ROOT_DEVICE", "/dev/x")
             .env("TEC_AGENT", recorder(dir.path(), status))
             .status()
@@ -111,6 +112,14 @@ fn a_boot_that_needed_the_recovery_key_renews_it_once_and_others_leave_it() {
     let calls = fs::read_to_string(dir.path().join("calls")).unwrap();
     let renew = "recovery renew /dev/x";
     assert_eq!(calls.lines().collect::<Vec<_>>(), [renew, renew, "recovery enroll /dev/x"]);
+    // The boot after the one for which it was typed: no server released the key to that one.
+    fs::remove_file(run_directory.join("unlocked")).unwrap();
+    assert!(!ensure(1));
+    fs::write(run_directory.join("unlocked"), "").unwrap();
+    assert!(ensure(0) && ensure(0));
+    let calls = fs::read_to_string(dir.path().join("calls")).unwrap();
+    let later: Vec<_> = calls.lines().skip(3).collect();
+    assert_eq!(later, [renew, renew, "recovery enroll /dev/x"]);
 }
 
 #[test]
@@ -208,12 +217,56 @@ fn an_initramfs_waits_for_a_network_only_if_it_has_a_disk_to_open() {
     assert_eq!(said(), "network\n");
 }
 
+const DRACUT_END: &str = "dracut/60clevis-pin-trustee/leave-initramfs.sh";
+const TOOLS_END: &str = "initramfs-tools/scripts/init-bottom/clevis-trustee";
+
+/// What happens at the end of an initramfs whose program measures it, or fails. `systemd` runs its own unit.
+fn end_of_initramfs(script_of: &str, status: u8, has_tpm: bool, systemd: bool) -> Vec<String> {
+    let dir = tempfile::tempdir().unwrap();
+    let tpm = dir.path().join("tpm");
+    if has_tpm {
+        fs::write(&tpm, "").unwrap();
+    }
+    let agent = recorder(dir.path(), status);
+    let calls = dir.path().join("calls");
+    let reboot = format!("#!/bin/sh\necho reboot \"$@\" >> {}\nkill $PPID\n", calls.display());
+    script(&dir.path().join("reboot"), &reboot);
+    script(&dir.path().join("sleep"), "#!/bin/sh\n");
+    script(&dir.path().join("systemctl"), &format!("#!/bin/sh\nexit {}\n", u8::from(!systemd)));
+    let text = fs::read_to_string(deploy().join(script_of)).unwrap();
+    let text = text
+        .replace("/usr/bin/node-agent", agent.to_str().unwrap())
+        .replace("/dev/tpmrm0", tpm.to_str().unwrap())
+        .replace("/dev/console", "/dev/null");
+    let end = dir.path().join("end");
+    script(&end, &text);
+    let path = format!("{}:/usr/bin:/bin", dir.path().display());
+    let done = Command::new(&end).env("PATH", path).status().unwrap();
+    let calls: Vec<_> =
+        fs::read_to_string(calls).unwrap_or_default().lines().map(str::to_owned).collect();
+    assert_eq!(done.success(), calls.last().is_none_or(|call| call != "reboot -f"));
+    calls
+}
+
+#[test]
+fn an_initramfs_whose_end_cannot_be_measured_starts_nothing() {
+    let measure = "leave-initramfs";
+    for script_of in [DRACUT_END, TOOLS_END] {
+        let end = |status, has_tpm| end_of_initramfs(script_of, status, has_tpm, false);
+        assert_eq!(end(0, true), [measure]);
+        assert_eq!(end(1, true), [measure, measure, measure, "reboot -f"]);
+        assert!(end(1, false).is_empty(), "no key without a TPM");
+    }
+    assert!(end_of_initramfs(DRACUT_END, 1, true, true).is_empty(), "systemd measures it");
+}
+
 /// Functions of dracut.modules(7) that the module uses.
 const DRACUT: &str = r#"
 require_binaries() { for b; do command -v "$b" > /dev/null || return 1; done; }
 inst_binary() { mkdir -p "$initdir/${2%/*}"; cp "$(command -v "$1")" "$initdir/$2"; }
 inst_simple() { mkdir -p "$initdir/${2%/*}"; cp "$1" "$initdir/$2"; }
 inst_multiple() { echo "$@" >> "$initdir/more"; }
+inst_hook() { mkdir -p "$initdir/hooks/$1" && cp "$3" "$initdir/hooks/$1/$2"; }
 instmods() { echo "$@" >> "$initdir/modules"; }
 "#;
 
@@ -227,6 +280,7 @@ fn the_dracut_module_installs_program_pin_drivers_and_the_wish_for_a_network() {
     for name in ["clevis-decrypt-trustee", "clevis-encrypt-trustee"] {
         fs::copy(deploy().join(name), module.join(name)).unwrap();
     }
+    fs::copy(deploy().join(DRACUT_END), module.join("leave-initramfs.sh")).unwrap();
     let bin = Path::new(PROGRAM).parent().unwrap().display();
     let text = format!(
         "set -e; PATH={bin}:$PATH; {DRACUT}\n. {}\ncheck; depends; installkernel; install",
@@ -243,6 +297,7 @@ fn the_dracut_module_installs_program_pin_drivers_and_the_wish_for_a_network() {
     for name in ["node-agent", "clevis-decrypt-trustee", "clevis-encrypt-trustee"] {
         assert!(files.contains(&format!("/usr/bin/{name}")), "{files:?}");
     }
+    assert!(files.contains(&"/hooks/cleanup/99".to_owned()), "{files:?}");
     assert_eq!(fs::read_to_string(root.join("modules")).unwrap(), "=drivers/char/tpm\n");
     let command_line = root.join("etc/cmdline.d/60clevis-pin-trustee.conf");
     assert_eq!(fs::read_to_string(command_line).unwrap(), " rd.neednet=1");

@@ -37,7 +37,7 @@ pub struct Limiter {
 impl Limiter {
     /// At most `per_second` requests in total and a tenth of that (at least one) per address, with bursts of
     /// ten seconds' worth, of which one address has half: a rack that powers on all at once is not an attack.
-    /// A few requests of each network count towards neither, see [`FREE`].
+    /// A few requests of each network count towards neither.
     pub fn new(per_second: NonZeroU32, style: ReplyStyle) -> Self {
         let burst = per_second.saturating_mul(TEN);
         let half = NonZeroU32::new(burst.get() / 2).unwrap_or(NonZeroU32::MIN);

@@ -72,6 +72,10 @@ pub struct ClockReading {
     /// What the first quote of the same boot reported; `None` if this is the first one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_began_ms: Option<u64>,
+    /// Whether this quote, or an accepted one before, was made while the initramfs ran, or where no phases are
+    /// measured: from then on, the machine gets its disk key there only.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub in_initramfs: bool,
 }
 
 /// Evidence type of readings that predate this field.
@@ -148,7 +152,14 @@ const MS: i128 = 1_000;
 impl ClockReading {
     /// Creates a reading.
     pub fn new(clock: TpmClock, asked_at: Timestamp, at: Timestamp) -> Self {
-        Self { clock, asked_at, at, tee: Tee::Tpm, boot_began_ms: None }
+        Self { clock, asked_at, at, tee: Tee::Tpm, boot_began_ms: None, in_initramfs: false }
+    }
+
+    /// Says whether the quote was made while the initramfs ran.
+    #[must_use]
+    pub fn with_initramfs(mut self, is_running: bool) -> Self {
+        self.in_initramfs = is_running;
+        self
     }
 
     /// Sets the type of the evidence that contained the quote.
@@ -175,12 +186,13 @@ impl ClockReading {
         }
         let resets = steps(last.clock.reset_count, self.clock.reset_count);
         let restarts = steps(last.clock.restart_count, self.clock.restart_count);
-        match (resets, restarts) {
+        let kept = match (resets, restarts) {
             (..0, _) => Err(ClockFault::Resets { fewer: resets.unsigned_abs(), last: last.at }),
             (0, ..0) => Err(ClockFault::Restarts { fewer: restarts.unsigned_abs(), last: last.at }),
             (0, 0) => self.of_the_same_run(last),
             _ => self.of_a_later_run(last),
-        }
+        };
+        kept.map(|kept| kept.with_initramfs(self.in_initramfs || last.in_initramfs))
     }
 
     fn of_a_later_run(self, last: &Self) -> Result<Self, ClockFault> {
@@ -235,6 +247,7 @@ mod tests {
         at: Timestamp::EPOCH,
         tee: Tee::Tpm,
         boot_began_ms: None,
+        in_initramfs: false,
     };
 
     const fn clock(reset_count: u32, restart_count: u32, clock_ms: u64) -> TpmClock {

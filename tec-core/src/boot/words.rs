@@ -7,18 +7,24 @@
 //! digest of a word is SHA-256 of its characters.
 
 use crate::digest::Sha256Digest;
-use crate::evidence::LoggedEvent;
+use crate::evidence::{LoggedEvent, VerifiedEvidence};
 use crate::pcr::PcrIndex;
 
-/// Phases in PCR 11, from systemd 252 on. An initramfs without systemd measures no phase of its own.
-const PHASES: [&[&str]; 6] = [
+/// Phases in PCR 11, from systemd 252 on. An initramfs without systemd measures no phase of its own, but our parts
+/// of an initramfs measure its end.
+const PHASES: [&[&str]; 9] = [
     &["enter-initrd"],
     &["enter-initrd", "leave-initrd"],
     &["enter-initrd", "leave-initrd", "sysinit"],
     &["enter-initrd", "leave-initrd", "sysinit", "ready"],
+    &["leave-initrd"],
+    &["leave-initrd", "sysinit"],
+    &["leave-initrd", "sysinit", "ready"],
     &["sysinit"],
     &["sysinit", "ready"],
 ];
+/// The phases of the system after its initramfs.
+const AFTER_INITRAMFS: [&str; 3] = ["leave-initrd", "sysinit", "ready"];
 /// The end of what firmware and boot loader measured, from systemd 261 on.
 const SEPARATOR: &str = "os-separator";
 /// What follows it in PCR 9, from systemd 259 on, if no `NvPCR` was set up before.
@@ -96,6 +102,38 @@ pub(crate) fn trailing(pcr: PcrIndex, events: &[&LoggedEvent]) -> usize {
     endings(pcr).iter().filter(ends).map(|words| words.len()).max().unwrap_or(0)
 }
 
+/// Why this is not the boot of an initramfs that still runs; `None` if it is one, or measures no phases at all.
+/// `stated` are the values of PCR 11 that images state.
+///
+/// # Security
+/// Whoever has the system can extend PCR 11 further, and choose or leave out the log. Only a value that is
+/// explained without any of the later phases therefore counts: events that replay to a quoted value are the ones
+/// that were measured, in their order.
+pub(crate) fn after_initramfs(
+    evidence: &VerifiedEvidence,
+    stated: impl FnOnce() -> Vec<Sha256Digest>,
+) -> Option<String> {
+    let pcr = PcrIndex::KERNEL_BOOT;
+    let quoted = evidence.pcrs.value(pcr);
+    let said: Vec<&str> = if let Some(logged) = evidence.logged(pcr) {
+        let is_said = |word: &&str| {
+            let digest = Sha256Digest::of(word);
+            logged.iter().any(|event| event.digest == digest)
+        };
+        AFTER_INITRAMFS.into_iter().filter(is_said).collect()
+    } else {
+        let befores: Vec<_> = [Sha256Digest::ZERO].into_iter().chain(stated()).collect();
+        if befores.contains(quoted) {
+            return None;
+        }
+        let Some(words) = befores.iter().find_map(|before| between(pcr, before, quoted)) else {
+            return Some("no log and no image explains the value of PCR 11".to_owned());
+        };
+        words.iter().copied().filter(|word| AFTER_INITRAMFS.contains(word)).collect()
+    };
+    (!said.is_empty()).then(|| format!("the initramfs had ended: PCR 11 has {}", said.join(", ")))
+}
+
 /// Whether this is the separator between the boot chain and the operating system.
 pub(crate) fn is_separator(digest: &Sha256Digest) -> bool {
     *digest == Sha256Digest::of(SEPARATOR)
@@ -104,6 +142,10 @@ pub(crate) fn is_separator(digest: &Sha256Digest) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::evidence::LogEvidence;
+    use crate::pcr::{PCR_COUNT, PcrSet, PcrValues};
+    use crate::tee::Tee;
+    use crate::testing::sample;
 
     fn found(pcr: PcrIndex, words: &[&str]) -> Vec<String> {
         let before = Sha256Digest::of("the boot chain");
@@ -126,11 +168,51 @@ mod tests {
             assert_eq!(found(files, words), words);
         }
         assert!(found(files, &["nvpcr-separator"]).is_empty());
-        for wrong in [&["leave-initrd"][..], &["ready"], &["enter-initrd", "ready"], &["x"]] {
+        for wrong in [&["ready"][..], &["enter-initrd", "ready"], &["x"]] {
             assert!(found(phases, wrong).is_empty(), "{wrong:?}");
         }
         assert!(found(phases, &["os-separator"]).is_empty(), "PCR 11 has none");
         assert!(found(PcrIndex::BOOT_COMMANDS, &["os-separator"]).is_empty());
+    }
+
+    /// Evidence with these events in PCR 11, in its log or not.
+    fn measured(events: &[&str], is_logged: bool) -> VerifiedEvidence {
+        let pcr = PcrIndex::KERNEL_BOOT;
+        let value = events.iter().fold(Sha256Digest::ZERO, |v, e| v.extended(&Sha256Digest::of(e)));
+        let values = PcrValues::new([Sha256Digest::ZERO; PCR_COUNT]).with(pcr, value);
+        let mut evidence = VerifiedEvidence::new(Tee::Tpm, sample::public_key(1), values);
+        if is_logged {
+            let event = |text| LoggedEvent::new(0, pcr, Sha256Digest::of(text), "E", None);
+            let events = events.iter().map(event).collect();
+            evidence.log =
+                LogEvidence::Parsed { events, replayed: PcrSet::from_iter([pcr]), cut: None };
+        }
+        evidence
+    }
+
+    #[test]
+    fn the_end_of_an_initramfs_is_seen_with_a_log_and_without_and_nobody_can_hide_it() {
+        let base = Sha256Digest::ZERO.extended(&Sha256Digest::of("linux"));
+        let why = |events: &[&str], is_logged| {
+            after_initramfs(&measured(events, is_logged), || vec![base])
+        };
+        for is_logged in [true, false] {
+            for early in [&[][..], &["linux"], &["enter-initrd"], &["linux", "enter-initrd"]] {
+                assert_eq!(why(early, is_logged), None, "{early:?}");
+            }
+            for late in [
+                &["leave-initrd"][..],
+                &["linux", "leave-initrd"],
+                &["linux", "enter-initrd", "leave-initrd", "sysinit"],
+                &["linux", "sysinit", "ready"],
+                &["leave-initrd", "linux", "enter-initrd"],
+                &["linux", "leave-initrd", "enter-initrd"],
+            ] {
+                assert!(why(late, is_logged).is_some(), "{late:?}");
+            }
+        }
+        assert_eq!(why(&["other stub", "enter-initrd"], true), None);
+        assert!(why(&["other stub", "enter-initrd"], false).unwrap().contains("no log"));
     }
 
     #[test]
@@ -145,7 +227,8 @@ mod tests {
         assert_eq!(count(&["a", "enter-initrd"]), 1);
         assert_eq!(count(&["a", "enter-initrd", "leave-initrd"]), 2);
         assert_eq!(count(&["a", "enter-initrd", "b"]), 0);
-        assert_eq!(count(&["a", "leave-initrd"]), 0);
+        assert_eq!(count(&["a", "leave-initrd"]), 1);
+        assert_eq!(count(&["a", "ready"]), 0);
         assert_eq!(count(&[]), 0);
     }
 }

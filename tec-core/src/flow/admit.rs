@@ -260,12 +260,15 @@ async fn history_gate(
         ladder.skip(Gate::TpmHistory, "the evidence has no clock");
         return Ok(());
     };
-    match clocks.advance(&key, machine, &reading).await? {
-        ClockOutcome::Follows => {
-            let ladder = &mut attempt.ladder;
-            ladder.pass(Gate::TpmHistory, "its clock is after that of the last quote");
-        }
-        ClockOutcome::Refused(fault) => appraisal.fail(Gate::TpmHistory, fault.to_string()),
+    let reading = reading.with_initramfs(attempt.late.is_none());
+    if let ClockOutcome::Refused(fault) = clocks.advance(&key, machine, &reading).await? {
+        appraisal.fail(Gate::TpmHistory, fault.to_string());
+        return Ok(());
+    }
+    attempt.ladder.pass(Gate::TpmHistory, "its clock is after that of the last quote");
+    // Until the first boot that opens it, a disk may be bound by the running system.
+    if attempt.late.is_some() && clocks.last(&key).await?.is_none_or(|last| !last.in_initramfs) {
+        attempt.late = None;
     }
     Ok(())
 }
@@ -339,6 +342,12 @@ impl Closed {
     /// A gate, with the code of its failures.
     pub fn new(gate: Gate, why: impl Into<String>) -> Self {
         Self { gate, code: gate.code(), why: why.into() }
+    }
+
+    /// The gate of an attempt whose initramfs had ended.
+    pub fn after_initramfs(attempt: &Attempt) -> Option<Self> {
+        let why = attempt.late.as_ref()?;
+        Some(Self { code: Code::InitramfsEnded, ..Self::new(Gate::ReleasePolicy, why) })
     }
 
     /// Marks the gate as failed.

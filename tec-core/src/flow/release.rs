@@ -5,10 +5,12 @@ use crate::boot::{BootState, BootStates, LiveImages, Unpinned};
 use crate::code::Code;
 use crate::explain::Gate;
 use crate::flow::{Closed, taken_back};
-use crate::id::ResourcePath;
+use crate::id::{MachineId, ResourcePath};
 use crate::port::{
-    AkRegistry, AuditAction, AuditEvent, AuditSink, Clock, ImageRegistry, PortError, SecretStore,
+    AkRegistry, AuditAction, AuditEvent, AuditSink, Clock, DiskKeys, ImageRegistry, PortError,
+    SecretStore,
 };
+use crate::rotation::Keys;
 use crate::secret::SecretBytes;
 
 /// Ports for a release.
@@ -27,6 +29,8 @@ pub struct ReleasePorts<'a> {
     pub audit: &'a dyn AuditSink,
     /// The clock.
     pub clock: &'a dyn Clock,
+    /// The disk keys while one replaces the other; `None` if no key is rotated.
+    pub disk_keys: Option<&'a dyn DiskKeys>,
 }
 
 impl<'a> ReleasePorts<'a> {
@@ -39,7 +43,14 @@ impl<'a> ReleasePorts<'a> {
         audit: &'a dyn AuditSink,
         clock: &'a dyn Clock,
     ) -> Self {
-        Self { aks, images, states, secrets, audit, clock }
+        Self { aks, images, states, secrets, audit, clock, disk_keys: None }
+    }
+
+    /// Releases keys to a running system while they are rotated.
+    #[must_use]
+    pub fn with_disk_keys(mut self, disk_keys: Option<&'a dyn DiskKeys>) -> Self {
+        self.disk_keys = disk_keys;
+        self
     }
 }
 
@@ -61,19 +72,23 @@ pub enum ReleaseError {
 /// Releases the key at `path` to a machine that attested, and records it in `attempt`.
 ///
 /// # Errors
-/// `Refused` if the path is not the machine's own, or if the machine, its key or an image that the
-/// boot depends on has been revoked since the attestation: revocation takes effect immediately.
+/// `Refused` if the path is not the machine's own, if its initramfs had ended, or if the machine, its key or an image
+/// that the boot depends on has been revoked since the attestation: revocation takes effect immediately.
 ///
 /// # Security
 /// The audit line is durable before the key is released; if it cannot be written, no key is
 /// released.
+///
+/// A key is released while the initramfs runs, as PCR 11 shows: what follows it is a root file system that nobody
+/// measured, and that may have been replaced. A machine whose TPM never attested in an initramfs is being set up, and
+/// one whose key is rotated needs the old key and the new one in its running system.
 pub async fn release(
     ports: ReleasePorts<'_>,
     attested: &Attested,
     path: &ResourcePath,
     attempt: &mut Attempt,
 ) -> Result<SecretBytes, ReleaseError> {
-    let closed = closed_gate(ports, attested, path).await;
+    let closed = closed_gate(ports, attested, path, attempt).await;
     if let Some(closed) = closed.map_err(ReleaseError::Port)? {
         return refuse(ports, attempt, closed).await;
     }
@@ -103,13 +118,27 @@ async fn closed_gate(
     ports: ReleasePorts<'_>,
     attested: &Attested,
     path: &ResourcePath,
+    attempt: &Attempt,
 ) -> Result<Option<Closed>, PortError> {
     let own = attested.machine();
     if path.disk_key_of() != Some(own) {
         let why = format!("machine {own} asked for {path}, which is not its own");
         return Ok(Some(Closed::new(Gate::ReleasePolicy, why)));
     }
-    taken_back(ports.aks, own, &attested.ak()).await
+    // Last: its code says that all the rest is right.
+    match taken_back(ports.aks, own, &attested.ak()).await? {
+        Some(closed) => Ok(Some(closed)),
+        None if is_rotating(ports.disk_keys, &own).await? => Ok(None),
+        None => Ok(Closed::after_initramfs(attempt)),
+    }
+}
+
+async fn is_rotating(keys: Option<&dyn DiskKeys>, own: &MachineId) -> Result<bool, PortError> {
+    let kept = match keys {
+        Some(keys) => keys.rotation(own).await?,
+        None => None,
+    };
+    Ok(matches!(kept, Some(Keys::Pending { .. } | Keys::Promoted { .. })))
 }
 
 /// Explains the quoted registers by the images that are live now. An image may have been revoked,

@@ -217,6 +217,9 @@ pub trait ClockLog: fmt::Debug + Send + Sync {
         reading: &ClockReading,
     ) -> Result<ClockOutcome, PortError>;
 
+    /// The last reading of the TPM that holds `key`.
+    async fn last(&self, key: &Fingerprint) -> Result<Option<ClockReading>, PortError>;
+
     /// Forgets the clocks recorded for a machine's keys, so that the next reading counts as the
     /// first. Fails with `NotFound`, without a line, if there are none.
     async fn forget(&self, machine: &MachineId, line: &AuditEvent) -> Result<(), PortError>;

@@ -24,6 +24,11 @@ impl ClockLog for Store {
             .map_err(|failure| failure.during(format!("keep the clock of the TPM of key {key}")))
     }
 
+    async fn last(&self, key: &Fingerprint) -> Result<Option<ClockReading>, PortError> {
+        let found = self.readers.with(|db| find(db, &key.to_string()));
+        found.map_err(|error| error.during(format!("look up the clock of the TPM of key {key}")))
+    }
+
     async fn forget(&self, machine: &MachineId, line: &AuditEvent) -> Result<(), PortError> {
         let (name, line) = (machine.to_string(), line.clone());
         self.write(move |db| {

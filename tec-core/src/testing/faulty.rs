@@ -200,6 +200,7 @@ pass_through!(DiskKeys {
 
 pass_through!(ClockLog {
     fn advance(key: &Fingerprint, machine: MachineId, reading: &ClockReading) -> ClockOutcome;
+    fn last(key: &Fingerprint) -> Option<ClockReading>;
     fn forget(machine: &MachineId, line: &AuditEvent) -> ();
 });
 

@@ -416,6 +416,10 @@ impl ClockLog for MemoryRegistry {
         }
     }
 
+    async fn last(&self, key: &Fingerprint) -> Result<Option<ClockReading>, PortError> {
+        Ok(self.state().clocks.get(key).map(|(_, reading)| *reading))
+    }
+
     async fn forget(&self, machine: &MachineId, line: &AuditEvent) -> Result<(), PortError> {
         let operation = format!("forget the clock of machine {machine}");
         let mut state = self.state();

@@ -147,6 +147,7 @@ pub fn attempt(number: u64, machine: Option<u64>) -> Attempt {
         boot: None,
         repeats: None,
         measured: ExpectedPcrs::default(),
+        late: None,
         ladder,
     }
 }

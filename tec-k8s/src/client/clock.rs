@@ -59,6 +59,14 @@ impl ClockLog for KubeRegistry {
         Err(PortError::new(PortErrorKind::Unavailable, why))
     }
 
+    async fn last(&self, key: &Fingerprint) -> Result<Option<ClockReading>, PortError> {
+        let what = || format!("read the clock of the TPM of key {key}");
+        let found = self.clocks().get_opt(&TpmClock::name_of(key)).await;
+        let found = found.map_err(|error| port_error(what(), error))?;
+        let reading = found.map(|found| found.reading()).transpose();
+        reading.map_err(|error| PortError::new(PortErrorKind::Invalid, what()).because(error))
+    }
+
     async fn forget(&self, machine: &MachineId, line: &AuditEvent) -> Result<(), PortError> {
         let what = || format!("forget the clock of machine {machine}");
         self.permit(Deed::Admit, what).await?;

@@ -51,6 +51,8 @@ pub(crate) enum Stage {
     FirstBoot,
     /// On a later boot: servers know the machine, or have forgotten it.
     LaterBoot,
+    /// While a disk is bound to other servers, which must have the key.
+    Moving,
 }
 
 /// No server released the key in this round.
@@ -111,7 +113,7 @@ impl FetchError {
     fn verdict(&self, stage: Stage) -> Verdict {
         match (self.verdict, stage) {
             (Verdict::Unsettled, Stage::FirstBoot) => Verdict::Unanswered,
-            (Verdict::Unsettled, Stage::LaterBoot) => Verdict::Refused,
+            (Verdict::Unsettled, Stage::LaterBoot | Stage::Moving) => Verdict::Refused,
             (verdict, _) => verdict,
         }
     }
@@ -138,7 +140,9 @@ pub(crate) async fn fetch_key(
             Err(error) => error,
         };
         let verdict = error.verdict(stage);
-        if verdict == Verdict::Hopeless || !left.allow_another(verdict) {
+        // An initramfs that has ended does not come back in this boot.
+        let is_final = verdict == Verdict::Hopeless || error.code == Code::InitramfsEnded;
+        if is_final || !left.allow_another(verdict) {
             return Err(error);
         }
         tracing::info!(code = %error.code, ?verdict, "no key in this round");
@@ -275,6 +279,13 @@ mod tests {
 
     fn one() -> NumRetries {
         serde_json::from_str("1").unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_the_initramfs_there_is_nothing_to_wait_for() {
+        let script = Script::new(&[(Code::InitramfsEnded, Verdict::Refused)]);
+        let (result, seconds) = run(&script, Some(NumRetries::Infinity), Stage::LaterBoot).await;
+        assert_eq!((result, seconds), (Err(Code::InitramfsEnded), 0));
     }
 
     #[tokio::test(start_paused = true)]

@@ -13,6 +13,7 @@ use tec_core::port::{Attester, Entropy};
 use tec_core::secret::SecretBytes;
 use tec_trustee::client::{Deadlines, Outcome, RcarClient, RcarError};
 use tec_trustee::policy::REFUSED_CLAIM;
+use tec_trustee::rotation::Kept;
 
 use crate::failure::Failure;
 use crate::fetch::{FetchError, KeyRound, Verdict};
@@ -46,6 +47,18 @@ impl<A: Attester> KbsRound<A> {
             attester,
             servers: config.servers.clone(),
         })
+    }
+}
+
+impl<A: Attester> KbsRound<A> {
+    /// The names of the keys that the servers keep for this machine; `None` if they name none.
+    pub(crate) async fn names(&self) -> Result<Option<Kept>, FetchError> {
+        match self.client.rotation(&self.attester).await {
+            Ok(kept) => Ok(Some(kept)),
+            // It has no such path, or no key for this machine.
+            Err(RcarError::Denied { code: None | Some(Code::KeyMissing), .. }) => Ok(None),
+            Err(error) => Err(fetch_error(&self.servers, error)),
+        }
     }
 }
 

@@ -2,18 +2,20 @@
 
 use std::sync::Arc;
 
+use tec_core::code::Code;
 use tec_core::id::{MachineId, ResourcePath};
 use tec_core::ignition::{AttestationKeyConfig, HeaderConfig, NumRetries, PinConfig};
 use tec_core::luks::content_key;
-use tec_core::port::{Entropy, EntropyRng};
+use tec_core::port::{Attester, Entropy, EntropyRng};
 use tec_core::secret::{SecretArray, SecretBytes};
 use tec_trustee::clevis;
 use tec_trustee::clevis::SealedPassphrase;
 use tokio::time::Instant;
 
 use crate::failure::Failure;
-use crate::fetch::{Stage, fetch_key};
+use crate::fetch::{FetchError, Stage, fetch_key};
 use crate::kbs::KbsRound;
+use crate::kept::{is_current, keep, kept};
 use crate::register::{AkIdentity, HttpRegistrar, RegisterError, RegisterPorts, register};
 use crate::report::Report;
 use crate::settings::Settings;
@@ -141,6 +143,28 @@ async fn try_decrypt(
     })
 }
 
+/// The key that the initramfs of this boot kept. The servers have attested this machine and refuse its phase alone.
+async fn kept_key<A: Attester>(
+    settings: &Settings,
+    round: &KbsRound<A>,
+    (header, stage): (&HeaderConfig, Stage),
+    refused: FetchError,
+) -> Result<SecretArray<32>, Failure> {
+    let Some(key) = kept(&settings.kept_key, &header.path) else {
+        return Err(Failure::Fetch(refused));
+    };
+    // A disk must not be bound to servers that have another key.
+    let is_right = match round.names().await.map_err(Failure::Fetch)? {
+        Some(names) => is_current(&names, &key),
+        None => stage != Stage::Moving,
+    };
+    if !is_right {
+        return Err(Failure::Fetch(refused));
+    }
+    tracing::info!("the key that the initramfs kept is used");
+    content_key(&key).map_err(Failure::Resource)
+}
+
 pub(crate) async fn released_key(
     settings: &Settings,
     tpm: &NodeTpm,
@@ -154,9 +178,18 @@ pub(crate) async fn released_key(
     let (attester, in_tpm) = Stopwatch::new(tpm.attester(settings.read_event_log()));
     let round = KbsRound::new(settings, header, attester, entropy)?;
     let begin = Instant::now();
-    let resource = fetch_key(&round, settings.retries(header.num_retries), stage, &**entropy)
-        .await
-        .map_err(Failure::Fetch)?;
+    let fetched = fetch_key(&round, settings.retries(header.num_retries), stage, &**entropy).await;
+    let resource = match fetched {
+        Err(error) if error.code() == Code::InitramfsEnded => {
+            return kept_key(settings, &round, (header, stage), error).await;
+        }
+        fetched => fetched.map_err(Failure::Fetch)?,
+    };
+    if settings.keeps_key
+        && let Err(error) = keep(&settings.kept_key, &header.path, &resource)
+    {
+        tracing::warn!(%error, "the key is not kept for the running system");
+    }
     let in_tpm = in_tpm.total();
     tracing::info!(
         tpm_ms = in_tpm.as_millis(),

@@ -52,7 +52,7 @@ pub async fn rebind(
     let _alone = disk::lock().map_err(Failure::io("lock the disks"))?;
     let wanted = wanted(&header, servers)?;
     let tpm = NodeTpm::open(settings)?;
-    let key = released_key(settings, &tpm, &wanted, Stage::LaterBoot, entropy).await?;
+    let key = released_key(settings, &tpm, &wanted, Stage::Moving, entropy).await?;
     move_token(&header, &wanted, &key, &**entropy).map_err(Failure::Disk)
 }
 

@@ -32,6 +32,7 @@ use crate::disk;
 use crate::disk::{DiskError, Header, RecoveryState, SlotMark, Token};
 use crate::failure::Failure;
 use crate::kbs::{client, fetch_error};
+use crate::kept::{keep, kept};
 use crate::rebind::{bound_token, parsed, proven_passphrase};
 use crate::recovery::remove_unfinished;
 use crate::settings::Settings;
@@ -88,6 +89,7 @@ pub async fn rotate(
         client: client(settings, &config.servers, entropy)?,
         attester: NodeTpm::open(settings)?.attester(settings.read_event_log()),
         config: config.clone(),
+        kept: settings.kept_key.clone(),
     };
     follow(&headers, &config, &broker, &**entropy).await
 }
@@ -390,6 +392,8 @@ struct Remote<A> {
     client: RcarClient,
     attester: A,
     config: HeaderConfig,
+    /// The key that the initramfs kept, if it did.
+    kept: PathBuf,
 }
 
 impl<A: Attester> Remote<A> {
@@ -419,6 +423,14 @@ impl<A: Attester> Broker for Remote<A> {
                 if which != Which::Current =>
             {
                 Err(Failure::NotCurrent)
+            }
+            Err(error @ RcarError::Denied { code: Some(Code::InitramfsEnded), .. }) => {
+                let kept = kept(&self.kept, self.path()).filter(|_| which == Which::Current);
+                kept.ok_or_else(|| self.failed(error))
+            }
+            Ok(key) if which == Which::Current && self.kept.exists() => {
+                keep(&self.kept, self.path(), &key).map_err(Failure::io("keep the disk key"))?;
+                Ok(key)
             }
             fetched => fetched.map_err(|error| self.failed(error)),
         }

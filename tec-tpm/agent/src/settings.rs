@@ -17,6 +17,8 @@ use tec_tpm::evidence::MAX_EVENT_LOG;
 const DEFAULT_TCTI: &str = "device:/dev/tpmrm0";
 /// Where the kernel exposes the firmware's event log.
 const DEFAULT_EVENT_LOG: &str = "/sys/kernel/security/tpm0/binary_bios_measurements";
+/// Where an initramfs keeps the key; `/run` goes over to the running system.
+pub const DEFAULT_KEPT_KEY: &str = "/run/node-agent/key";
 /// Timeout of one request in seconds, the same as in the existing client.
 pub const DEFAULT_TIMEOUT: u64 = 60;
 
@@ -34,6 +36,10 @@ pub struct Settings {
     pub timeout: Duration,
     /// Maximum number of rounds over the servers, instead of that in the pin's configuration.
     pub rounds: Option<NonZeroU32>,
+    /// File in memory with the key that the initramfs kept for the running system.
+    pub kept_key: PathBuf,
+    /// Whether keys that servers release are kept there: in an initramfs.
+    pub keeps_key: bool,
     /// TLS.
     pub provider: Arc<CryptoProvider>,
 }
@@ -47,6 +53,8 @@ impl Settings {
             event_log: None,
             timeout: Duration::from_secs(DEFAULT_TIMEOUT),
             rounds: None,
+            kept_key: DEFAULT_KEPT_KEY.into(),
+            keeps_key: false,
             provider,
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tec_core::ak::{Credential, PublicKey};
 use tec_core::code::Code;
-use tec_core::pcr::PcrValues;
+use tec_core::pcr::{PcrIndex, PcrValues};
 use tec_core::port::PortError;
 use tec_core::secret::SecretBytes;
 use tec_tpm::ak::{AkAlgorithm, AkHandle, AkOrigin, AttestationKey};
@@ -91,6 +91,16 @@ impl NodeTpm {
     /// `Tpm`.
     pub fn pcrs(&self) -> Result<PcrValues, Failure> {
         self.tpm.pcr_read().map_err(failed("read the registers"))
+    }
+
+    /// Measures the end of the initramfs into PCR 11, in the word of systemd-pcrphase.service(8). Servers release no
+    /// disk key to this boot any more.
+    ///
+    /// # Errors
+    /// `Tpm`.
+    pub fn leave_initramfs(&self) -> Result<(), Failure> {
+        let measured = self.tpm.pcr_event(PcrIndex::KERNEL_BOOT, b"leave-initrd");
+        measured.map_err(failed("measure the end of the initramfs"))
     }
 
     /// Produces evidence with the attestation key, and includes the event log.

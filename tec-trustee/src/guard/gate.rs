@@ -157,7 +157,9 @@ impl Registries {
             let why = format!("machine {own} asked for {path}, which is not its own");
             return Ok(Some(Closed::new(Gate::ReleasePolicy, why)));
         }
-        flow::taken_back(&*self.aks, own, &key).await
+        let closed = flow::taken_back(&*self.aks, own, &key).await?;
+        let late = path.machine().and_then(|_| Closed::after_initramfs(&passage.record));
+        Ok(closed.or(late))
     }
 }
 

@@ -18,6 +18,7 @@ use tec_core::attest::PinnedPcrs;
 use tec_core::boot::WholeImages;
 use tec_core::code::Code;
 use tec_core::explain::{Gate, StepState};
+use tec_core::flow::ReleaseError;
 use tec_core::port::{
     AkRegistry, AttemptLog, Attester as _, AuditAction, ImageRegistry, MachineRegistry,
     UnclaimedLimit,
@@ -321,6 +322,25 @@ async fn a_registered_machine_notices_no_difference() {
     assert!(attempt.ladder.is_released());
     let state = |gate| attempt.ladder.steps.iter().find(|step| step.gate == gate);
     assert_eq!(state(Gate::Pcrs).unwrap().state, StepState::Skipped);
+}
+
+#[tokio::test]
+async fn after_the_initramfs_a_machine_gets_its_key_from_no_trustee() {
+    let world = World::new().await;
+    let gatekeeper = registries(&world.registry, &world.clock);
+    let mut attempt = sample::attempt_in_boot(1, 1);
+    let (own, other) = (sample::secret_path(1), "default/shared/config".parse().unwrap());
+    for late in [None, Some("PCR 11 has leave-initrd".to_owned())] {
+        attempt.late = late;
+        let passage = Passage::of(attempt.clone());
+        let permitted = gatekeeper.permit(&passage, &own).await;
+        match (permitted, &attempt.late) {
+            (Ok(()), None) => {}
+            (Err(ReleaseError::Refused { code: Code::InitramfsEnded }), Some(_)) => {}
+            other => panic!("{other:?}"),
+        }
+        gatekeeper.permit(&passage, &other).await.unwrap();
+    }
 }
 
 #[tokio::test]

@@ -325,7 +325,8 @@ impl Backend for LiveBackend {
                 &*self.ports.secrets,
                 &*self.ports.audit,
                 &*self.ports.clock,
-            );
+            )
+            .with_disk_keys(self.ports.disk_keys.as_deref());
             flow::release(ports, attested, path, &mut attempt).await
         };
         if let Err(error) = self.ports.attempts.record(&attempt).await {

@@ -155,7 +155,9 @@ impl Platform {
     /// The API server refuses.
     pub async fn identity(&self, name: &str) -> anyhow::Result<Arc<Identity>> {
         let account = self.stage.cluster.component(name).await?;
-        let args = self.init(&account, &["nats"]).await?;
+        let mut args = self.init(&account, &["nats"]).await?;
+        // The default: where many start at the same time, each waits for a place.
+        args.way.deadline_seconds = 300;
         Ok(Arc::new(Identity::new(args.way, Arc::new(SystemClock))))
     }
 

@@ -4,10 +4,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use serde_json::{Value, json};
 use services::bootstrap::controller::{Controller, RoundError};
+use tec_core::port::PortErrorKind;
 use tec_core::secret::{SecretArray, SecretBytes};
 use tec_e2e::services::stage::Stage;
 use tec_services::Fatal;
-use tec_services::vault::{Binding, Request, WrappedKey};
+use tec_services::vault::{Binding, Request, Response, WrappedKey};
 
 use crate::secrets::{Needle, astray};
 
@@ -40,6 +41,17 @@ pub(crate) fn assert_nowhere_in_plain(stage: &Stage, key: &str) {
     assert_eq!(astray(stage.dir.path(), &needles), Vec::<String>::new());
 }
 
+/// An answer to a question. A busy machine may cut a connection, and a question can be asked again.
+async fn answer(stage: &Stage, question: &Request) -> Response {
+    let mut answer = stage.bao.vault().call(question).await;
+    for _ in 0..3 {
+        if answer.as_ref().is_err_and(|error| error.kind() == PortErrorKind::Unavailable) {
+            answer = stage.bao.vault().call(question).await;
+        }
+    }
+    answer.unwrap()
+}
+
 /// A root token, created with the vault's key. The caller revokes it.
 pub(crate) async fn make_root(stage: &Stage, key: &str) -> SecretBytes {
     let vault = stage.bao.vault();
@@ -56,20 +68,19 @@ pub(crate) async fn make_root(stage: &Stage, key: &str) -> SecretBytes {
 
 /// Number of root tokens, not including the one used for counting.
 pub(crate) async fn root_tokens(stage: &Stage, key: &str) -> usize {
-    let vault = stage.bao.vault();
     let token = make_root(stage, key).await;
     let list = Request::list("auth/token/accessors").by(&token);
-    let list: Value = vault.call(&list).await.unwrap().data().unwrap();
+    let list: Value = answer(stage, &list).await.data().unwrap();
     let mut roots = 0;
     for accessor in list["keys"].as_array().unwrap() {
         let body = json!({"accessor": accessor});
         let look = Request::post("auth/token/lookup-accessor", &body).by(&token);
-        if let Ok(found) = vault.call(&look).await.unwrap().data::<Value>() {
+        if let Ok(found) = answer(stage, &look).await.data::<Value>() {
             roots += usize::from(found["policies"] == json!(["root"]));
         }
     }
     let revoke = Request::post("auth/token/revoke-self", &json!({})).by(&token);
-    vault.call(&revoke).await.unwrap();
+    stage.bao.vault().call(&revoke).await.unwrap();
     roots - 1
 }
 
@@ -96,5 +107,5 @@ pub(crate) async fn voters(stage: &Stage, key: &str) -> usize {
 /// The response of `sys/seal-status`.
 pub(crate) async fn seal_status(stage: &Stage) -> Value {
     let request = Request::get("sys/seal-status");
-    stage.bao.vault().call(&request).await.unwrap().json().unwrap()
+    answer(stage, &request).await.json().unwrap()
 }

@@ -17,6 +17,8 @@ const COUNTER: &str = "/var/boots";
 const RESULT: &str = "/etc/.ignition-result.json";
 /// The unit that maintains the recovery key.
 const UNIT: &str = "tec-recovery.service";
+/// Text of [`Mark::Recovery`] if the unit has to wait for the next boot.
+pub const LATER: &str = "later";
 /// The unit waits for servers; the host decides when they come back.
 const RECOVERY_LIMIT: Duration = Duration::from_mins(10);
 const STEP: Duration = Duration::from_millis(500);
@@ -43,7 +45,7 @@ fn tell() -> anyhow::Result<()> {
     writeln!(std::io::stdout(), "{line}").context("cannot print the greeting")?;
     if content::has_recovery(Path::new("/")) {
         match wait_for_recovery() {
-            Ok(()) => marks.tell(Mark::Recovery, "")?,
+            Ok(how) => marks.tell(Mark::Recovery, how)?,
             Err(error) => marks.tell(Mark::Failed, &format!("{error:#}"))?,
         }
     }
@@ -68,15 +70,21 @@ fn rotate(marks: &mut Marks) -> anyhow::Result<()> {
     marks.tell(mark, &String::from_utf8_lossy(text))
 }
 
-/// Waits until the unit is done.
-fn wait_for_recovery() -> anyhow::Result<()> {
+/// Waits until the unit is done, or leaves it to the next boot.
+fn wait_for_recovery() -> anyhow::Result<&'static str> {
     let end = Instant::now() + RECOVERY_LIMIT;
-    loop {
+    let is = |question| {
         let mut systemctl = Command::new("systemctl");
-        systemctl.args(["is-active", "--quiet", UNIT]);
+        systemctl.args([question, "--quiet", UNIT]);
         let status = systemctl.stderr(Stdio::null()).status();
-        if status.context("cannot run systemctl")?.success() {
-            return Ok(());
+        status.map(|status| status.success()).context("cannot run systemctl")
+    };
+    loop {
+        if is("is-active")? {
+            return Ok("");
+        }
+        if is("is-failed")? {
+            return Ok(LATER);
         }
         if Instant::now() > end {
             bail!("{UNIT} did not finish");

@@ -155,7 +155,8 @@ fn words_of_systemd_are_explained_with_a_log_and_without() {
             (&separated, &["enter-initrd"], true),
             (&separated, &[], true),
             (&pcr4, &["enter-initrd", "leave-initrd", "sysinit", "ready"], true),
-            (&pcr4, &["leave-initrd"], false),
+            (&pcr4, &["leave-initrd", "sysinit"], true),
+            (&pcr4, &["ready"], false),
             (&pcr4, &["enter-initrd", "implant"], false),
             (&pcr4, &["implant", "enter-initrd"], false),
         ] {

@@ -15,6 +15,7 @@ pub async fn clock_log<L: ClockLog>(make: impl AsyncFn() -> L) {
     of_two_copies_at_once_one_is_the_second(&make().await).await;
     what_is_forgotten_begins_anew(&make().await).await;
     evidence_never_proves_less_than_before(&make().await).await;
+    an_initramfs_is_remembered(&make().await).await;
 }
 
 /// A quote after this many resets, at the second with that number.
@@ -88,6 +89,22 @@ async fn what_is_forgotten_begins_anew(log: &dyn ClockLog) {
     assert_eq!(kind(again), PortErrorKind::NotFound);
     assert_eq!(advance(log, 1, 3).await, ClockOutcome::Follows);
     assert_eq!(advance(log, 2, 3).await, refused(6, 9), "of its machine only");
+}
+
+async fn an_initramfs_is_remembered(log: &dyn ClockLog) {
+    let (key, machine) = (key(1), sample::machine_id(1));
+    assert_eq!(ok(log.last(&key).await), None);
+    for (resets, is_running, remembered) in
+        [(5, false, false), (6, true, true), (6, false, true), (9, false, true)]
+    {
+        let reading = after(resets).with_initramfs(is_running);
+        assert_eq!(ok(log.advance(&key, machine, &reading).await), ClockOutcome::Follows);
+        let last = ok(log.last(&key).await);
+        assert_eq!(
+            last.map(|last| (last.clock, last.in_initramfs)),
+            Some((reading.clock, remembered))
+        );
+    }
 }
 
 async fn evidence_never_proves_less_than_before(log: &dyn ClockLog) {

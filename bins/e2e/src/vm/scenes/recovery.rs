@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tec_core::id::MachineId;
 use tec_core::secret::SecretBytes;
 use tec_guest::node::marks::{Answer, Mark};
+use tec_guest::node::root::LATER;
 
 use crate::anchor::Anchor;
 use crate::process::Transcript;
@@ -50,11 +51,18 @@ impl Stage {
         })?;
         story.shows("the volume", &before.dump);
         let boot = story.works(
-            "the server is gone; the key is typed, the disk opens, the server comes back, and the \
-             node leaves another key by itself",
+            "the server is gone; the key is typed, the disk opens, the server comes back, and releases no disk key \
+             to a system that runs",
             || recovered(&mut node, &mut self.anchor, &first),
         )?;
         self.timed("recovery", &boot);
+        ensure!(Slots::of(&self.logs, &node)? == before, "the slots changed");
+        story.works("reboot: the disk opens by itself, and the node leaves another key", || {
+            let boot = node.boot()?;
+            ensure!(boot.opened()? == 3, "the root is a different one");
+            ensure!(boot.text(Mark::Recovery) == Some(""), "the unit did not finish");
+            Ok(())
+        })?;
         let after = Slots::of(&self.logs, &node)?;
         story.works("the slot of the typed key is gone, and the new key opens the disk", || {
             ensure!(before.recovery != after.recovery, "the recovery key slot did not change");
@@ -69,7 +77,7 @@ impl Stage {
         })?;
         story.shows("the volume", &after.dump);
         story.works("reboot: the disk opens by itself, and nothing changes", || {
-            ensure!(node.boot()?.opened()? == 3, "the root is a different one");
+            ensure!(node.boot()?.opened()? == 4, "the root is a different one");
             ensure!(Slots::of(&self.logs, &node)? == after, "the slots changed");
             Ok(())
         })?;
@@ -119,6 +127,8 @@ fn recovered(node: &mut Node, anchor: &mut Anchor, key: &str) -> anyhow::Result<
         ensure!(boot.at(mark).is_some(), "there was no step {mark}");
     }
     ensure!(boot.console.contains("TEC-A401"), "the console does not say that no server answered");
+    ensure!(boot.text(Mark::Recovery) == Some(LATER), "the running system got a key");
+    ensure!(boot.console.contains("TEC-A424"), "the console does not say why there is no key");
     ensure!(!boot.console.contains(key), "the console shows what was typed");
     Ok(boot)
 }
