@@ -71,7 +71,9 @@ async fn attempts(store: &Store, machines: &[Seen]) -> Result<Vec<Attempt>, Port
             own.truncate(1);
         }
         // The page compares, and approves nothing.
-        own.iter_mut().for_each(|attempt| attempt.measured = ExpectedPcrs::default());
+        for attempt in &mut own {
+            attempt.measured = ExpectedPcrs::default();
+        }
         all.extend(own);
     }
     all.sort_by_key(|attempt| Reverse(attempt.at));

@@ -75,7 +75,9 @@ impl Status {
         refusals.retain(|attempt| attempt.ladder.code.is_some());
         refusals.truncate(REFUSALS);
         // Long, and shown for a single attempt only.
-        refusals.iter_mut().for_each(|attempt| attempt.measured = ExpectedPcrs::default());
+        for attempt in &mut refusals {
+            attempt.measured = ExpectedPcrs::default();
+        }
         let last = store.last_attempts().map_err(unread)?;
         let refused = last.values().filter(|attempt| attempt.ladder.code.is_some());
         let seen = last.iter().max_by_key(|(_, attempt)| attempt.at);

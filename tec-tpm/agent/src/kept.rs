@@ -26,7 +26,7 @@ use tec_trustee::rotation::Kept;
 /// # Security
 /// For file systems in memory. Whoever is root could read the key of an open disk anyway.
 pub(crate) fn keep(file: &Path, path: &ResourcePath, key: &SecretBytes) -> io::Result<()> {
-    let directory = file.parent().unwrap_or(Path::new("/"));
+    let directory = file.parent().unwrap_or_else(|| Path::new("/"));
     fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     let written = file.with_extension("new");
     let mut options = OpenOptions::new();
