@@ -320,6 +320,11 @@ codes! {
     SettingsMalformed = "TEC-S422", 422, "the settings of the state directory are malformed",
         "tec.toml is not TOML, or a key in it is not the long name of a flag of `tec serve`.",
         "Correct the line that the message names; `tec serve --help` lists the flags.";
+    DemandsLowered = "TEC-S411", 409, "the server would demand less of nodes than it did",
+        "The server that ran last on this state directory, or the one whose backup was restored, demanded a registration \
+         token, approval by an admin, or proof by an endorsement key, and the flags of this start do not.",
+        "Start it with the same flags, or put them into tec.toml. To demand less from now on, start it once with \
+         `--dangerous-lower-demands`.";
     ServerRunning = "TEC-S410", 409, "a server already runs on this state directory",
         "Another `tec serve`, or `tec key reseal`, holds the lock of the state directory.",
         "Stop the other server first, or pass another directory with --state-dir.";
@@ -374,10 +379,11 @@ codes! {
         "Inspect it with `cryptsetup luksDump` and `clevis luks list`. Running the same command again is \
          safe.";
     NodeClock = "TEC-N425", 503, "the server's certificate is not valid at the time of the node's clock",
-        "The clock of the node is wrong (an empty battery, or no network time in the initramfs), or the \
-         certificate has expired.",
+        "The clock of the node is wrong (an empty battery, or no network time in the initramfs), the \
+         certificate has expired, or the clock of the server was ahead when it was issued.",
         "Compare `date` on the node with the dates of the server's certificate. Set the clock in the \
-         firmware's settings, or renew the certificate; the node continues by itself.";
+         firmware's settings, or renew the certificate (`tec serve` does so by itself when it starts with the right \
+         clock); the node continues by itself.";
     NodeFull = "TEC-N507", 507, "no space left on the node",
         "The file system that the node writes to is full, or a quota is exceeded.",
         "Free space, and run the same command again: nothing was lost.";

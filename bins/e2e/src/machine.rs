@@ -181,6 +181,7 @@ impl Machine {
             .env("TEC_EVENT_LOG", self.event_log())
             .env("TEC_KEPT_KEY", self.kept_key())
             .env("TEC_KEEP_KEY", self.keeps_key.to_string())
+            .env("TEC_ROOT_MARK", self.root_mark())
             .env("TEC_ROUNDS", self.rounds.to_string());
         command
     }
@@ -188,6 +189,11 @@ impl Machine {
     /// The file where its initramfs keeps the disk key.
     pub fn kept_key(&self) -> PathBuf {
         self.directory.join("run/key")
+    }
+
+    /// The file with the mark of its root file system.
+    pub fn root_mark(&self) -> PathBuf {
+        self.directory.join("root-mark")
     }
 
     /// `node-agent` with these arguments.

@@ -229,6 +229,22 @@ fn a_machine_added_by_hand_gets_the_same_config_again() {
 }
 
 #[test]
+fn a_server_demands_no_less_of_nodes_than_the_one_before_unless_it_is_told_to() {
+    let bench = bench();
+    let token = bench.directory.path().join("token");
+    fs::write(&token, "0123456789abcdef0123456789abcdef").unwrap();
+    let token = token.to_str().unwrap().to_owned();
+    let mut anchor = bench.start(&["--ak-approval", "manual", "--registration-token-file", &token]);
+    anchor.kill().unwrap();
+    refused_with(&bench.serve(&["--ak-approval", "manual"]), "TEC-S411");
+    refused_with(&bench.serve(&["--registration-token-file", &token]), "TEC-S411");
+    refused_with(&bench.serve(&[]), "TEC-S411");
+    let mut anchor = bench.start(&["--dangerous-lower-demands"]);
+    anchor.kill().unwrap();
+    drop(bench.start(&[]));
+}
+
+#[test]
 fn the_server_answers_health_checks_and_ends_on_sigterm() {
     let bench = bench();
     let mut anchor = bench.start(&[]);

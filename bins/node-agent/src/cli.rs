@@ -47,7 +47,10 @@ pub enum Command {
     },
     /// Measure the end of the initramfs into PCR 11: servers release no disk key to this boot any more. For the
     /// scripts of an initramfs, right before the root is switched
-    LeaveInitramfs,
+    LeaveInitramfs {
+        /// The root file system, which gets the kept disk key only if it has its mark
+        root: PathBuf,
+    },
     /// Attest now, to the key brokers of the disks or those given, without fetching a key; exit code 3 if
     /// refused
     Attest(AttestArgs),

@@ -14,7 +14,7 @@ use tec_agent::failure::Failure;
 use tec_agent::recovery::Change;
 use tec_agent::report::Report;
 use tec_agent::tpm::NodeTpm;
-use tec_agent::{key, machine, pin, rebind, recovery, refresh, rotate};
+use tec_agent::{kept, key, machine, pin, rebind, recovery, refresh, rotate};
 use tec_core::code::Code;
 use tec_core::id::ResourcePath;
 use tec_core::pcr::PcrIndex;
@@ -118,9 +118,7 @@ async fn run(cli: Cli) -> Result<u8, Report> {
             .map_err(Failure::Disk)
             .and_then(|id| stream::write_line(&id.to_string()))
             .map_err(unnamed),
-        Command::LeaveInitramfs => {
-            NodeTpm::open(settings).and_then(|tpm| tpm.leave_initramfs()).map_err(unnamed)
-        }
+        Command::LeaveInitramfs { root } => kept::leave_initramfs(settings, &root).map_err(unnamed),
         Command::Pcrs => pcrs(settings).map_err(unnamed),
         Command::Ak { command, output } => ak(settings, command, output).await,
     };

@@ -12,7 +12,7 @@ use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use tec_agent::Settings;
 use tec_agent::report::Report;
-use tec_agent::settings::{DEFAULT_KEPT_KEY, DEFAULT_TIMEOUT};
+use tec_agent::settings::{DEFAULT_KEPT_KEY, DEFAULT_ROOT_MARK, DEFAULT_TIMEOUT};
 use tec_tpm::ak::AkHandle;
 
 /// Logs warnings and errors. Servers that released no key are not included: the console of a refused node
@@ -54,6 +54,9 @@ pub struct Flags {
     /// Keep the disk key there; for the scripts of an initramfs
     #[arg(long, env = "TEC_KEEP_KEY", global = true)]
     pub keep_key: bool,
+    /// File by which the initramfs knows the root file system; its directory must exist
+    #[arg(long, env = "TEC_ROOT_MARK", global = true, default_value = DEFAULT_ROOT_MARK)]
+    pub root_mark: PathBuf,
     /// Additional destination for the report of a failure, such as a console, for callers that
     /// discard stderr
     #[arg(long, env = "TEC_CONSOLE", global = true, value_parser = any_path())]
@@ -77,6 +80,7 @@ impl Flags {
         settings.rounds = self.rounds;
         settings.kept_key.clone_from(&self.kept_key);
         settings.keeps_key = self.keep_key;
+        settings.root_mark.clone_from(&self.root_mark);
         settings
     }
 
@@ -114,6 +118,7 @@ mod tests {
             rounds: None,
             kept_key: DEFAULT_KEPT_KEY.into(),
             keep_key: false,
+            root_mark: DEFAULT_ROOT_MARK.into(),
             console: None,
             log: String::new(),
         }

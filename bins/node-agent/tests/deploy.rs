@@ -108,18 +108,20 @@ fn a_boot_that_needed_the_recovery_key_renews_it_once_and_others_leave_it() {
             .success()
     };
     assert!(!ensure(1), "the servers are away");
+    assert!(!ensure(3), "only the next boot gets the key");
     assert!(ensure(0) && ensure(0));
     let calls = fs::read_to_string(dir.path().join("calls")).unwrap();
     let renew = "recovery renew /dev/x";
-    assert_eq!(calls.lines().collect::<Vec<_>>(), [renew, renew, "recovery enroll /dev/x"]);
+    let enroll = "recovery enroll /dev/x";
+    assert_eq!(calls.lines().collect::<Vec<_>>(), [renew, renew, enroll, renew, enroll]);
     // The boot after the one for which it was typed: no server released the key to that one.
     fs::remove_file(run_directory.join("unlocked")).unwrap();
     assert!(!ensure(1));
     fs::write(run_directory.join("unlocked"), "").unwrap();
     assert!(ensure(0) && ensure(0));
     let calls = fs::read_to_string(dir.path().join("calls")).unwrap();
-    let later: Vec<_> = calls.lines().skip(3).collect();
-    assert_eq!(later, [renew, renew, "recovery enroll /dev/x"]);
+    let later: Vec<_> = calls.lines().skip(5).collect();
+    assert_eq!(later, [renew, renew, enroll]);
 }
 
 #[test]
@@ -220,44 +222,57 @@ fn an_initramfs_waits_for_a_network_only_if_it_has_a_disk_to_open() {
 const DRACUT_END: &str = "dracut/60clevis-pin-trustee/leave-initramfs.sh";
 const TOOLS_END: &str = "initramfs-tools/scripts/init-bottom/clevis-trustee";
 
-/// What happens at the end of an initramfs whose program measures it, or fails. `systemd` runs its own unit.
-fn end_of_initramfs(script_of: &str, status: u8, has_tpm: bool, systemd: bool) -> Vec<String> {
+/// What happens at the end of an initramfs whose program measures it, or fails, after a key was asked for or not.
+fn end_of_initramfs(script_of: &str, status: u8, has_tpm: bool, asked: bool) -> Vec<String> {
     let dir = tempfile::tempdir().unwrap();
-    let tpm = dir.path().join("tpm");
+    let (tpm, key) = (dir.path().join("tpm"), dir.path().join("run/key"));
     if has_tpm {
         fs::write(&tpm, "").unwrap();
+    }
+    if asked {
+        fs::create_dir(dir.path().join("run")).unwrap();
+        fs::write(&key, "").unwrap();
     }
     let agent = recorder(dir.path(), status);
     let calls = dir.path().join("calls");
     let reboot = format!("#!/bin/sh\necho reboot \"$@\" >> {}\nkill $PPID\n", calls.display());
     script(&dir.path().join("reboot"), &reboot);
     script(&dir.path().join("sleep"), "#!/bin/sh\n");
-    script(&dir.path().join("systemctl"), &format!("#!/bin/sh\nexit {}\n", u8::from(!systemd)));
-    let text = fs::read_to_string(deploy().join(script_of)).unwrap();
+    let place = dir.path().join("end");
+    let text = fs::read_to_string(deploy().join("end")).unwrap();
     let text = text
         .replace("/usr/bin/node-agent", agent.to_str().unwrap())
         .replace("/dev/tpmrm0", tpm.to_str().unwrap())
+        .replace("/proc/", "/nowhere/")
         .replace("/dev/console", "/dev/null");
-    let end = dir.path().join("end");
-    script(&end, &text);
+    script(&place, &text);
+    let text = fs::read_to_string(deploy().join(script_of)).unwrap();
+    let script_at = dir.path().join("script");
+    script(&script_at, &text.replace("/usr/share/node-agent/end", place.to_str().unwrap()));
     let path = format!("{}:/usr/bin:/bin", dir.path().display());
-    let done = Command::new(&end).env("PATH", path).status().unwrap();
+    let mut end = Command::new(&script_at);
+    end.env("PATH", path).env("TEC_RUN", dir.path().join("run"));
+    let done = end.env("rootmnt", "/new").env("NEWROOT", "/new").status().unwrap();
     let calls: Vec<_> =
         fs::read_to_string(calls).unwrap_or_default().lines().map(str::to_owned).collect();
     assert_eq!(done.success(), calls.last().is_none_or(|call| call != "reboot -f"));
+    assert!(!key.exists() || calls == ["leave-initramfs /new"], "a key is left: {calls:?}");
     calls
 }
 
 #[test]
-fn an_initramfs_whose_end_cannot_be_measured_starts_nothing() {
-    let measure = "leave-initramfs";
+fn an_initramfs_whose_end_cannot_be_measured_starts_nothing_with_a_key() {
+    let measure = "leave-initramfs /new";
     for script_of in [DRACUT_END, TOOLS_END] {
-        let end = |status, has_tpm| end_of_initramfs(script_of, status, has_tpm, false);
-        assert_eq!(end(0, true), [measure]);
-        assert_eq!(end(1, true), [measure, measure, measure, "reboot -f"]);
-        assert!(end(1, false).is_empty(), "no key without a TPM");
+        let end = |status, has_tpm, asked| end_of_initramfs(script_of, status, has_tpm, asked);
+        for asked in [true, false] {
+            assert_eq!(end(0, true, asked), [measure]);
+        }
+        assert_eq!(end(1, true, true), [measure, measure, measure, "reboot -f"]);
+        assert_eq!(end(1, true, false), [measure; 3], "somebody opened the disk of a broken TPM");
+        assert!(end(1, false, false).is_empty());
+        assert_eq!(end(1, false, true), ["reboot -f"]);
     }
-    assert!(end_of_initramfs(DRACUT_END, 1, true, true).is_empty(), "systemd measures it");
 }
 
 /// Functions of dracut.modules(7) that the module uses.
@@ -281,6 +296,7 @@ fn the_dracut_module_installs_program_pin_drivers_and_the_wish_for_a_network() {
         fs::copy(deploy().join(name), module.join(name)).unwrap();
     }
     fs::copy(deploy().join(DRACUT_END), module.join("leave-initramfs.sh")).unwrap();
+    fs::copy(deploy().join("end"), module.join("end")).unwrap();
     let bin = Path::new(PROGRAM).parent().unwrap().display();
     let text = format!(
         "set -e; PATH={bin}:$PATH; {DRACUT}\n. {}\ncheck; depends; installkernel; install",
@@ -297,7 +313,7 @@ fn the_dracut_module_installs_program_pin_drivers_and_the_wish_for_a_network() {
     for name in ["node-agent", "clevis-decrypt-trustee", "clevis-encrypt-trustee"] {
         assert!(files.contains(&format!("/usr/bin/{name}")), "{files:?}");
     }
-    assert!(files.contains(&"/hooks/cleanup/99".to_owned()), "{files:?}");
+    assert!(files.contains(&"/hooks/pre-pivot/00".to_owned()), "{files:?}");
     assert_eq!(fs::read_to_string(root.join("modules")).unwrap(), "=drivers/char/tpm\n");
     let command_line = root.join("etc/cmdline.d/60clevis-pin-trustee.conf");
     assert_eq!(fs::read_to_string(command_line).unwrap(), " rd.neednet=1");

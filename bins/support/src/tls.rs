@@ -332,8 +332,10 @@ fn leaf_is_fresh(directory: &Path, names: &[String], now: Timestamp) -> bool {
     let mut lines = note.lines();
     let renew_at = lines.next().and_then(|line| line.parse().ok());
     let same_names = lines.next().is_some_and(|line| line == names.join(","));
+    // Later than a new one would be: it was issued while the clock was ahead, and is not valid yet.
+    let latest = renewal(now).unix_seconds() + SKEW_SECONDS;
     same_names
-        && renew_at.is_some_and(|at: i64| now.unix_seconds() < at)
+        && renew_at.is_some_and(|at: i64| now.unix_seconds() < at && at <= latest)
         && directory.join("tls.crt").exists()
         && directory.join("tls.key").exists()
 }
@@ -392,6 +394,19 @@ mod tests {
         LiveCertificate::load(built_in(dir.path()), &At(NOW + 61 * DAY)).unwrap();
         assert_eq!(read("ca.pem"), ca);
         assert_ne!(read("tls.crt"), leaf);
+    }
+
+    #[test]
+    fn a_leaf_from_a_time_when_the_clock_was_ahead_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let read = || fs::read(dir.path().join("tls.crt")).unwrap();
+        LiveCertificate::load(built_in(dir.path()), &At(NOW + 300 * DAY)).unwrap();
+        let ahead = read();
+        LiveCertificate::load(built_in(dir.path()), &At(NOW)).unwrap();
+        let right = read();
+        assert_ne!(right, ahead);
+        LiveCertificate::load(built_in(dir.path()), &At(NOW - 10)).unwrap();
+        assert_eq!(read(), right, "the clock may be off by a little");
     }
 
     #[test]

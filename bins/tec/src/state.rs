@@ -33,7 +33,7 @@ const LOCK_TRIES: u32 = 10;
 const LOCK_PAUSE: Duration = Duration::from_millis(100);
 
 /// File in which a server records its demands on nodes.
-const SAID: &str = "demands.json";
+pub(crate) const SAID: &str = "demands.json";
 
 /// Opens the store, creating it if necessary.
 pub(crate) fn open(directory: &Path) -> anyhow::Result<Arc<Store>> {

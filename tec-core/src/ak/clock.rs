@@ -73,9 +73,12 @@ pub struct ClockReading {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_began_ms: Option<u64>,
     /// Whether this quote, or an accepted one before, was made while the initramfs ran, or where no phases are
-    /// measured: from then on, the machine gets its disk key there only.
+    /// measured.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub in_initramfs: bool,
+    /// Whether this is still the boot of the first quote of the key.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub in_first_boot: bool,
 }
 
 /// Evidence type of readings that predate this field.
@@ -152,7 +155,21 @@ const MS: i128 = 1_000;
 impl ClockReading {
     /// Creates a reading.
     pub fn new(clock: TpmClock, asked_at: Timestamp, at: Timestamp) -> Self {
-        Self { clock, asked_at, at, tee: Tee::Tpm, boot_began_ms: None, in_initramfs: false }
+        Self {
+            clock,
+            asked_at,
+            at,
+            tee: Tee::Tpm,
+            boot_began_ms: None,
+            in_initramfs: false,
+            in_first_boot: true,
+        }
+    }
+
+    /// Whether the machine gets its disk key in an initramfs only: it has asked in one, and the boot is over in which
+    /// it was set up.
+    pub fn is_bound_to_initramfs(&self) -> bool {
+        self.in_initramfs && !self.in_first_boot
     }
 
     /// Says whether the quote was made while the initramfs ran.
@@ -192,7 +209,11 @@ impl ClockReading {
             (0, 0) => self.of_the_same_run(last),
             _ => self.of_a_later_run(last),
         };
-        kept.map(|kept| kept.with_initramfs(self.in_initramfs || last.in_initramfs))
+        kept.map(|mut kept| {
+            kept.in_initramfs = self.in_initramfs || last.in_initramfs;
+            kept.in_first_boot = last.in_first_boot && (resets, restarts) == (0, 0);
+            kept
+        })
     }
 
     fn of_a_later_run(self, last: &Self) -> Result<Self, ClockFault> {
@@ -248,6 +269,7 @@ mod tests {
         tee: Tee::Tpm,
         boot_began_ms: None,
         in_initramfs: false,
+        in_first_boot: false,
     };
 
     const fn clock(reset_count: u32, restart_count: u32, clock_ms: u64) -> TpmClock {
@@ -257,7 +279,28 @@ mod tests {
     /// A quote whose challenge was issued, and which arrived, this many seconds after the last one.
     fn read(clock: TpmClock, asked: i64, came: i64) -> ClockReading {
         let at = Timestamp::from_unix_seconds;
-        ClockReading::new(clock, at(asked), at(came))
+        ClockReading { in_first_boot: false, ..ClockReading::new(clock, at(asked), at(came)) }
+    }
+
+    #[test]
+    fn a_machine_is_bound_to_its_initramfs_after_its_first_boot() {
+        let at = Timestamp::EPOCH;
+        let quote = |resets, is_early| {
+            let clock = clock(resets, 0, u64::from(resets) * 1_000);
+            ClockReading::new(clock, at, at).with_initramfs(is_early)
+        };
+        let mut last = quote(1, true);
+        for (resets, is_early, is_bound) in
+            [(1, false, false), (2, false, true), (2, true, true), (3, false, true)]
+        {
+            last = quote(resets, is_early).succeeding(&last).unwrap();
+            assert_eq!(last.is_bound_to_initramfs(), is_bound, "{last:?}");
+        }
+        let mut last = quote(1, false);
+        for (resets, is_early, is_bound) in [(2, false, false), (3, true, true), (4, false, true)] {
+            last = quote(resets, is_early).succeeding(&last).unwrap();
+            assert_eq!(last.is_bound_to_initramfs(), is_bound, "{last:?}");
+        }
     }
 
     fn fault(clock: TpmClock, asked: i64, came: i64) -> ClockFault {

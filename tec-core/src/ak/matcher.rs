@@ -267,7 +267,8 @@ impl AkMatcher for ManualMatcher {
     }
 }
 
-/// Approves only what every inner matcher approves; a rejection takes precedence over a wait.
+/// Approves only what every inner matcher approves; a rejection takes precedence over a wait. Of several reasons for
+/// an approval, first use counts, in whichever order: its limits apply.
 #[derive(Debug)]
 pub struct AllOf(Vec<Box<dyn AkMatcher>>);
 
@@ -287,9 +288,10 @@ impl AkMatcher for AllOf {
         same_key: Option<&AkRecord>,
     ) -> AkDecision {
         let strictness = |decision: &AkDecision| match decision {
+            AkDecision::Approve(AkReason::FirstUse) => 1,
             AkDecision::Approve(_) => 0,
-            AkDecision::Wait(_) => 1,
-            AkDecision::Reject(_) => 2,
+            AkDecision::Wait(_) => 2,
+            AkDecision::Reject(_) => 3,
         };
         self.0
             .iter()

@@ -69,6 +69,10 @@ fn chain(evidence: &VerifiedEvidence, pcr: PcrIndex) -> Option<Chain<'_>> {
         return None;
     }
     logged.truncate(logged.len() - words::trailing(pcr, &logged));
+    // Of an image, they would say that any system that runs is an initramfs.
+    if logged.iter().any(|event| words::is_after_initramfs(&event.digest)) {
+        return None;
+    }
     if pcr == PcrIndex::BOOT_MANAGER {
         let is_file = |path: &str| !path.starts_with(OF_FIRMWARE);
         let is_first = |event: &&LoggedEvent| {

@@ -11,12 +11,15 @@ use crate::evidence::{LoggedEvent, VerifiedEvidence};
 use crate::pcr::PcrIndex;
 
 /// Phases in PCR 11, from systemd 252 on. An initramfs without systemd measures no phase of its own, but our parts
-/// of an initramfs measure its end.
-const PHASES: [&[&str]; 9] = [
+/// of an initramfs measure its end, with and without systemd.
+const PHASES: [&[&str]; 12] = [
     &["enter-initrd"],
     &["enter-initrd", "leave-initrd"],
     &["enter-initrd", "leave-initrd", "sysinit"],
     &["enter-initrd", "leave-initrd", "sysinit", "ready"],
+    &["enter-initrd", "leave-initrd", "leave-initrd"],
+    &["enter-initrd", "leave-initrd", "leave-initrd", "sysinit"],
+    &["enter-initrd", "leave-initrd", "leave-initrd", "sysinit", "ready"],
     &["leave-initrd"],
     &["leave-initrd", "sysinit"],
     &["leave-initrd", "sysinit", "ready"],
@@ -134,6 +137,11 @@ pub(crate) fn after_initramfs(
     (!said.is_empty()).then(|| format!("the initramfs had ended: PCR 11 has {}", said.join(", ")))
 }
 
+/// Whether this is a word that is measured after an initramfs only.
+pub(super) fn is_after_initramfs(digest: &Sha256Digest) -> bool {
+    AFTER_INITRAMFS.iter().any(|word| Sha256Digest::of(word) == *digest)
+}
+
 /// Whether this is the separator between the boot chain and the operating system.
 pub(crate) fn is_separator(digest: &Sha256Digest) -> bool {
     *digest == Sha256Digest::of(SEPARATOR)
@@ -153,7 +161,9 @@ mod tests {
             words.iter().fold(before, |value, word| value.extended(&Sha256Digest::of(word)));
         let events = words_after(pcr, &before, &quoted, 7);
         let words: Vec<_> = events.iter().filter_map(|event| event.detail.clone()).collect();
-        assert_eq!(super::said(&events), words.join(", "));
+        let mut once = words.clone();
+        once.dedup();
+        assert_eq!(super::said(&events), once.join(", "));
         words
     }
 

@@ -266,8 +266,10 @@ async fn history_gate(
         return Ok(());
     }
     attempt.ladder.pass(Gate::TpmHistory, "its clock is after that of the last quote");
-    // Until the first boot that opens it, a disk may be bound by the running system.
-    if attempt.late.is_some() && clocks.last(&key).await?.is_none_or(|last| !last.in_initramfs) {
+    // A machine is set up in its first boot, or in the running system before an initramfs asks.
+    if attempt.late.is_some()
+        && clocks.last(&key).await?.is_none_or(|last| !last.is_bound_to_initramfs())
+    {
         attempt.late = None;
     }
     Ok(())

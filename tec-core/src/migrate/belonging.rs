@@ -59,6 +59,36 @@ pub struct Demands {
     pub endorsement_roots: Option<String>,
 }
 
+impl Demands {
+    /// What is demanded less than `before`, in words; `None` if nothing is. Another list of endorsement keys or
+    /// other CAs of theirs are no less.
+    pub fn less_than(&self, before: &Self) -> Option<&'static str> {
+        let entry = |demands: &Self| match demands.entry {
+            Entry::Open => 0,
+            Entry::Token => 1,
+            Entry::Manual => 2,
+        };
+        let binding = |demands: &Self| match demands.binding {
+            Binding::FirstUse => 0,
+            Binding::EndorsementKey => 1,
+            Binding::Manual => 2,
+        };
+        let ends = |before: bool, now: bool| before && !now;
+        let (keys, roots) = (&self.endorsement_keys, &self.endorsement_roots);
+        if entry(self) < entry(before) {
+            Some("who may register (--registration-token-file)")
+        } else if binding(self) < binding(before) {
+            Some("what binds an attestation key (--ak-approval)")
+        } else if ends(before.endorsement_roots.is_some(), roots.is_some()) {
+            Some("who made the TPM (--ek-roots)")
+        } else if ends(!before.endorsement_keys.is_empty(), !keys.is_empty()) {
+            Some("which TPM it is (--allow-ek)")
+        } else {
+            None
+        }
+    }
+}
+
 /// A server that nodes talk to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

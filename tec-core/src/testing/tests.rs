@@ -3,8 +3,12 @@
 use std::sync::Arc;
 
 use super::{Fault, Faulty, ManualClock, MemoryBroker, MemoryRegistry, SeededEntropy, sample};
-use crate::ak::{AllOf, EkBoundMatcher, ManualMatcher, TofuMatcher};
+use crate::ak::{
+    AkCandidate, AkDecision, AkMatcher, AkReason, AkRecord, AllOf, EkBoundMatcher, ManualMatcher,
+    TofuMatcher,
+};
 use crate::boot::WholeImages;
+use crate::machine::Machine;
 use crate::port::{AuditSink, Clock, Entropy, PortErrorKind, PutOutcome, SecretStore};
 
 #[tokio::test]
@@ -92,6 +96,34 @@ fn all_matchers_conform() {
     super::ak_matcher(&EkBoundMatcher::allow_list([sample::public_key(9).fingerprint()]));
     super::ak_matcher(&AllOf::new(Vec::new()));
     super::ak_matcher(&AllOf::new(vec![Box::new(TofuMatcher), Box::new(ManualMatcher)]));
+}
+
+#[test]
+fn first_use_is_the_reason_of_several_matchers_in_any_order() {
+    /// Approves, and would pass off first use as something better.
+    #[derive(Debug)]
+    struct Proven;
+    impl AkMatcher for Proven {
+        fn decide(
+            &self,
+            _: &AkCandidate,
+            _: Option<&Machine>,
+            _: Option<&AkRecord>,
+            _: Option<&AkRecord>,
+        ) -> AkDecision {
+            AkDecision::Approve(AkReason::AdminApproved)
+        }
+    }
+    let (candidate, machine) =
+        (AkCandidate::from_node(sample::public_key(1), None), sample::machine(1));
+    let both: [Vec<Box<dyn AkMatcher>>; 2] = [
+        vec![Box::new(TofuMatcher), Box::new(Proven)],
+        vec![Box::new(Proven), Box::new(TofuMatcher)],
+    ];
+    for matchers in both {
+        let decision = AllOf::new(matchers).decide(&candidate, Some(&machine), None, None);
+        assert_eq!(decision, AkDecision::Approve(AkReason::FirstUse));
+    }
 }
 
 #[tokio::test]

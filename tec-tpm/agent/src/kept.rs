@@ -5,9 +5,13 @@
 //! the system and said that only its phase is wrong.
 //!
 //! ```text
-//! initramfs        server ─► key ─► /run, mode 0600
+//! initramfs        server ─► key ─► /run, mode 0600 ─ the root has the key's mark? ─┬─ yes: stays
+//! first boot, or   server ─► key ─► mark ─► the root                                └─ no: removed
+//!   a rotation
 //! running system   server ─► TEC-A424 ─► the kept key, if it is the one that the server names
 //! ```
+//! Everything on a disk but what its key encrypts may be an attacker's: the header, the token, and a root beside it.
+//! Only a root that somebody with the key wrote to has its mark.
 
 use std::fs;
 use std::fs::OpenOptions;
@@ -16,24 +20,36 @@ use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
+use sha2::{Digest as _, Sha256};
+use tec_core::digest::Sha256Digest;
 use tec_core::id::ResourcePath;
 use tec_core::rotation::KeyMark;
 use tec_core::secret::SecretBytes;
 use tec_trustee::rotation::Kept;
 
+use crate::failure::Failure;
+use crate::settings::Settings;
+use crate::tpm::NodeTpm;
+
 /// Keeps a key in this file, after a line with its path.
 ///
 /// # Security
-/// For file systems in memory. Whoever is root could read the key of an open disk anyway.
+/// For file systems in memory, and until [`hand_over`] only.
 pub(crate) fn keep(file: &Path, path: &ResourcePath, key: &SecretBytes) -> io::Result<()> {
     let directory = file.parent().unwrap_or_else(|| Path::new("/"));
     fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    let key = key.expose("the running system needs it");
+    write(file, &[path.as_str().as_bytes(), b"\n", key])
+}
+
+fn write(file: &Path, content: &[&[u8]]) -> io::Result<()> {
     let written = file.with_extension("new");
     let mut options = OpenOptions::new();
     let mut opened = options.write(true).create(true).truncate(true).mode(0o600).open(&written)?;
-    opened.write_all(path.as_str().as_bytes())?;
-    opened.write_all(b"\n")?;
-    opened.write_all(key.expose("the running system needs it"))?;
+    for part in content {
+        opened.write_all(part)?;
+    }
+    opened.sync_all()?;
     fs::rename(written, file)
 }
 
@@ -42,6 +58,52 @@ pub(crate) fn kept(file: &Path, path: &ResourcePath) -> Option<SecretBytes> {
     let content = SecretBytes::new(fs::read(file).ok()?);
     let key = content.expose("find the key").strip_prefix(path.as_str().as_bytes())?;
     Some(SecretBytes::new(key.strip_prefix(b"\n")?.to_vec()))
+}
+
+/// Domain of the mark of a root; the resource follows.
+const MARK: &[u8] = b"tec root mark v1\0";
+
+/// What a root file system has that somebody with this key has marked.
+fn mark_of(key: &SecretBytes) -> String {
+    let mut hasher = Sha256::new();
+    hasher.update(MARK);
+    hasher.update(key.expose("mark the root"));
+    format!("{}\n", Sha256Digest::new(hasher.finalize().into()))
+}
+
+/// Marks the root file system of the running system as one that may have this key, unless its directory is missing.
+pub(crate) fn mark(file: &Path, key: &SecretBytes) -> io::Result<()> {
+    let mark = mark_of(key);
+    let has_place = file.parent().is_some_and(Path::is_dir);
+    if !has_place || fs::read(file).is_ok_and(|known| known == mark.as_bytes()) {
+        return Ok(());
+    }
+    write(file, &[mark.as_bytes()])
+}
+
+/// Removes the kept key unless the root that is started has its mark.
+pub(crate) fn hand_over(file: &Path, mark: &Path) -> io::Result<()> {
+    let Ok(content) = fs::read(file) else {
+        return Ok(());
+    };
+    let content = SecretBytes::new(content);
+    let text = content.expose("compare the mark of the root");
+    let key = text.iter().position(|byte| *byte == b'\n').and_then(|end| text.get(end + 1..));
+    let wanted = key.map(|key| mark_of(&SecretBytes::new(key.to_vec())));
+    let is_marked =
+        wanted.is_some_and(|wanted| fs::read(mark).is_ok_and(|m| m == wanted.as_bytes()));
+    if is_marked { Ok(()) } else { fs::remove_file(file) }
+}
+
+/// Ends the initramfs: removes the kept key unless this root file system has its mark, and measures the end.
+///
+/// # Errors
+/// `Io`, `Tpm`: nothing of the root may run.
+pub fn leave_initramfs(settings: &Settings, root: &Path) -> Result<(), Failure> {
+    let mark = settings.root_mark.strip_prefix("/").unwrap_or(&settings.root_mark);
+    hand_over(&settings.kept_key, &root.join(mark))
+        .map_err(Failure::io("remove the kept disk key"))?;
+    NodeTpm::open(settings)?.measure_end()
 }
 
 /// Whether a server releases this key, as it says.
@@ -73,6 +135,21 @@ mod tests {
             assert!(kept(&file, &ResourcePath::luks_pending(&id)).is_none());
             assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         }
+        let key = |bytes: &[u8]| SecretBytes::new(bytes.to_vec());
+        let marked = dir.path().join("etc/mark");
+        mark(&marked, &key(b"second")).unwrap();
+        assert!(!marked.exists(), "it has no place for it");
+        hand_over(&file, &marked).unwrap();
+        assert!(!file.exists(), "no root that is known");
+        hand_over(&file, &marked).unwrap();
+        fs::create_dir(dir.path().join("etc")).unwrap();
+        keep(&file, &path, &key(b"second")).unwrap();
+        mark(&marked, &key(b"first\nkey")).unwrap();
+        hand_over(&file, &marked).unwrap();
+        assert!(!file.exists(), "a root of another key");
+        keep(&file, &path, &key(b"second")).unwrap();
+        mark(&marked, &key(b"second")).unwrap();
+        hand_over(&file, &marked).unwrap();
         let names = |key: &[u8]| Kept::Settled {
             current: KeyMark::of(&SecretBytes::new(key.to_vec())).name(),
         };

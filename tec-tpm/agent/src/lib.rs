@@ -41,7 +41,7 @@ pub mod disk;
 pub mod failure;
 pub mod fetch;
 pub mod kbs;
-mod kept;
+pub mod kept;
 pub mod key;
 pub mod machine;
 pub mod pin;

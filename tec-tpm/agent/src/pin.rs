@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::failure::Failure;
 use crate::fetch::{FetchError, Stage, fetch_key};
 use crate::kbs::KbsRound;
-use crate::kept::{is_current, keep, kept};
+use crate::kept::{is_current, keep, kept, mark};
 use crate::register::{AkIdentity, HttpRegistrar, RegisterError, RegisterPorts, register};
 use crate::report::Report;
 use crate::settings::Settings;
@@ -185,10 +185,13 @@ pub(crate) async fn released_key(
         }
         fetched => fetched.map_err(Failure::Fetch)?,
     };
-    if settings.keeps_key
-        && let Err(error) = keep(&settings.kept_key, &header.path, &resource)
-    {
-        tracing::warn!(%error, "the key is not kept for the running system");
+    let noted = if settings.keeps_key {
+        keep(&settings.kept_key, &header.path, &resource)
+    } else {
+        mark(&settings.root_mark, &resource)
+    };
+    if let Err(error) = noted {
+        tracing::warn!(%error, "the key cannot be kept for a running system");
     }
     let in_tpm = in_tpm.total();
     tracing::info!(

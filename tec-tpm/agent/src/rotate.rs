@@ -32,7 +32,7 @@ use crate::disk;
 use crate::disk::{DiskError, Header, RecoveryState, SlotMark, Token};
 use crate::failure::Failure;
 use crate::kbs::{client, fetch_error};
-use crate::kept::{keep, kept};
+use crate::kept::{keep, kept, mark};
 use crate::rebind::{bound_token, parsed, proven_passphrase};
 use crate::recovery::remove_unfinished;
 use crate::settings::Settings;
@@ -90,6 +90,7 @@ pub async fn rotate(
         attester: NodeTpm::open(settings)?.attester(settings.read_event_log()),
         config: config.clone(),
         kept: settings.kept_key.clone(),
+        mark: settings.root_mark.clone(),
     };
     follow(&headers, &config, &broker, &**entropy).await
 }
@@ -394,6 +395,8 @@ struct Remote<A> {
     config: HeaderConfig,
     /// The key that the initramfs kept, if it did.
     kept: PathBuf,
+    /// The mark of the root, which follows the key.
+    mark: PathBuf,
 }
 
 impl<A: Attester> Remote<A> {
@@ -428,8 +431,11 @@ impl<A: Attester> Broker for Remote<A> {
                 let kept = kept(&self.kept, self.path()).filter(|_| which == Which::Current);
                 kept.ok_or_else(|| self.failed(error))
             }
-            Ok(key) if which == Which::Current && self.kept.exists() => {
-                keep(&self.kept, self.path(), &key).map_err(Failure::io("keep the disk key"))?;
+            Ok(key) if which == Which::Current => {
+                let is_kept = self.kept.exists();
+                let noted = if is_kept { keep(&self.kept, self.path(), &key) } else { Ok(()) };
+                let noted = noted.and_then(|()| mark(&self.mark, &key));
+                noted.map_err(Failure::io("keep the disk key"))?;
                 Ok(key)
             }
             fetched => fetched.map_err(|error| self.failed(error)),

@@ -19,6 +19,8 @@ const DEFAULT_TCTI: &str = "device:/dev/tpmrm0";
 const DEFAULT_EVENT_LOG: &str = "/sys/kernel/security/tpm0/binary_bios_measurements";
 /// Where an initramfs keeps the key; `/run` goes over to the running system.
 pub const DEFAULT_KEPT_KEY: &str = "/run/node-agent/key";
+/// Where a running system marks its root file system.
+pub const DEFAULT_ROOT_MARK: &str = "/etc/node-agent/root-mark";
 /// Timeout of one request in seconds, the same as in the existing client.
 pub const DEFAULT_TIMEOUT: u64 = 60;
 
@@ -40,6 +42,8 @@ pub struct Settings {
     pub kept_key: PathBuf,
     /// Whether keys that servers release are kept there: in an initramfs.
     pub keeps_key: bool,
+    /// File by which the initramfs knows a root file system that may have the kept key. Its directory must exist.
+    pub root_mark: PathBuf,
     /// TLS.
     pub provider: Arc<CryptoProvider>,
 }
@@ -55,6 +59,7 @@ impl Settings {
             rounds: None,
             kept_key: DEFAULT_KEPT_KEY.into(),
             keeps_key: false,
+            root_mark: DEFAULT_ROOT_MARK.into(),
             provider,
         }
     }

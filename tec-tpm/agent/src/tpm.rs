@@ -98,7 +98,7 @@ impl NodeTpm {
     ///
     /// # Errors
     /// `Tpm`.
-    pub fn leave_initramfs(&self) -> Result<(), Failure> {
+    pub(crate) fn measure_end(&self) -> Result<(), Failure> {
         let measured = self.tpm.pcr_event(PcrIndex::KERNEL_BOOT, b"leave-initrd");
         measured.map_err(failed("measure the end of the initramfs"))
     }

@@ -74,11 +74,6 @@ impl Boot {
         Ok(Self { steps, console: String::from_utf8_lossy(&console).into_owned() })
     }
 
-    /// The text that was reported with a step.
-    pub(super) fn text(&self, mark: Mark) -> Option<&str> {
-        self.step(mark).map(|step| step.text.as_str())
-    }
-
     /// When a step was reached, since the kernel started.
     pub fn at(&self, mark: Mark) -> Option<Duration> {
         self.step(mark).map(|step| step.at)

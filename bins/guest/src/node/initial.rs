@@ -182,7 +182,7 @@ fn close() -> anyhow::Result<()> {
 /// Measures the end of this part, as the initial file systems of distributions do with our scripts; then systemd
 /// replaces itself with process 1 of the root.
 fn hand_over() -> anyhow::Result<()> {
-    must(Command::new("node-agent").arg("leave-initramfs"))?;
+    must(Command::new("node-agent").args(["leave-initramfs", PLACE]))?;
     must(Command::new("systemctl").args(["--no-block", "switch-root", PLACE, "/sbin/init"]))
 }
 

@@ -17,8 +17,6 @@ const COUNTER: &str = "/var/boots";
 const RESULT: &str = "/etc/.ignition-result.json";
 /// The unit that maintains the recovery key.
 const UNIT: &str = "tec-recovery.service";
-/// Text of [`Mark::Recovery`] if the unit has to wait for the next boot.
-pub const LATER: &str = "later";
 /// The unit waits for servers; the host decides when they come back.
 const RECOVERY_LIMIT: Duration = Duration::from_mins(10);
 const STEP: Duration = Duration::from_millis(500);
@@ -45,7 +43,7 @@ fn tell() -> anyhow::Result<()> {
     writeln!(std::io::stdout(), "{line}").context("cannot print the greeting")?;
     if content::has_recovery(Path::new("/")) {
         match wait_for_recovery() {
-            Ok(how) => marks.tell(Mark::Recovery, how)?,
+            Ok(()) => marks.tell(Mark::Recovery, "")?,
             Err(error) => marks.tell(Mark::Failed, &format!("{error:#}"))?,
         }
     }
@@ -70,21 +68,15 @@ fn rotate(marks: &mut Marks) -> anyhow::Result<()> {
     marks.tell(mark, &String::from_utf8_lossy(text))
 }
 
-/// Waits until the unit is done, or leaves it to the next boot.
-fn wait_for_recovery() -> anyhow::Result<&'static str> {
+/// Waits until the unit is done.
+fn wait_for_recovery() -> anyhow::Result<()> {
     let end = Instant::now() + RECOVERY_LIMIT;
-    let is = |question| {
-        let mut systemctl = Command::new("systemctl");
-        systemctl.args([question, "--quiet", UNIT]);
-        let status = systemctl.stderr(Stdio::null()).status();
-        status.map(|status| status.success()).context("cannot run systemctl")
-    };
     loop {
-        if is("is-active")? {
-            return Ok("");
-        }
-        if is("is-failed")? {
-            return Ok(LATER);
+        let mut systemctl = Command::new("systemctl");
+        systemctl.args(["is-active", "--quiet", UNIT]);
+        let status = systemctl.stderr(Stdio::null()).status();
+        if status.context("cannot run systemctl")?.success() {
+            return Ok(());
         }
         if Instant::now() > end {
             bail!("{UNIT} did not finish");

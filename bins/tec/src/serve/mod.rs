@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use tec_core::boot::Pins;
+use tec_core::code::Code;
 use tec_core::digest::Sha256Digest;
 use tec_core::endpoint::{BaseUrl, Endpoint};
 use tec_core::migrate::belonging::{Binding, Demands, Entry};
@@ -46,6 +47,9 @@ pub(crate) async fn run(state_dir: &Path, args: ServeArgs) -> anyhow::Result<u8>
     store.health().map_err(|error| {
         CodedError::caused(error.code(), format!("cannot serve {}", state_dir.display()), error)
     })?;
+    let pins = pins(state_dir, &args.pins)?;
+    let said = said(&args, pins)?;
+    no_less(state_dir, &said.demands, args.dangerous_lower_demands)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let (shutdown, signals) = Shutdown::on_signals()?;
     let mut tasks: JoinSet<anyhow::Result<()>> = JoinSet::new();
@@ -57,7 +61,6 @@ pub(crate) async fn run(state_dir: &Path, args: ServeArgs) -> anyhow::Result<u8>
     let ports = [port(&register)?, port(&ak)?, port(&kbs)?];
     let endpoints = endpoints(&args, ports, ca)?;
 
-    let pins = pins(state_dir, &args.pins)?;
     for UnpinnedImage { image, unpinned } in
         UnpinnedImage::among(&ImageRegistry::list(&*store).await?, pins)
     {
@@ -80,7 +83,7 @@ pub(crate) async fn run(state_dir: &Path, args: ServeArgs) -> anyhow::Result<u8>
     }
     tasks.spawn(expire(store, clock, args.unclaimed_seconds(), shutdown));
     endpoints.write(state_dir)?;
-    said(&args, pins)?.write(state_dir)?;
+    said.write(state_dir)?;
     tracing::info!(
         register = %endpoints.register,
         ak = %endpoints.ak,
@@ -121,6 +124,19 @@ pub(crate) fn found(
     endpoints.write(state_dir)?;
     said(args, pins(state_dir, &args.pins)?)?.write(state_dir)?;
     Ok(endpoints)
+}
+
+/// Refuses to demand less of nodes than the last server did: flags that were forgotten, or a restored backup.
+fn no_less(state_dir: &Path, demands: &Demands, is_wanted: bool) -> anyhow::Result<()> {
+    let before = Said::read(state_dir)?.map(|said| said.demands).unwrap_or_default();
+    match demands.less_than(&before) {
+        Some(what) if !is_wanted => Err(CodedError::new(Code::DemandsLowered, what).into()),
+        Some(what) => {
+            tracing::warn!(what, "less is demanded of nodes from now on");
+            Ok(())
+        }
+        None => Ok(()),
+    }
 }
 
 /// What a server with these flags requires of nodes.

@@ -84,3 +84,31 @@ fn whoever_says_so_keeps_what_is_there() {
     let weighed = weigh(&with_ca("one"), &with_ca("two"), |article| !article.is_policy());
     assert_eq!(weighed, [(Article::Ca, Verdict::Stays)]);
 }
+
+#[test]
+fn forgotten_flags_demand_less_and_other_keys_or_roots_do_not() {
+    let mut before = Demands {
+        entry: Entry::Token,
+        binding: Binding::EndorsementKey,
+        endorsement_keys: BTreeSet::from(["a".to_owned()]),
+        endorsement_roots: Some("roots".to_owned()),
+    };
+    let less = |now: &Demands, before: &Demands| now.less_than(before).is_some();
+    assert!(!less(&before, &before) && !less(&before, &Demands::default()));
+    assert!(less(&Demands::default(), &before));
+    for forget in [
+        |now: &mut Demands| now.entry = Entry::Open,
+        |now: &mut Demands| now.binding = Binding::FirstUse,
+        |now: &mut Demands| now.endorsement_keys = BTreeSet::new(),
+        |now: &mut Demands| now.endorsement_roots = None,
+    ] {
+        let mut now = before.clone();
+        forget(&mut now);
+        assert!(less(&now, &before), "{now:?}");
+        assert!(!less(&before, &now));
+    }
+    let now = before.clone();
+    before.endorsement_keys.insert("b".to_owned());
+    before.endorsement_roots = Some("others".to_owned());
+    assert!(!less(&now, &before) && !less(&before, &now));
+}

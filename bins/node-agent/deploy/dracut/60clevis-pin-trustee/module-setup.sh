@@ -41,7 +41,8 @@ install() {
     inst_binary node-agent /usr/bin/node-agent
     inst_simple "$moddir/clevis-decrypt-trustee" /usr/bin/clevis-decrypt-trustee
     inst_simple "$moddir/clevis-encrypt-trustee" /usr/bin/clevis-encrypt-trustee
-    inst_hook cleanup 99 "$moddir/leave-initramfs.sh"
+    inst_simple "$moddir/end" /usr/share/node-agent/end
+    inst_hook pre-pivot 00 "$moddir/leave-initramfs.sh"
     # Ignition binds with the whole of Clevis on the first boot.
     inst_multiple -o clevis-encrypt clevis-luks-bind
     # CAs of the platform, for servers without one of their own; the clock for their certificates.

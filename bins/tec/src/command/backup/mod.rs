@@ -26,14 +26,14 @@ use tec_support::{SystemClock, SystemEntropy};
 use self::restore::{RestoreArgs, restore};
 use super::coded;
 use crate::output::Output;
-use crate::state::open_existing;
+use crate::state::{SAID, open_existing};
 
 /// Units per part.
 const PART: usize = 64;
 /// File with the key that signs transfers, in the state directory.
 const SIGNER: &str = "transfer-signer.key";
 /// Files of the state directory to include; a key before its certificate.
-const DOCUMENTS: [&str; 3] = ["ca.key", "ca.pem", "token-signer.pem"];
+const DOCUMENTS: [&str; 4] = ["ca.key", "ca.pem", "token-signer.pem", SAID];
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BackupCommand {
