@@ -186,9 +186,11 @@ codes! {
     InitramfsEnded = "TEC-A424", 401, "disk keys are released while the initramfs runs only",
         "The machine asked for its disk key after its initramfs had ended, as PCR 11 shows (`leave-initrd`), or PCR 11 \
          cannot be explained. The root file system is not measured: if somebody replaced it, this request is theirs.",
-        "If a disk was not opened at boot, boot the machine again; its initramfs asks. Where a running system needs the \
-         key, update node-agent in the initramfs: it keeps the key for that boot. If nothing on the machine should \
-         have asked, suspect that its root file system was replaced.";
+        "If nothing on the machine should have asked, suspect that its root file system was replaced. If a disk was not \
+         opened at boot, boot the machine again; its initramfs asks. If the initramfs itself was refused, send its event \
+         log, or approve an image that states PCR 11. Where a running system needs the key, let the initramfs keep it, \
+         or run `tec machine readmit <machine>` (on Kubernetes `kubectl tec machine readmit`): until its next boot, \
+         the machine is set up like a new one.";
     KeyMissing = "TEC-A414", 401, "there is no key at this path",
         "The machine attested successfully, but no key was stored for it, or its key was removed.",
         "If the key was lost, restore the store from a backup; a new key cannot open the old disk.";
