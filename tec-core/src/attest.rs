@@ -144,7 +144,8 @@ pub struct Attempt {
     /// Stores may keep it for the last attempt of a machine only.
     #[serde(default, skip_serializing_if = "ExpectedPcrs::is_empty")]
     pub measured: ExpectedPcrs,
-    /// Why it gets no disk key: its initramfs had ended, see [`crate::flow::release`].
+    /// The word in PCR 11 by which it gets no disk key: its initramfs had ended, see [`crate::flow::release`]. In one
+    /// word, because sessions carry it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub late: Option<String>,
     /// How far the attempt got.
@@ -234,7 +235,7 @@ fn climb(
     let live = LiveImages::at(known.images, at);
     let usable = log_gate(ladder, verified, pins.any(&live));
     let stated = || pins.values(states, &live, PcrIndex::KERNEL_BOOT);
-    attempt.late = words::after_initramfs(verified, stated);
+    attempt.late = words::after_initramfs(verified, stated).map(str::to_owned);
     let explained = match explain_pcrs(verified, known.images, pins, at, states) {
         Ok(explained) => explained,
         Err(mismatch) => {

@@ -28,6 +28,8 @@ const PHASES: [&[&str]; 12] = [
 ];
 /// The phases of the system after its initramfs.
 const AFTER_INITRAMFS: [&str; 3] = ["leave-initrd", "sysinit", "ready"];
+/// Neither a log nor an image explains the value of PCR 11.
+pub(crate) const UNEXPLAINED: &str = "unexplained";
 /// The end of what firmware and boot loader measured, from systemd 261 on.
 const SEPARATOR: &str = "os-separator";
 /// What follows it in PCR 9, from systemd 259 on, if no `NvPCR` was set up before.
@@ -105,7 +107,8 @@ pub(crate) fn trailing(pcr: PcrIndex, events: &[&LoggedEvent]) -> usize {
     endings(pcr).iter().filter(ends).map(|words| words.len()).max().unwrap_or(0)
 }
 
-/// Why this is not the boot of an initramfs that still runs; `None` if it is one, or measures no phases at all.
+/// The first word by which PCR 11 shows that the initramfs has ended, or [`UNEXPLAINED`]; `None` if it still runs, or no
+/// phases are measured at all.
 /// `stated` are the values of PCR 11 that images state.
 ///
 /// # Security
@@ -115,26 +118,24 @@ pub(crate) fn trailing(pcr: PcrIndex, events: &[&LoggedEvent]) -> usize {
 pub(crate) fn after_initramfs(
     evidence: &VerifiedEvidence,
     stated: impl FnOnce() -> Vec<Sha256Digest>,
-) -> Option<String> {
+) -> Option<&'static str> {
     let pcr = PcrIndex::KERNEL_BOOT;
     let quoted = evidence.pcrs.value(pcr);
-    let said: Vec<&str> = if let Some(logged) = evidence.logged(pcr) {
+    if let Some(logged) = evidence.logged(pcr) {
         let is_said = |word: &&str| {
             let digest = Sha256Digest::of(word);
             logged.iter().any(|event| event.digest == digest)
         };
-        AFTER_INITRAMFS.into_iter().filter(is_said).collect()
-    } else {
-        let befores: Vec<_> = [Sha256Digest::ZERO].into_iter().chain(stated()).collect();
-        if befores.contains(quoted) {
-            return None;
-        }
-        let Some(words) = befores.iter().find_map(|before| between(pcr, before, quoted)) else {
-            return Some("no log and no image explains the value of PCR 11".to_owned());
-        };
-        words.iter().copied().filter(|word| AFTER_INITRAMFS.contains(word)).collect()
-    };
-    (!said.is_empty()).then(|| format!("the initramfs had ended: PCR 11 has {}", said.join(", ")))
+        return AFTER_INITRAMFS.into_iter().find(is_said);
+    }
+    let befores: Vec<_> = [Sha256Digest::ZERO].into_iter().chain(stated()).collect();
+    if befores.contains(quoted) {
+        return None;
+    }
+    match befores.iter().find_map(|before| between(pcr, before, quoted)) {
+        Some(words) => words.iter().copied().find(|word| AFTER_INITRAMFS.contains(word)),
+        None => Some(UNEXPLAINED),
+    }
 }
 
 /// Whether this is a word that is measured after an initramfs only.
@@ -222,7 +223,7 @@ mod tests {
             }
         }
         assert_eq!(why(&["other stub", "enter-initrd"], true), None);
-        assert!(why(&["other stub", "enter-initrd"], false).unwrap().contains("no log"));
+        assert_eq!(why(&["other stub", "enter-initrd"], false), Some(UNEXPLAINED));
     }
 
     #[test]

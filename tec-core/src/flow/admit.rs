@@ -9,7 +9,7 @@ use crate::ak::{AkRecord, AkState, Fingerprint};
 use crate::attest::{
     Appraisal, Attempt, Known, LoggedEvent, PinnedPcrs, VerifiedEvidence, VerifyError, appraise,
 };
-use crate::boot::{BootStates, Pins, WholeImages};
+use crate::boot::{BootStates, Pins, WholeImages, words};
 use crate::code::Code;
 use crate::explain::{Gate, Ladder};
 use crate::id::{AttemptId, MachineId};
@@ -348,7 +348,10 @@ impl Closed {
 
     /// The gate of an attempt whose initramfs had ended.
     pub fn after_initramfs(attempt: &Attempt) -> Option<Self> {
-        let why = attempt.late.as_ref()?;
+        let why = match attempt.late.as_deref()? {
+            words::UNEXPLAINED => "no log and no image explains the value of PCR 11".to_owned(),
+            word => format!("the initramfs had ended: PCR 11 has {word}"),
+        };
         Some(Self { code: Code::InitramfsEnded, ..Self::new(Gate::ReleasePolicy, why) })
     }
 

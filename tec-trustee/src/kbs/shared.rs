@@ -273,6 +273,7 @@ mod tests {
             let detail = format!("{}, told in one sentence of its own", gate.label());
             record.ladder.pass(gate, detail);
         }
+        record.late = Some("leave-initrd".to_owned());
         let quoted = [4, 7, 8, 9, 11, 12, 14].map(|n| (n.to_string(), digest(n).into()));
         let quoted: serde_json::Map<_, Value> = quoted.into_iter().collect();
         let snapshot = json!({
