@@ -17,6 +17,7 @@ pub use self::repeat::Repeats;
 pub use self::snapshot::AttestedSnapshot;
 use crate::ak::{AkRecord, AkState, Fingerprint, TpmBoot, TpmClock};
 use crate::boot::words;
+use crate::boot::words::Phase;
 use crate::boot::{BootState, BootStates, LiveImages, Pins, Unpinned, measured};
 pub use crate::evidence::{
     LogEvidence, LoggedEvent, NoPinnedPcrError, PinnedPcrs, VerifiedEvidence, VerifyError,
@@ -172,6 +173,8 @@ pub struct Appraisal {
     /// Programs in PCR 4 that are of no image, of a boot that is otherwise approved: the baseline of the machine must
     /// have them.
     pub programs: Vec<LoggedEvent>,
+    /// Whether PCR 11 shows that the initramfs runs.
+    pub in_initramfs: bool,
 }
 
 /// Runs the gates from "machine known" to "each PCR against approved images".
@@ -235,7 +238,10 @@ fn climb(
     let live = LiveImages::at(known.images, at);
     let usable = log_gate(ladder, verified, pins.any(&live));
     let stated = || pins.values(states, &live, PcrIndex::KERNEL_BOOT);
-    attempt.late = words::after_initramfs(verified, stated).map(str::to_owned);
+    let phase = words::phase(verified, stated);
+    if let Phase::Later(word) = phase {
+        attempt.late = Some(word.to_owned());
+    }
     let explained = match explain_pcrs(verified, known.images, pins, at, states) {
         Ok(explained) => explained,
         Err(mismatch) => {
@@ -255,7 +261,7 @@ fn climb(
         }
         _ => None,
     };
-    Appraisal { attempt, attested, programs }
+    Appraisal { attempt, attested, programs, in_initramfs: phase == Phase::Initramfs }
 }
 
 /// A firmware program, and no baseline that could vouch for it.
@@ -295,7 +301,7 @@ impl Appraisal {
     }
 
     fn refused(attempt: Attempt) -> Self {
-        Self { attempt, attested: None, programs: Vec::new() }
+        Self { attempt, attested: None, programs: Vec::new(), in_initramfs: false }
     }
 }
 

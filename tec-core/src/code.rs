@@ -183,7 +183,7 @@ codes! {
          key is kept.",
         "Find out why (`tec audit` or `kubectl tec machine show`), then run `tec machine release <machine>` \
          (on Kubernetes `kubectl tec machine release <machine>`), or retire or revoke the machine.";
-    InitramfsEnded = "TEC-A424", 401, "disk keys are released while the initramfs runs only",
+    InitramfsEnded = "TEC-A424", 401, "disk keys are released only while the initramfs runs",
         "The machine asked for its disk key after its initramfs had ended, as PCR 11 shows (`leave-initrd`), or PCR 11 \
          cannot be explained. The root file system is not measured: if somebody replaced it, this request is theirs.",
         "If nothing on the machine should have asked, suspect that its root file system was replaced. If a disk was not \

@@ -45,11 +45,16 @@ pub enum Command {
         /// Directory, usually /usr/bin
         directory: PathBuf,
     },
-    /// Measure the end of the initramfs into PCR 11: servers release no disk key to this boot any more. For the
-    /// scripts of an initramfs, right before the root is switched
+    /// Measure the phase of the initramfs into PCR 11; for the pin in an initramfs
+    EnterInitramfs,
+    /// Measure the end of the initramfs into PCR 11, after which servers release no disk key in this boot; for the
+    /// scripts of an initramfs
     LeaveInitramfs {
-        /// The root file system, which gets the kept disk key only if it has its mark
+        /// Root file system, which gets the kept disk key only if it has its mark
         root: PathBuf,
+        /// systemd measures the end
+        #[arg(long)]
+        by_systemd: bool,
     },
     /// Attest now, to the key brokers of the disks or those given, without fetching a key; exit code 3 if
     /// refused

@@ -118,7 +118,10 @@ async fn run(cli: Cli) -> Result<u8, Report> {
             .map_err(Failure::Disk)
             .and_then(|id| stream::write_line(&id.to_string()))
             .map_err(unnamed),
-        Command::LeaveInitramfs { root } => kept::leave_initramfs(settings, &root).map_err(unnamed),
+        Command::EnterInitramfs => kept::enter_initramfs(settings).map_err(unnamed),
+        Command::LeaveInitramfs { root, by_systemd } => {
+            kept::leave_initramfs(settings, &root, by_systemd).map_err(unnamed)
+        }
         Command::Pcrs => pcrs(settings).map_err(unnamed),
         Command::Ak { command, output } => ak(settings, command, output).await,
     };

@@ -139,6 +139,11 @@ fn a_disk_that_opened_by_itself_leaves_a_mark_and_a_refused_one_none() {
         assert_eq!(done.code(), Some(status.into()));
         assert_eq!(mark.exists(), is_marked);
     }
+    // The phase is measured until it succeeds, and once.
+    Command::new(&pin).env("TEC_RUN", dir.path().join("run")).status().unwrap();
+    let calls = fs::read_to_string(dir.path().join("calls")).unwrap();
+    let (enter, decrypt) = ("enter-initramfs", "decrypt");
+    assert_eq!(calls.lines().collect::<Vec<_>>(), [enter, decrypt, enter, decrypt, decrypt]);
 }
 
 #[test]
@@ -223,7 +228,11 @@ const DRACUT_END: &str = "dracut/60clevis-pin-trustee/leave-initramfs.sh";
 const TOOLS_END: &str = "initramfs-tools/scripts/init-bottom/clevis-trustee";
 
 /// What happens at the end of an initramfs whose program measures it, or fails, after a key was asked for or not.
-fn end_of_initramfs(script_of: &str, status: u8, has_tpm: bool, asked: bool) -> Vec<String> {
+fn end_of_initramfs(
+    script_of: &str,
+    status: u8,
+    [has_tpm, asked, systemd]: [bool; 3],
+) -> Vec<String> {
     let dir = tempfile::tempdir().unwrap();
     let (tpm, key) = (dir.path().join("tpm"), dir.path().join("run/key"));
     if has_tpm {
@@ -238,6 +247,7 @@ fn end_of_initramfs(script_of: &str, status: u8, has_tpm: bool, asked: bool) -> 
     let reboot = format!("#!/bin/sh\necho reboot \"$@\" >> {}\nkill $PPID\n", calls.display());
     script(&dir.path().join("reboot"), &reboot);
     script(&dir.path().join("sleep"), "#!/bin/sh\n");
+    script(&dir.path().join("systemctl"), &format!("#!/bin/sh\nexit {}\n", u8::from(!systemd)));
     let place = dir.path().join("end");
     let text = fs::read_to_string(deploy().join("end")).unwrap();
     let text = text
@@ -256,7 +266,8 @@ fn end_of_initramfs(script_of: &str, status: u8, has_tpm: bool, asked: bool) -> 
     let calls: Vec<_> =
         fs::read_to_string(calls).unwrap_or_default().lines().map(str::to_owned).collect();
     assert_eq!(done.success(), calls.last().is_none_or(|call| call != "reboot -f"));
-    assert!(!key.exists() || calls == ["leave-initramfs /new"], "a key is left: {calls:?}");
+    let is_left = key.exists();
+    assert!(!is_left || calls.last().is_some_and(|call| status == 0 && call.ends_with(" /new")));
     calls
 }
 
@@ -264,7 +275,8 @@ fn end_of_initramfs(script_of: &str, status: u8, has_tpm: bool, asked: bool) -> 
 fn an_initramfs_whose_end_cannot_be_measured_starts_nothing_with_a_key() {
     let measure = "leave-initramfs /new";
     for script_of in [DRACUT_END, TOOLS_END] {
-        let end = |status, has_tpm, asked| end_of_initramfs(script_of, status, has_tpm, asked);
+        let end =
+            |status, has_tpm, asked| end_of_initramfs(script_of, status, [has_tpm, asked, false]);
         for asked in [true, false] {
             assert_eq!(end(0, true, asked), [measure]);
         }
@@ -272,6 +284,8 @@ fn an_initramfs_whose_end_cannot_be_measured_starts_nothing_with_a_key() {
         assert_eq!(end(1, true, false), [measure; 3], "somebody opened the disk of a broken TPM");
         assert!(end(1, false, false).is_empty());
         assert_eq!(end(1, false, true), ["reboot -f"]);
+        let with_systemd = end_of_initramfs(script_of, 0, [true, true, true]);
+        assert_eq!(with_systemd, ["leave-initramfs --by-systemd /new"]);
     }
 }
 

@@ -44,7 +44,15 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run the registration servers and the key broker in one process.
-    Serve(Box<ServeArgs>),
+    Serve {
+        /// Its flags.
+        #[command(flatten)]
+        args: Box<ServeArgs>,
+        /// Demand less of nodes than the last server here, or the one of a restored backup: no registration token, no
+        /// approval by an admin, or no proof by an endorsement key.
+        #[arg(long)]
+        dangerous_lower_demands: bool,
+    },
     /// Show servers, counts, recent refusals and open tasks; exit code 3 if not ready.
     Status(StatusArgs),
     /// Explain why a machine got its key or was refused.

@@ -48,7 +48,9 @@ pub(crate) async fn run(
     let (state_dir, access) = (&cli.anchor.state_dir, &cli.anchor.access);
     let access = on_cluster.then_some(access);
     match cli.command {
-        Command::Serve(args) => serve::run(state_dir, *args).await,
+        Command::Serve { args, dangerous_lower_demands } => {
+            serve::run(state_dir, *args, dangerous_lower_demands).await
+        }
         Command::Bootstrap(command) => command::bootstrap(state_dir, access, command, output).await,
         Command::Pcr(command) => command::pcr(state_dir, command, output).await,
         Command::Eventlog(command) => command::eventlog(command, output),

@@ -72,8 +72,7 @@ pub struct ClockReading {
     /// What the first quote of the same boot reported; `None` if this is the first one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_began_ms: Option<u64>,
-    /// Whether this quote, or an accepted one before, was made while the initramfs ran, or where no phases are
-    /// measured.
+    /// Whether this quote, or an accepted one before, was made while the initramfs ran, as PCR 11 showed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub in_initramfs: bool,
     /// Whether this is still the boot of the first quote of the key.

@@ -11,21 +11,20 @@ use crate::evidence::{LoggedEvent, VerifiedEvidence};
 use crate::pcr::PcrIndex;
 
 /// Phases in PCR 11, from systemd 252 on. An initramfs without systemd measures no phase of its own, but our parts
-/// of an initramfs measure its end, with and without systemd.
-const PHASES: [&[&str]; 12] = [
+/// of an initramfs measure the same words.
+const PHASES: [&[&str]; 9] = [
     &["enter-initrd"],
     &["enter-initrd", "leave-initrd"],
     &["enter-initrd", "leave-initrd", "sysinit"],
     &["enter-initrd", "leave-initrd", "sysinit", "ready"],
-    &["enter-initrd", "leave-initrd", "leave-initrd"],
-    &["enter-initrd", "leave-initrd", "leave-initrd", "sysinit"],
-    &["enter-initrd", "leave-initrd", "leave-initrd", "sysinit", "ready"],
     &["leave-initrd"],
     &["leave-initrd", "sysinit"],
     &["leave-initrd", "sysinit", "ready"],
     &["sysinit"],
     &["sysinit", "ready"],
 ];
+/// The phase of an initramfs.
+const INITRAMFS: &str = "enter-initrd";
 /// The phases of the system after its initramfs.
 const AFTER_INITRAMFS: [&str; 3] = ["leave-initrd", "sysinit", "ready"];
 /// Neither a log nor an image explains the value of PCR 11.
@@ -107,18 +106,27 @@ pub(crate) fn trailing(pcr: PcrIndex, events: &[&LoggedEvent]) -> usize {
     endings(pcr).iter().filter(ends).map(|words| words.len()).max().unwrap_or(0)
 }
 
-/// The first word by which PCR 11 shows that the initramfs has ended, or [`UNEXPLAINED`]; `None` if it still runs, or no
-/// phases are measured at all.
-/// `stated` are the values of PCR 11 that images state.
+/// What PCR 11 says about the phase of a boot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Nothing: no phase was measured.
+    Unmeasured,
+    /// The initramfs runs.
+    Initramfs,
+    /// It has ended, as this word shows, or the value is [`UNEXPLAINED`].
+    Later(&'static str),
+}
+
+/// The phase of a boot. `stated` are the values of PCR 11 that images state.
 ///
 /// # Security
 /// Whoever has the system can extend PCR 11 further, and choose or leave out the log. Only a value that is
 /// explained without any of the later phases therefore counts: events that replay to a quoted value are the ones
 /// that were measured, in their order.
-pub(crate) fn after_initramfs(
+pub(crate) fn phase(
     evidence: &VerifiedEvidence,
     stated: impl FnOnce() -> Vec<Sha256Digest>,
-) -> Option<&'static str> {
+) -> Phase {
     let pcr = PcrIndex::KERNEL_BOOT;
     let quoted = evidence.pcrs.value(pcr);
     if let Some(logged) = evidence.logged(pcr) {
@@ -126,16 +134,21 @@ pub(crate) fn after_initramfs(
             let digest = Sha256Digest::of(word);
             logged.iter().any(|event| event.digest == digest)
         };
-        return AFTER_INITRAMFS.into_iter().find(is_said);
+        return match AFTER_INITRAMFS.into_iter().find(is_said) {
+            Some(word) => Phase::Later(word),
+            None if is_said(&INITRAMFS) => Phase::Initramfs,
+            None => Phase::Unmeasured,
+        };
     }
     let befores: Vec<_> = [Sha256Digest::ZERO].into_iter().chain(stated()).collect();
     if befores.contains(quoted) {
-        return None;
+        return Phase::Unmeasured;
     }
-    match befores.iter().find_map(|before| between(pcr, before, quoted)) {
-        Some(words) => words.iter().copied().find(|word| AFTER_INITRAMFS.contains(word)),
-        None => Some(UNEXPLAINED),
-    }
+    let Some(words) = befores.iter().find_map(|before| between(pcr, before, quoted)) else {
+        return Phase::Later(UNEXPLAINED);
+    };
+    let later = words.iter().copied().find(|word| AFTER_INITRAMFS.contains(word));
+    later.map_or(Phase::Initramfs, Phase::Later)
 }
 
 /// Whether this is a word that is measured after an initramfs only.
@@ -204,12 +217,13 @@ mod tests {
     #[test]
     fn the_end_of_an_initramfs_is_seen_with_a_log_and_without_and_nobody_can_hide_it() {
         let base = Sha256Digest::ZERO.extended(&Sha256Digest::of("linux"));
-        let why = |events: &[&str], is_logged| {
-            after_initramfs(&measured(events, is_logged), || vec![base])
-        };
+        let phase = |events: &[&str], is_logged| phase(&measured(events, is_logged), || vec![base]);
         for is_logged in [true, false] {
-            for early in [&[][..], &["linux"], &["enter-initrd"], &["linux", "enter-initrd"]] {
-                assert_eq!(why(early, is_logged), None, "{early:?}");
+            for none in [&[][..], &["linux"]] {
+                assert_eq!(phase(none, is_logged), Phase::Unmeasured, "{none:?}");
+            }
+            for early in [&["enter-initrd"][..], &["linux", "enter-initrd"]] {
+                assert_eq!(phase(early, is_logged), Phase::Initramfs, "{early:?}");
             }
             for late in [
                 &["leave-initrd"][..],
@@ -219,11 +233,12 @@ mod tests {
                 &["leave-initrd", "linux", "enter-initrd"],
                 &["linux", "leave-initrd", "enter-initrd"],
             ] {
-                assert!(why(late, is_logged).is_some(), "{late:?}");
+                assert!(matches!(phase(late, is_logged), Phase::Later(_)), "{late:?}");
             }
         }
-        assert_eq!(why(&["other stub", "enter-initrd"], true), None);
-        assert_eq!(why(&["other stub", "enter-initrd"], false), Some(UNEXPLAINED));
+        assert_eq!(phase(&["other stub", "enter-initrd"], true), Phase::Initramfs);
+        let unknown = phase(&["other stub", "enter-initrd"], false);
+        assert_eq!(unknown, Phase::Later(UNEXPLAINED));
     }
 
     #[test]

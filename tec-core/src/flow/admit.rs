@@ -260,7 +260,7 @@ async fn history_gate(
         ladder.skip(Gate::TpmHistory, "the evidence has no clock");
         return Ok(());
     };
-    let reading = reading.with_initramfs(attempt.late.is_none());
+    let reading = reading.with_initramfs(appraisal.in_initramfs);
     if let ClockOutcome::Refused(fault) = clocks.advance(&key, machine, &reading).await? {
         appraisal.fail(Gate::TpmHistory, fault.to_string());
         return Ok(());

@@ -80,8 +80,8 @@ pub enum ReleaseError {
 /// released.
 ///
 /// A key is released while the initramfs runs, as PCR 11 shows: what follows it is a root file system that nobody
-/// measured, and that may have been replaced. A machine whose TPM never attested in an initramfs is being set up, and
-/// one whose key is rotated needs the old key and the new one in its running system.
+/// measured, and that may have been replaced. A machine whose TPM never attested in an initramfs, or that is in its
+/// first boot, is being set up, and one whose key is rotated needs the old key and the new one in its running system.
 pub async fn release(
     ports: ReleasePorts<'_>,
     attested: &Attested,

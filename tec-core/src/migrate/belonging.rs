@@ -73,16 +73,16 @@ impl Demands {
             Binding::EndorsementKey => 1,
             Binding::Manual => 2,
         };
-        let ends = |before: bool, now: bool| before && !now;
-        let (keys, roots) = (&self.endorsement_keys, &self.endorsement_roots);
+        // A key or a CA is named, so that not every TPM is accepted.
+        let names_tpms = |demands: &Self| {
+            !demands.endorsement_keys.is_empty() || demands.endorsement_roots.is_some()
+        };
         if entry(self) < entry(before) {
-            Some("who may register (--registration-token-file)")
+            Some("less would be demanded of who registers (--registration-token-file)")
         } else if binding(self) < binding(before) {
-            Some("what binds an attestation key (--ak-approval)")
-        } else if ends(before.endorsement_roots.is_some(), roots.is_some()) {
-            Some("who made the TPM (--ek-roots)")
-        } else if ends(!before.endorsement_keys.is_empty(), !keys.is_empty()) {
-            Some("which TPM it is (--allow-ek)")
+            Some("less would bind an attestation key (--ak-approval)")
+        } else if binding(self) == binding(before) && names_tpms(before) && !names_tpms(self) {
+            Some("the endorsement key of any TPM would do (--ek-roots, --allow-ek)")
         } else {
             None
         }

@@ -19,15 +19,21 @@ use std::io;
 use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
+use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
+use tec_core::code::Code;
 use tec_core::digest::Sha256Digest;
 use tec_core::id::ResourcePath;
+use tec_core::ignition::HeaderConfig;
+use tec_core::port::Entropy;
 use tec_core::rotation::KeyMark;
 use tec_core::secret::SecretBytes;
 use tec_trustee::rotation::Kept;
 
 use crate::failure::Failure;
+use crate::fetch::Stage;
+use crate::pin::released_key;
 use crate::settings::Settings;
 use crate::tpm::NodeTpm;
 
@@ -37,7 +43,16 @@ use crate::tpm::NodeTpm;
 /// For file systems in memory, and until [`hand_over`] only.
 pub(crate) fn keep(file: &Path, path: &ResourcePath, key: &SecretBytes) -> io::Result<()> {
     let directory = file.parent().unwrap_or_else(|| Path::new("/"));
+    // A request that was under way at the end of the initramfs.
+    if directory.join(ENDED).exists() {
+        return Ok(());
+    }
     fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    replace(file, path, key)
+}
+
+/// Keeps a key instead of one that was replaced.
+pub(crate) fn replace(file: &Path, path: &ResourcePath, key: &SecretBytes) -> io::Result<()> {
     let key = key.expose("the running system needs it");
     write(file, &[path.as_str().as_bytes(), b"\n", key])
 }
@@ -60,6 +75,8 @@ pub(crate) fn kept(file: &Path, path: &ResourcePath) -> Option<SecretBytes> {
     Some(SecretBytes::new(key.strip_prefix(b"\n")?.to_vec()))
 }
 
+/// Beside the key: nothing is kept any more.
+const ENDED: &str = "ended";
 /// Domain of the mark of a root; the resource follows.
 const MARK: &[u8] = b"tec root mark v1\0";
 
@@ -83,27 +100,75 @@ pub(crate) fn mark(file: &Path, key: &SecretBytes) -> io::Result<()> {
 
 /// Removes the kept key unless the root that is started has its mark.
 pub(crate) fn hand_over(file: &Path, mark: &Path) -> io::Result<()> {
-    let Ok(content) = fs::read(file) else {
-        return Ok(());
+    gone(fs::remove_file(file.with_extension("new")))?;
+    let content = match fs::read(file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        content => SecretBytes::new(content?),
     };
-    let content = SecretBytes::new(content);
     let text = content.expose("compare the mark of the root");
     let key = text.iter().position(|byte| *byte == b'\n').and_then(|end| text.get(end + 1..));
     let wanted = key.map(|key| mark_of(&SecretBytes::new(key.to_vec())));
-    let is_marked =
-        wanted.is_some_and(|wanted| fs::read(mark).is_ok_and(|m| m == wanted.as_bytes()));
-    if is_marked { Ok(()) } else { fs::remove_file(file) }
+    let is_marked = wanted.is_some_and(|wanted| is_file_with(mark, &wanted));
+    if is_marked { Ok(()) } else { gone(fs::remove_file(file)) }
 }
 
-/// Ends the initramfs: removes the kept key unless this root file system has its mark, and measures the end.
+fn gone(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
+/// Whether a file of a root that nobody has measured has this content: no link, device or endless file is read.
+fn is_file_with(file: &Path, content: &str) -> bool {
+    let is_like = |found: fs::Metadata| found.is_file() && found.len() == content.len() as u64;
+    fs::symlink_metadata(file).is_ok_and(is_like)
+        && fs::read(file).is_ok_and(|found| found == content.as_bytes())
+}
+
+/// Begins the initramfs: measures it, so that servers know a machine whose initramfs asks.
+///
+/// # Errors
+/// `Tpm`.
+pub fn enter_initramfs(settings: &Settings) -> Result<(), Failure> {
+    NodeTpm::open(settings)?.measure_phase(b"enter-initrd")
+}
+
+/// Ends the initramfs: measures its end, unless systemd does, and removes the kept key unless this root file system
+/// has its mark.
 ///
 /// # Errors
 /// `Io`, `Tpm`: nothing of the root may run.
-pub fn leave_initramfs(settings: &Settings, root: &Path) -> Result<(), Failure> {
+pub fn leave_initramfs(settings: &Settings, root: &Path, is_measured: bool) -> Result<(), Failure> {
+    let failed = || Failure::io("remove the kept disk key");
+    if let Some(directory) = settings.kept_key.parent().filter(|directory| directory.is_dir()) {
+        fs::write(directory.join(ENDED), "").map_err(failed())?;
+    }
+    if !is_measured {
+        NodeTpm::open(settings)?.measure_phase(b"leave-initrd")?;
+    }
     let mark = settings.root_mark.strip_prefix("/").unwrap_or(&settings.root_mark);
-    hand_over(&settings.kept_key, &root.join(mark))
-        .map_err(Failure::io("remove the kept disk key"))?;
-    NodeTpm::open(settings)?.measure_end()
+    hand_over(&settings.kept_key, &root.join(mark)).map_err(failed())
+}
+
+/// Marks this root file system if it may still get the key: in the first boot of a machine, whose running system may
+/// not need the key again for a long time. It asks once.
+pub(crate) async fn mark_once(
+    settings: &Settings,
+    config: &HeaderConfig,
+    entropy: &Arc<dyn Entropy>,
+) -> Result<(), Failure> {
+    let (mark, directory) = (&settings.root_mark, settings.root_mark.parent());
+    if mark.exists() || !directory.is_some_and(Path::is_dir) {
+        return Ok(());
+    }
+    let tpm = NodeTpm::open(settings)?;
+    match released_key(settings, &tpm, config, Stage::LaterBoot, entropy).await {
+        Err(Failure::Fetch(error)) if error.code() == Code::InitramfsEnded => {
+            fs::write(mark, "none\n").map_err(Failure::io("mark the root file system"))
+        }
+        released => released.map(drop),
+    }
 }
 
 /// Whether a server releases this key, as it says.
@@ -136,6 +201,7 @@ mod tests {
             assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         }
         let key = |bytes: &[u8]| SecretBytes::new(bytes.to_vec());
+        fs::write(file.with_extension("new"), "half of a key").unwrap();
         let marked = dir.path().join("etc/mark");
         mark(&marked, &key(b"second")).unwrap();
         assert!(!marked.exists(), "it has no place for it");
@@ -150,6 +216,16 @@ mod tests {
         keep(&file, &path, &key(b"second")).unwrap();
         mark(&marked, &key(b"second")).unwrap();
         hand_over(&file, &marked).unwrap();
+        assert!(file.exists() && !file.with_extension("new").exists());
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&marked, &link).unwrap();
+        hand_over(&file, &link).unwrap();
+        assert!(!file.exists(), "a link");
+        fs::write(dir.path().join("run").join(ENDED), "").unwrap();
+        keep(&file, &path, &key(b"second")).unwrap();
+        assert!(!file.exists(), "too late");
+        fs::remove_file(dir.path().join("run").join(ENDED)).unwrap();
+        keep(&file, &path, &key(b"second")).unwrap();
         let names = |key: &[u8]| Kept::Settled {
             current: KeyMark::of(&SecretBytes::new(key.to_vec())).name(),
         };

@@ -25,6 +25,7 @@ use crate::disk::{Cryptsetup, Header};
 use crate::failure::Failure;
 use crate::fetch::Stage;
 use crate::kbs::{client, fetch_error};
+use crate::kept::mark_once;
 use crate::pin::released_key;
 use crate::rebind::{bound_token, move_token, parsed};
 use crate::settings::Settings;
@@ -75,6 +76,12 @@ pub async fn refresh(
     let disks = disk::bound(devices)?;
     // Held while keys are fetched too: a rotation in the meantime would make them the old ones.
     let _alone = disk::lock().map_err(Failure::io("lock the disks"))?;
+    if let Some(disk) = disks.first() {
+        let config = parsed(&bound_token(disk)?)?.config().clone();
+        if let Err(failure) = mark_once(settings, &config, entropy).await {
+            tracing::info!(error = chain(&failure), "the root file system gets no mark");
+        }
+    }
     let named = |disk| (Cryptsetup::device(disk).display().to_string(), disk as &dyn Header);
     let disks: Vec<_> = disks.iter().map(named).collect();
     follow(&disks, &brokers, &**entropy).await

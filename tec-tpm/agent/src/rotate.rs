@@ -32,7 +32,7 @@ use crate::disk;
 use crate::disk::{DiskError, Header, RecoveryState, SlotMark, Token};
 use crate::failure::Failure;
 use crate::kbs::{client, fetch_error};
-use crate::kept::{keep, kept, mark};
+use crate::kept::{kept, mark, replace};
 use crate::rebind::{bound_token, parsed, proven_passphrase};
 use crate::recovery::remove_unfinished;
 use crate::settings::Settings;
@@ -433,9 +433,10 @@ impl<A: Attester> Broker for Remote<A> {
             }
             Ok(key) if which == Which::Current => {
                 let is_kept = self.kept.exists();
-                let noted = if is_kept { keep(&self.kept, self.path(), &key) } else { Ok(()) };
-                let noted = noted.and_then(|()| mark(&self.mark, &key));
-                noted.map_err(Failure::io("keep the disk key"))?;
+                let noted = if is_kept { replace(&self.kept, self.path(), &key) } else { Ok(()) };
+                if let Err(error) = noted.and_then(|()| mark(&self.mark, &key)) {
+                    tracing::warn!(%error, "the key cannot be kept for a running system");
+                }
                 Ok(key)
             }
             fetched => fetched.map_err(|error| self.failed(error)),

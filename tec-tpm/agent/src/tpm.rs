@@ -93,14 +93,10 @@ impl NodeTpm {
         self.tpm.pcr_read().map_err(failed("read the registers"))
     }
 
-    /// Measures the end of the initramfs into PCR 11, in the word of systemd-pcrphase.service(8). Servers release no
-    /// disk key to this boot any more.
-    ///
-    /// # Errors
-    /// `Tpm`.
-    pub(crate) fn measure_end(&self) -> Result<(), Failure> {
-        let measured = self.tpm.pcr_event(PcrIndex::KERNEL_BOOT, b"leave-initrd");
-        measured.map_err(failed("measure the end of the initramfs"))
+    /// Measures a phase of the boot into PCR 11 of all banks, in a word of systemd-pcrphase.service(8).
+    pub(crate) fn measure_phase(&self, word: &[u8]) -> Result<(), Failure> {
+        let measured = self.tpm.pcr_event(PcrIndex::KERNEL_BOOT, word);
+        measured.map_err(failed("measure the phase of the boot"))
     }
 
     /// Produces evidence with the attestation key, and includes the event log.

@@ -61,10 +61,6 @@ pub(crate) struct ServeArgs {
     /// When an attestation key is approved.
     #[arg(long, env = "TEC_AK_APPROVAL", value_enum, default_value_t = Approval::Tofu)]
     pub(crate) ak_approval: Approval,
-    /// Start also if the last server here, or the one of a restored backup, demanded more of nodes: a registration
-    /// token, an admin's approval, or proof by an endorsement key.
-    #[arg(long)]
-    pub(crate) dangerous_lower_demands: bool,
     /// Fingerprint of an endorsement key that may vouch for attestation keys; with `--ak-approval
     /// ek`; repeatable.
     #[arg(long, value_name = "FINGERPRINT")]

@@ -38,7 +38,11 @@ use crate::state::{Endpoints, Running, Said, open};
 /// Interval between removals of unclaimed machines.
 const EXPIRE_EVERY: Duration = Duration::from_mins(5);
 
-pub(crate) async fn run(state_dir: &Path, args: ServeArgs) -> anyhow::Result<u8> {
+pub(crate) async fn run(
+    state_dir: &Path,
+    args: ServeArgs,
+    lower_demands: bool,
+) -> anyhow::Result<u8> {
     // A program that embeds this may have installed a different provider, which is just as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let store = open(state_dir)?;
@@ -49,7 +53,7 @@ pub(crate) async fn run(state_dir: &Path, args: ServeArgs) -> anyhow::Result<u8>
     })?;
     let pins = pins(state_dir, &args.pins)?;
     let said = said(&args, pins)?;
-    no_less(state_dir, &said.demands, args.dangerous_lower_demands)?;
+    no_less(state_dir, &said.demands, lower_demands)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let (shutdown, signals) = Shutdown::on_signals()?;
     let mut tasks: JoinSet<anyhow::Result<()>> = JoinSet::new();
@@ -121,8 +125,10 @@ pub(crate) fn found(
         tls::ca_pem(&ca_file)?
     };
     let endpoints = endpoints(args, ports, ca)?;
+    let said = said(args, pins(state_dir, &args.pins)?)?;
+    no_less(state_dir, &said.demands, false)?;
     endpoints.write(state_dir)?;
-    said(args, pins(state_dir, &args.pins)?)?.write(state_dir)?;
+    said.write(state_dir)?;
     Ok(endpoints)
 }
 

@@ -99,15 +99,18 @@ fn forgotten_flags_demand_less_and_other_keys_or_roots_do_not() {
     for forget in [
         |now: &mut Demands| now.entry = Entry::Open,
         |now: &mut Demands| now.binding = Binding::FirstUse,
-        |now: &mut Demands| now.endorsement_keys = BTreeSet::new(),
-        |now: &mut Demands| now.endorsement_roots = None,
+        |now: &mut Demands| (now.endorsement_keys, now.endorsement_roots) = (BTreeSet::new(), None),
     ] {
         let mut now = before.clone();
         forget(&mut now);
         assert!(less(&now, &before), "{now:?}");
         assert!(!less(&before, &now));
     }
-    let now = before.clone();
+    let mut now = Demands { entry: Entry::Token, binding: Binding::Manual, ..Demands::default() };
+    assert!(!less(&now, &before), "an admin looks at each key");
+    now = before.clone();
+    now.endorsement_keys.clear();
+    assert!(!less(&now, &before), "its maker is known");
     before.endorsement_keys.insert("b".to_owned());
     before.endorsement_roots = Some("others".to_owned());
     assert!(!less(&now, &before) && !less(&before, &now));

@@ -41,7 +41,7 @@ install() {
     inst_binary node-agent /usr/bin/node-agent
     inst_simple "$moddir/clevis-decrypt-trustee" /usr/bin/clevis-decrypt-trustee
     inst_simple "$moddir/clevis-encrypt-trustee" /usr/bin/clevis-encrypt-trustee
-    inst_simple "$moddir/end" /usr/share/node-agent/end
+    inst_simple "$moddir/end" /usr/share/node-agent/end || return 1
     inst_hook pre-pivot 00 "$moddir/leave-initramfs.sh"
     # Ignition binds with the whole of Clevis on the first boot.
     inst_multiple -o clevis-encrypt clevis-luks-bind
