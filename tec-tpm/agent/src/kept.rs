@@ -19,21 +19,15 @@ use std::io;
 use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
-use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
-use tec_core::code::Code;
 use tec_core::digest::Sha256Digest;
 use tec_core::id::ResourcePath;
-use tec_core::ignition::HeaderConfig;
-use tec_core::port::Entropy;
 use tec_core::rotation::KeyMark;
 use tec_core::secret::SecretBytes;
 use tec_trustee::rotation::Kept;
 
 use crate::failure::Failure;
-use crate::fetch::Stage;
-use crate::pin::released_key;
 use crate::settings::Settings;
 use crate::tpm::NodeTpm;
 
@@ -149,26 +143,6 @@ pub fn leave_initramfs(settings: &Settings, root: &Path, is_measured: bool) -> R
     }
     let mark = settings.root_mark.strip_prefix("/").unwrap_or(&settings.root_mark);
     hand_over(&settings.kept_key, &root.join(mark)).map_err(failed())
-}
-
-/// Marks this root file system if it may still get the key: in the first boot of a machine, whose running system may
-/// not need the key again for a long time. It asks once.
-pub(crate) async fn mark_once(
-    settings: &Settings,
-    config: &HeaderConfig,
-    entropy: &Arc<dyn Entropy>,
-) -> Result<(), Failure> {
-    let (mark, directory) = (&settings.root_mark, settings.root_mark.parent());
-    if mark.exists() || !directory.is_some_and(Path::is_dir) {
-        return Ok(());
-    }
-    let tpm = NodeTpm::open(settings)?;
-    match released_key(settings, &tpm, config, Stage::LaterBoot, entropy).await {
-        Err(Failure::Fetch(error)) if error.code() == Code::InitramfsEnded => {
-            fs::write(mark, "none\n").map_err(Failure::io("mark the root file system"))
-        }
-        released => released.map(drop),
-    }
 }
 
 /// Whether a server releases this key, as it says.

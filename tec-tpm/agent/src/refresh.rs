@@ -9,10 +9,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use tec_core::code::Code;
 use tec_core::digest::Sha256Digest;
 use tec_core::endpoint::Endpoint;
 use tec_core::ignition::HeaderConfig;
@@ -25,7 +26,6 @@ use crate::disk::{Cryptsetup, Header};
 use crate::failure::Failure;
 use crate::fetch::Stage;
 use crate::kbs::{client, fetch_error};
-use crate::kept::mark_once;
 use crate::pin::released_key;
 use crate::rebind::{bound_token, move_token, parsed};
 use crate::settings::Settings;
@@ -85,6 +85,26 @@ pub async fn refresh(
     let named = |disk| (Cryptsetup::device(disk).display().to_string(), disk as &dyn Header);
     let disks: Vec<_> = disks.iter().map(named).collect();
     follow(&disks, &brokers, &**entropy).await
+}
+
+/// Marks this root file system if it may still get the key: in the first boot of a machine, whose running system may
+/// not need the key again for a long time. It asks once.
+async fn mark_once(
+    settings: &Settings,
+    config: &HeaderConfig,
+    entropy: &Arc<dyn Entropy>,
+) -> Result<(), Failure> {
+    let (mark, directory) = (&settings.root_mark, settings.root_mark.parent());
+    if mark.exists() || !directory.is_some_and(Path::is_dir) {
+        return Ok(());
+    }
+    let tpm = NodeTpm::open(settings)?;
+    match released_key(settings, &tpm, config, Stage::LaterBoot, entropy).await {
+        Err(Failure::Fetch(error)) if error.code() == Code::InitramfsEnded => {
+            std::fs::write(mark, "none\n").map_err(Failure::io("mark the root file system"))
+        }
+        released => released.map(drop),
+    }
 }
 
 /// What a pin trusts for a server.
