@@ -81,7 +81,7 @@ const fn started(
     Started { name, areas, starts }
 }
 
-static STARTED: [Started; 31] = [
+static STARTED: [Started; 32] = [
     // Test programs; "demo" and "opensearch" are steps, too.
     started("demo", &[Attest], ANCHOR),
     started("flood", &[Attest], ANCHOR),
@@ -92,6 +92,7 @@ static STARTED: [Started; 31] = [
     started("opensearch", &[Services], PLATFORM),
     started("packages", &[K8s], CLUSTER),
     started("page", &[Attest], ANCHOR),
+    started("phases", &[Attest], ANCHOR),
     started("platform", &[Services], PLATFORM),
     started("pods", &[K8s], CLUSTER),
     started("properties", &[K8s], CLUSTER),

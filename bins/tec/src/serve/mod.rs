@@ -86,8 +86,8 @@ pub(crate) async fn run(
         tasks.spawn(server.run(listener, shutdown.clone()));
     }
     tasks.spawn(expire(store, clock, args.unclaimed_seconds(), shutdown));
-    endpoints.write(state_dir)?;
     said.write(state_dir)?;
+    endpoints.write(state_dir)?;
     tracing::info!(
         register = %endpoints.register,
         ak = %endpoints.ak,
