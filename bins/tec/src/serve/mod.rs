@@ -74,6 +74,8 @@ pub(crate) async fn run(
     let counts = ["register", "ak", "kbs"].map(Counts::new);
     let signing = (signer, counts.clone());
     let routers = compose::routers(state_dir, &store, &clock, (&args, pins), &endpoints, signing)?;
+    // Before anybody is served: a server that is killed now has demanded this.
+    said.write(state_dir)?;
     let listeners = [(register, routers.register), (ak, routers.ak), (kbs, routers.kbs)];
     for ((listener, router), counts) in listeners.into_iter().zip(&counts) {
         let server = Server::new(transport.clone(), router).counted_by(counts);
@@ -86,7 +88,6 @@ pub(crate) async fn run(
         tasks.spawn(server.run(listener, shutdown.clone()));
     }
     tasks.spawn(expire(store, clock, args.unclaimed_seconds(), shutdown));
-    said.write(state_dir)?;
     endpoints.write(state_dir)?;
     tracing::info!(
         register = %endpoints.register,
