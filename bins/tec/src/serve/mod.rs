@@ -54,6 +54,8 @@ pub(crate) async fn run(
     let pins = pins(state_dir, &args.pins)?;
     let said = said(&args, pins)?;
     no_less(state_dir, &said.demands, lower_demands)?;
+    // Before anybody is served: a server that is killed now has demanded this.
+    said.write(state_dir)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let (shutdown, signals) = Shutdown::on_signals()?;
     let mut tasks: JoinSet<anyhow::Result<()>> = JoinSet::new();
@@ -74,8 +76,6 @@ pub(crate) async fn run(
     let counts = ["register", "ak", "kbs"].map(Counts::new);
     let signing = (signer, counts.clone());
     let routers = compose::routers(state_dir, &store, &clock, (&args, pins), &endpoints, signing)?;
-    // Before anybody is served: a server that is killed now has demanded this.
-    said.write(state_dir)?;
     let listeners = [(register, routers.register), (ak, routers.ak), (kbs, routers.kbs)];
     for ((listener, router), counts) in listeners.into_iter().zip(&counts) {
         let server = Server::new(transport.clone(), router).counted_by(counts);
