@@ -38,7 +38,9 @@ impl World {
             assert!(self.opens());
         }
         self.pair.machine.keeps_key = false;
-        let ended = self.run(&["leave-initramfs", "/"]);
+        // The mark is looked for below the root that is started.
+        let root = self.pair.machine.directory().display().to_string();
+        let ended = self.run(&["--root-mark", "/root-mark", "leave-initramfs", &root]);
         assert!(ended.status.success(), "{ended:?}");
     }
 

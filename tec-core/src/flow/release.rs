@@ -125,11 +125,13 @@ async fn closed_gate(
         let why = format!("machine {own} asked for {path}, which is not its own");
         return Ok(Some(Closed::new(Gate::ReleasePolicy, why)));
     }
-    // Last: its code says that all the rest is right.
-    match taken_back(ports.aks, own, &attested.ak()).await? {
-        Some(closed) => Ok(Some(closed)),
-        None if is_rotating(ports.disk_keys, &own).await? => Ok(None),
-        None => Ok(Closed::after_initramfs(attempt)),
+    if let Some(closed) = taken_back(ports.aks, own, &attested.ak()).await? {
+        return Ok(Some(closed));
+    }
+    // Last: its code says that all the rest is right. Only then is the state of a rotation read.
+    match Closed::after_initramfs(attempt) {
+        Some(_) if is_rotating(ports.disk_keys, &own).await? => Ok(None),
+        closed => Ok(closed),
     }
 }
 

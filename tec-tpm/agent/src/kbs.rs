@@ -53,12 +53,21 @@ impl<A: Attester> KbsRound<A> {
 impl<A: Attester> KbsRound<A> {
     /// The names of the keys that the servers keep for this machine; `None` if they name none.
     pub(crate) async fn names(&self) -> Result<Option<Kept>, FetchError> {
-        match self.client.rotation(&self.attester).await {
-            Ok(kept) => Ok(Some(kept)),
-            // It has no such path, or no key for this machine.
-            Err(RcarError::Denied { code: None | Some(Code::KeyMissing), .. }) => Ok(None),
-            Err(error) => Err(fetch_error(&self.servers, error)),
-        }
+        names(&self.client, &self.attester, &self.servers).await
+    }
+}
+
+/// The names of the keys that `servers` keep for this machine; `None` if they rotate none.
+pub(crate) async fn names(
+    client: &RcarClient,
+    attester: &dyn Attester,
+    servers: &[Endpoint],
+) -> Result<Option<Kept>, FetchError> {
+    match client.rotation(attester).await {
+        Ok(kept) => Ok(Some(kept)),
+        // It has no such path, or no key for this machine.
+        Err(RcarError::Denied { code: None | Some(Code::KeyMissing), .. }) => Ok(None),
+        Err(error) => Err(fetch_error(servers, error)),
     }
 }
 

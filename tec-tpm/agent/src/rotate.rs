@@ -31,7 +31,7 @@ use tec_trustee::rotation::{Kept, Report, Step, Which};
 use crate::disk;
 use crate::disk::{DiskError, Header, RecoveryState, SlotMark, Token};
 use crate::failure::Failure;
-use crate::kbs::{client, fetch_error};
+use crate::kbs::{client, fetch_error, names};
 use crate::kept::{kept, mark, replace};
 use crate::rebind::{bound_token, parsed, proven_passphrase};
 use crate::recovery::remove_unfinished;
@@ -412,12 +412,8 @@ impl<A: Attester> Remote<A> {
 #[async_trait]
 impl<A: Attester> Broker for Remote<A> {
     async fn kept(&self) -> Result<Option<Kept>, Failure> {
-        match self.client.rotation(&self.attester).await {
-            Ok(kept) => Ok(Some(kept)),
-            // It has no such path, or no key for this machine.
-            Err(RcarError::Denied { code: None | Some(Code::KeyMissing), .. }) => Ok(None),
-            Err(error) => Err(self.failed(error)),
-        }
+        let names = names(&self.client, &self.attester, &self.config.servers).await;
+        names.map_err(Failure::Fetch)
     }
 
     async fn key(&self, which: Which) -> Result<SecretBytes, Failure> {
