@@ -203,30 +203,6 @@ fn reset(times: u32) -> VerifiedEvidence {
 }
 
 #[tokio::test]
-async fn a_tpm_that_does_not_go_on_attests_nothing_until_it_is_readmitted() {
-    let world = World::new();
-    world.publish(&image("good", GOOD)).await;
-    let machine = world.ready(1).await;
-    assert!(world.appraise(Ok(reset(7))).await.attested.is_some());
-    let refused = world.appraise(Ok(reset(6))).await;
-    assert!(refused.attested.is_none());
-    let ladder = refused.attempt.ladder;
-    assert_eq!(ladder.code, Some(Code::TpmSetBack));
-    assert_eq!(ladder.first_failure().unwrap().gate, Gate::TpmHistory);
-    let events = world.truth.events();
-    assert_eq!(events.last().unwrap().action, AuditAction::KeyRefused);
-
-    let clocks = &*world.truth;
-    let readmit = || flow::readmit_tpm(clocks, &world.clock, machine);
-    readmit().await.unwrap();
-    let again = readmit().await.unwrap_err();
-    assert_eq!(again.kind(), PortErrorKind::NotFound);
-    let events = world.truth.events();
-    assert_eq!(events.last().unwrap().action, AuditAction::TpmReadmitted);
-    assert!(world.appraise(Ok(reset(6))).await.attested.is_some());
-}
-
-#[tokio::test]
 async fn what_is_refused_for_another_reason_says_nothing_about_the_tpm() {
     let world = World::new();
     world.publish(&image("good", GOOD)).await;
@@ -346,59 +322,6 @@ async fn a_running_system_gets_its_keys_while_they_are_rotated() {
     assert_eq!(refused_key(&world, machine, in_phase(2, &RUNNING)).await, None);
     flow::cancel_rotation(&ports, &world.clock, machine, Forget::Pending).await.unwrap();
     assert_eq!(refused_key(&world, machine, in_phase(2, &RUNNING)).await, late);
-}
-
-#[tokio::test]
-async fn revocation_counts_between_attestation_and_release() {
-    for (what, code) in [
-        ("machine", Code::MachineUnknown),
-        ("ak", Code::AkNotBound),
-        ("image", Code::PcrMismatch),
-        ("other image of the name", Code::PcrMismatch),
-        ("key", Code::KeyMissing),
-    ] {
-        let world = World::new();
-        let ports = world.healthy();
-        let good = image("good", GOOD);
-        world.publish(&good).await;
-        let machine = world.ready(1).await;
-        let Appraisal { mut attempt, attested, .. } = world.appraise(Ok(boot(1, GOOD))).await;
-        let own = ResourcePath::luks_root(&machine);
-        let clock = &world.clock;
-        let key = sample::public_key(1).fingerprint();
-        match what {
-            "machine" => flow::revoke_machine(&ports, clock, machine).await.unwrap(),
-            "ak" => flow::revoke_ak(&ports, clock, key).await.unwrap(),
-            "image" => flow::revoke_image(&ports, clock, &good.name).await.unwrap(),
-            "other image of the name" => {
-                let other = image("good", ["shim", "grub", "kernel 2"]);
-                world.publish(&other).await;
-            }
-            _ => SecretStore::remove(&ports, &own).await.unwrap(),
-        }
-        let attested = attested.unwrap();
-        let released = flow::release(world.release(&ports), &attested, &own, &mut attempt).await;
-        match released {
-            Err(ReleaseError::Refused { code: told }) => assert_eq!(told, code, "{what}"),
-            other => panic!("{what}: {other:?}"),
-        }
-        assert_eq!(attempt.ladder.code, Some(code));
-    }
-}
-
-#[tokio::test]
-async fn no_audit_line_means_no_key() {
-    let world = World::new();
-    world.publish(&image("good", GOOD)).await;
-    let machine = world.ready(1).await;
-    let Appraisal { mut attempt, attested, .. } = world.appraise(Ok(boot(1, GOOD))).await;
-    let deaf = Faulty::new(Arc::clone(&world.truth), |call| {
-        if call.operation.contains("append") { Fault::Before } else { Fault::None }
-    });
-    let own = ResourcePath::luks_root(&machine);
-    let released =
-        flow::release(world.release(&deaf), &attested.unwrap(), &own, &mut attempt).await;
-    assert!(matches!(released, Err(ReleaseError::Port(_))));
 }
 
 #[tokio::test]

@@ -24,7 +24,7 @@ use tec_core::port::{AkRegistry as _, AttemptLog};
 use tec_tpm::event_log::EventLogBuilder;
 use tec_tpm::testing::Swtpm;
 
-use self::world::{NOBODY, Node, PASSPHRASE, Wire, World, boot, good, pipe, refused};
+use self::world::{Node, PASSPHRASE, Wire, World, boot, good, pipe, refused};
 
 #[test]
 fn the_first_boot_seals_and_later_boots_of_the_same_image_open() {
@@ -169,20 +169,6 @@ fn a_node_with_systemd_in_its_initramfs_gets_its_key() {
 }
 
 #[test]
-fn the_installed_clevis_finds_the_pin() {
-    let Node { world, tpm, config, .. } = Node::start(Wire::Plain);
-    let config = config.to_string();
-    let path = format!("{}:/usr/bin:/bin", world.directory.path().display());
-    let clevis = |arguments: &[&str], input: &[u8]| {
-        let mut command = Command::new("clevis");
-        let command = command.args(arguments).env("PATH", &path);
-        good(pipe(world.prepare(command, &tpm), input))
-    };
-    let sealed = clevis(&["encrypt", "trustee", &config, "-y"], PASSPHRASE.as_bytes());
-    assert_eq!(clevis(&["decrypt"], &sealed), PASSPHRASE.as_bytes());
-}
-
-#[test]
 fn the_registers_are_printed_as_the_prediction_of_the_next_boot_reads_them() {
     let world = World::start(Wire::Plain, TofuMatcher);
     let tpm = Swtpm::start().unwrap();
@@ -232,19 +218,6 @@ fn a_second_key_for_a_machine_is_refused_with_the_server_s_code() {
     good(world.encrypt(&first, &config));
     let lines = refused(&world.encrypt(&second, &config));
     assert!(lines[0].starts_with("TEC-R410 "), "{lines:?}");
-}
-
-#[test]
-fn a_server_that_is_down_is_passed_over_and_all_down_are_named() {
-    let Node { world, tpm, mut config, .. } = Node::start(Wire::Plain);
-    let alive = config["servers"][0].clone();
-    config["servers"] = serde_json::json!([{ "url": NOBODY, "cert": "" }, alive]);
-    let sealed = good(world.encrypt(&tpm, &config));
-    assert_eq!(good(world.decrypt(&tpm, &sealed)), PASSPHRASE.as_bytes());
-    config["servers"] = serde_json::json!([{ "url": NOBODY }]);
-    let lines = refused(&world.encrypt(&tpm, &config));
-    assert!(lines[0].starts_with("TEC-A401 "), "{lines:?}");
-    assert!(lines[1].contains(NOBODY), "{lines:?}");
 }
 
 #[test]

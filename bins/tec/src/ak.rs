@@ -1,7 +1,9 @@
 //! Attestation keys: the commands of `tec ak`.
 
 use clap::Subcommand;
+use tec_core::code::Code;
 use tec_support::diskkey::DiskKeys;
+use tec_support::exit::CodedError;
 
 use crate::args::{DryRun, MachineFilter, Watch};
 
@@ -16,7 +18,7 @@ pub(crate) enum AkCommand {
     },
     /// Approve a pending key.
     Approve {
-        /// Fingerprint of the key, or its first digits; on Kubernetes, the name of the object.
+        /// Fingerprint of the key, or its first digits; on Kubernetes also the name of the object.
         key: String,
         /// Form of the machine's disk key, if it has none yet (default: compatible).
         #[arg(long, env = "TEC_DISK_KEYS", value_enum)]
@@ -26,9 +28,15 @@ pub(crate) enum AkCommand {
     },
     /// Revoke a key; the machine may then register a new one.
     Revoke {
-        /// Fingerprint of the key, or its first digits; on Kubernetes, the name of the object.
+        /// Fingerprint of the key, or its first digits; on Kubernetes also the name of the object.
         key: String,
         #[command(flatten)]
         dry_run: DryRun,
     },
+}
+
+/// No key, or several keys, are meant.
+pub(crate) fn not_one(text: &str, several: bool) -> CodedError {
+    let what = if several { "stands for several keys" } else { "is not a known key" };
+    CodedError::new(Code::AkNotBound, format!("{text} {what}"))
 }

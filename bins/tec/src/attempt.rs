@@ -32,6 +32,8 @@ fn row(attempt: &Attempt) -> Vec<String> {
 pub(crate) struct LastSeen {
     pub(crate) at: Timestamp,
     pub(crate) result: String,
+    #[serde(skip)]
+    pub(crate) is_refused: bool,
     /// Since when the machine has been seen with this result in this boot, if more than once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) since: Option<Timestamp>,
@@ -45,9 +47,16 @@ impl LastSeen {
         Self {
             at: attempt.at,
             result: verdict(attempt),
+            is_refused: attempt.ladder.code.is_some(),
             since: repeats.map(|all| all.first),
             count: repeats.map(|all| all.count),
         }
+    }
+
+    /// An attempt of which only the time and the code of its refusal are known.
+    pub(crate) fn at(at: Timestamp, code: Option<&str>) -> Self {
+        let result = code.map_or_else(|| "attested".to_owned(), |code| format!("refused {code}"));
+        Self { at, result, is_refused: code.is_some(), since: None, count: None }
     }
 
     pub(crate) fn age(&self) -> String {

@@ -1,4 +1,4 @@
-//! Audit lines: what `tec audit` shows of a state directory and of a cluster.
+//! Audit lines: the commands of `tec audit`.
 
 use std::time::Duration;
 

@@ -1,15 +1,13 @@
 //! Decides where each command runs.
 
-use std::path::Path;
-
 use tec_support::exit::OK;
 use tec_support::reference::Page;
 
-use crate::args::Access;
+use crate::anchor::Anchor;
 use crate::cli::{Cli, Command, PLUGIN};
 use crate::kube::access::Cluster;
 use crate::output::Output;
-use crate::{command, kube, output, serve};
+use crate::{command, kube, output, platform, serve};
 
 /// The page of all commands.
 const REFERENCE: Page<'_> = Page {
@@ -60,50 +58,38 @@ pub(crate) async fn run(
         Command::Ticket(command) => command::ticket(command, output),
         Command::Backup(command) => command::backup(state_dir, command, output).await,
         Command::Migrate(command) => command::migrate(state_dir, command, output).await,
+        Command::Image(command) => command::image(state_dir, access, command, output).await,
+        Command::Ignition(command) => command::ignition(state_dir, access, command, output).await,
+        Command::Key(command) => command::key(state_dir, command, output).await,
         command => match access {
-            Some(access) => at_cluster(access, command, output).await,
-            None => at_directory(state_dir, command, output).await,
+            Some(access) => at_cluster(Cluster::connect(access).await?, command, output).await,
+            None => at_anchor(&Anchor::open(state_dir, None).await?, command, output).await,
         },
     }
 }
 
-/// Runs commands that need a state directory, or that work on both, on a state directory.
-async fn at_directory(state_dir: &Path, command: Command, output: &Output) -> anyhow::Result<u8> {
+/// Runs what only clusters have.
+async fn at_cluster(cluster: Cluster, command: Command, output: &Output) -> anyhow::Result<u8> {
     match command {
-        Command::Status(args) => command::status(state_dir, args.html.as_deref(), output).await,
-        Command::Explain(args) => command::explain(state_dir, args, output).await,
-        Command::Machine(command) => command::machine(state_dir, command, output).await,
-        Command::Key(command) => command::key(state_dir, command, output).await,
-        Command::Ak(command) => command::ak(state_dir, command, output).await,
-        Command::Platform(command) => command::platform(state_dir, command, output).await,
-        Command::Audit(command) => command::audit(state_dir, command, output).await,
-        Command::Image(command) => command::image(state_dir, command, output).await,
-        Command::Ignition(command) => command::ignition(state_dir, command, output).await,
-        // `place::misplaced` refuses commands that need a cluster; `run` handles the rest.
-        _ => anyhow::bail!("this command needs a Kubernetes cluster"),
-    }
-}
-
-/// Runs commands that need a cluster, or that work on both, on a cluster.
-async fn at_cluster(access: &Access, command: Command, output: &Output) -> anyhow::Result<u8> {
-    let cluster = Cluster::connect(access).await?;
-    match command {
-        Command::Status(args) => kube::status::status(&cluster, args.html.as_deref(), output).await,
         Command::Check => kube::check::check(&cluster, output).await,
-        Command::Machine(command) => kube::machine::machine(&cluster, command, output).await,
         Command::Member(command) => kube::member::member(&cluster, command, output).await,
-        Command::Ak(command) => kube::ak::ak(&cluster, command, output).await,
-        Command::Platform(command) => kube::platform::platform(&cluster, command, output).await,
-        Command::Image(command) => kube::image::image(&cluster, command, output).await,
-        Command::Explain(args) => {
-            kube::explain::explain(&cluster, args.subject.as_deref(), output).await
-        }
-        Command::Audit(command) => kube::audit::audit(&cluster, command, output).await,
-        Command::Ignition(command) => kube::ignition::ignition(&cluster, command, output).await,
         Command::SupportBundle { file, dry_run } => {
             kube::bundle::bundle(&cluster, &file, dry_run, output).await
         }
-        // `run` handles commands without an anchor, and `place::misplaced` refuses the rest.
-        _ => anyhow::bail!("this command needs a state directory"),
+        command => at_anchor(&Anchor::namespace(cluster), command, output).await,
+    }
+}
+
+/// Runs what works on a state directory and on a namespace.
+async fn at_anchor(anchor: &Anchor, command: Command, output: &Output) -> anyhow::Result<u8> {
+    match command {
+        Command::Status(args) => command::status(anchor, args.html.as_deref(), output).await,
+        Command::Explain(args) => command::explain(anchor, args, output).await,
+        Command::Machine(command) => command::machine(anchor, command, output).await,
+        Command::Ak(command) => command::ak(anchor, command, output).await,
+        Command::Platform(command) => platform::platform(anchor, command, output).await,
+        Command::Audit(command) => command::audit(anchor, command, output).await,
+        // `place::misplaced` refuses commands that need a cluster; `run` handles the rest.
+        _ => anyhow::bail!("this command needs a Kubernetes cluster"),
     }
 }

@@ -10,8 +10,8 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use tec_core::boot::{BootInput, Pins, Unpinned};
 use tec_core::flow::UnpinnedInputs;
-use tec_core::id::ImageName;
-use tec_core::image::{ApprovedImage, ExpectedPcrs};
+use tec_core::id::{ImageName, MachineId};
+use tec_core::image::ApprovedImage;
 use tec_core::pcr::PcrIndex;
 use tec_core::port::Clock as _;
 use tec_core::time::Timestamp;
@@ -140,59 +140,84 @@ pub(crate) struct ProofArgs {
     pub(crate) image_digest: Option<ImageReference>,
 }
 
-/// Whether the image is approved, and until when.
-pub(crate) fn image_state(image: &ApprovedImage) -> String {
-    match (image.revoked_at, image.expires_at) {
-        (Some(at), _) => format!("revoked {at}"),
-        (None, Some(end)) if !image.is_live(SystemClock.now()) => format!("expired {end}"),
-        (None, Some(end)) => format!("until {end}"),
-        (None, None) => "approved".to_owned(),
-    }
-}
-
-/// An object as printed, with the parts of its boot that are not checked.
-#[derive(Serialize)]
-pub(crate) struct WithUnpinned<T> {
+/// An image as an anchor holds it, with what checks each input of its boot.
+#[derive(Debug, Serialize)]
+pub(crate) struct Approval {
     #[serde(flatten)]
-    pub(crate) object: T,
+    pub(crate) image: ApprovedImage,
     pub(crate) unpinned: Unpinned,
     /// The register that checks each input of its boot, if any does.
-    pub(crate) checked_by: CheckedBy,
+    checked_by: BTreeMap<BootInput, Option<PcrIndex>>,
+    /// Why no machine gets its key for it although it is approved.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) held_back: Option<String>,
 }
 
-type CheckedBy = BTreeMap<BootInput, Option<PcrIndex>>;
-
-impl<T> WithUnpinned<T> {
-    pub(crate) fn new(checked_by: CheckedBy, object: T) -> Self {
+impl Approval {
+    /// While nothing is known of an image's boots, none of them gets a key.
+    pub(crate) fn new(image: ApprovedImage, pins: Pins) -> Self {
+        let inputs = if image.expected.is_empty() { &[][..] } else { &BootInput::ALL[..] };
+        let covering = |input: &BootInput| (*input, pins.covering(&image.expected, *input));
+        let checked_by: BTreeMap<_, _> = inputs.iter().map(covering).collect();
         let open = checked_by.iter().filter(|(_, pcr)| pcr.is_none());
         let unpinned = open.map(|(input, _)| *input).collect();
-        Self { object, unpinned, checked_by }
+        Self { image, unpinned, checked_by, held_back: None }
     }
-}
 
-/// What checks each input of a boot with these values.
-pub(crate) fn checked_by(pins: Pins, expected: &ExpectedPcrs) -> CheckedBy {
-    BootInput::ALL.into_iter().map(|input| (input, pins.covering(expected, input))).collect()
+    pub(crate) fn is_live(&self) -> bool {
+        self.held_back.is_none() && self.image.is_live(SystemClock.now())
+    }
+
+    /// Whether the image is approved, and until when.
+    pub(crate) fn state(&self) -> String {
+        match (self.image.revoked_at, self.image.expires_at, &self.held_back) {
+            (Some(at), ..) => format!("revoked {at}"),
+            (None, Some(end), _) if !self.image.is_live(SystemClock.now()) => {
+                format!("expired {end}")
+            }
+            (None, _, Some(why)) => format!("held back: {why}"),
+            (None, Some(end), None) => format!("until {end}"),
+            (None, None, None) => "approved".to_owned(),
+        }
+    }
+
+    /// All measurements, and first of all what they cover, and what they do not.
+    pub(crate) fn text(&self, state: &str) -> String {
+        let mut text = format!("image {}  {state}\n", self.image.name);
+        if !self.unpinned.is_empty() {
+            let _ = writeln!(text, "  WARNING: {}", self.unpinned);
+        }
+        let _ = writeln!(text, "  from {}", self.image.reference);
+        for (input, pcr) in &self.checked_by {
+            let checked =
+                pcr.map_or("NOT checked".to_owned(), |pcr| format!("checked by PCR {pcr}"));
+            let _ = writeln!(text, "  {:12}  {checked}", input.to_string());
+        }
+        for pcr in &self.image.expected.pcrs {
+            let _ = writeln!(text, "  PCR {:2} = {}", pcr.id, pcr.value);
+            for event in &pcr.events {
+                let file = event.source.as_deref().unwrap_or("");
+                let _ = writeln!(text, "    {}  {:15} {file}", event.hash, event.id);
+            }
+        }
+        text
+    }
 }
 
 /// A valid approval of which parts are not checked. Displayed as a line that nobody overlooks.
 #[derive(Debug, Serialize)]
 pub(crate) struct UnpinnedImage {
-    pub(crate) image: String,
+    pub(crate) image: ImageName,
     pub(crate) unpinned: Unpinned,
 }
 
 impl UnpinnedImage {
-    /// `None` if everything is checked.
-    pub(crate) fn of(image: &str, unpinned: Unpinned) -> Option<Self> {
-        (!unpinned.is_empty()).then(|| Self { image: image.to_owned(), unpinned })
-    }
-
     /// Those of these images whose approval is valid.
-    pub(crate) fn among(images: &[ApprovedImage], pins: Pins) -> Vec<Self> {
-        let live = images.iter().filter(|image| image.is_live(SystemClock.now()));
-        live.filter_map(|image| Self::of(image.name.as_str(), pins.unpinned(&image.expected)))
-            .collect()
+    pub(crate) fn among(images: &[Approval]) -> Vec<Self> {
+        let live = images.iter().filter(|one| one.is_live() && !one.unpinned.is_empty());
+        let of =
+            |one: &Approval| Self { image: one.image.name.clone(), unpinned: one.unpinned.clone() };
+        live.map(of).collect()
     }
 }
 
@@ -202,25 +227,18 @@ impl fmt::Display for UnpinnedImage {
     }
 }
 
-/// An image with all measurements, and first of all what they cover, and what they do not.
-pub(crate) fn render<T>(image: &ApprovedImage, state: &str, shown: &WithUnpinned<T>) -> String {
-    let mut text = format!("image {}  {state}\n", image.name);
-    if !shown.unpinned.is_empty() {
-        let _ = writeln!(text, "  WARNING: {}", shown.unpinned);
+/// A machine, and what it booted last.
+#[derive(Debug, Serialize)]
+pub(crate) struct OnImage {
+    pub(crate) machine: MachineId,
+    pub(crate) booted: String,
+}
+
+impl OnImage {
+    pub(crate) fn lines(all: &[Self]) -> String {
+        let line = |one: &Self| format!("  machine {}: last {}\n", one.machine, one.booted);
+        all.iter().map(line).collect()
     }
-    let _ = writeln!(text, "  from {}", image.reference);
-    for (input, pcr) in &shown.checked_by {
-        let checked = pcr.map_or("NOT checked".to_owned(), |pcr| format!("checked by PCR {pcr}"));
-        let _ = writeln!(text, "  {:12}  {checked}", input.to_string());
-    }
-    for pcr in &image.expected.pcrs {
-        let _ = writeln!(text, "  PCR {:2} = {}", pcr.id, pcr.value);
-        for event in &pcr.events {
-            let file = event.source.as_deref().unwrap_or("");
-            let _ = writeln!(text, "    {}  {:15} {file}", event.hash, event.id);
-        }
-    }
-    text
 }
 
 /// The consequence of revoking the last image.

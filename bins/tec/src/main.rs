@@ -1,6 +1,7 @@
 //! `tec`: releases keys only to nodes that prove what they booted.
 
 mod ak;
+mod anchor;
 mod args;
 mod attempt;
 mod audit;
@@ -11,6 +12,7 @@ mod dispatch;
 mod ignition;
 mod image;
 mod key;
+mod known;
 mod kube;
 mod machine;
 mod output;

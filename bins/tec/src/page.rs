@@ -1,20 +1,17 @@
-//! The page of a state directory: `tec status --html`, and live at `tec serve --ui-addr`.
+//! The page of `tec status --html`; that of a state directory also live at `tec serve --ui-addr`.
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
-use std::path::Path;
 
 use tec_core::attest::Attempt;
-use tec_core::code::Code;
-use tec_core::image::{ApprovedImage, ExpectedPcrs};
+use tec_core::image::ExpectedPcrs;
 use tec_core::migrate::{Authority, TrustAnchor as _};
-use tec_core::port::{AttemptLog as _, Clock as _, ImageRegistry, PortError};
-use tec_core::store::Store;
+use tec_core::port::{Clock as _, PortError};
 use tec_support::SystemClock;
-use tec_support::exit::CodedError;
 use tec_support::page::{Page, Seen, standing};
 
-use crate::status::{Status, machines};
+use crate::anchor::{Anchor, Place};
+use crate::status::Status;
 
 /// At least as many attempts as a store keeps for one machine, signed or not.
 const OF_ONE: usize = 64;
@@ -23,30 +20,27 @@ const SMALL_FLEET: usize = 200;
 /// How far back to look for attempts of unknown machines.
 const OF_UNKNOWN: usize = 200;
 
-/// The contents of the store, for people.
-pub(crate) async fn page(state_dir: &Path, store: &Store) -> anyhow::Result<Page> {
-    let unavailable = || unavailable("read the store");
-    let mut names = store
-        .machine_names()
-        .map_err(|error| CodedError::caused(error.code(), "list the names of machines", error))?;
-    let machines = machines(store).await?;
-    let machines = machines.into_iter().map(|machine| {
-        let name = names.remove(&machine.id);
-        (machine, name)
-    });
-    let machines: Vec<Seen> = machines.collect();
+/// What an anchor knows, for people.
+pub(crate) async fn page(anchor: &Anchor, status: Status) -> anyhow::Result<Page> {
+    let known = anchor.known().await?;
+    let machines: Vec<Seen> = known.into_iter().map(|known| (known.machine, known.name)).collect();
     let now = SystemClock.now();
-    let images = ImageRegistry::list(store).await.map_err(unavailable())?;
-    let live = images.iter().filter(|image| image.is_live(now));
-    let live: Vec<_> = live.map(|ApprovedImage { name, .. }| name.clone()).collect();
-    let attempts = attempts(store, &machines).await.map_err(unavailable())?;
+    let images = anchor.approvals().await?;
+    let live = images.iter().filter(|image| image.is_live());
+    let live: Vec<_> = live.map(|one| one.image.name.clone()).collect();
+    let attempts = attempts(anchor, &machines).await;
+    let attempts = attempts.map_err(anchor.failed("read the attempts"))?;
     let mut page = standing(&machines, &live, &attempts);
     page.as_of = Some(now);
     page.lead = format!("As of {now}, from the last {} boot attempts.", attempts.len());
-    let status = Status::of(state_dir, store).await?;
     if let Some([_, what]) = page.flow.first_mut() {
-        let authority = store.authority().await.map_err(unavailable())?;
-        *what = format!("{}\n{}", authority_line(&authority), status.server().join("\n"));
+        let mut lines = status.server();
+        if let Place::Directory(_, store) = &anchor.place {
+            let authority = store.authority().await;
+            let authority = authority.map_err(anchor.failed("read the authority"))?;
+            lines.insert(0, authority_line(&authority));
+        }
+        *what = lines.join("\n");
     }
     page.warnings = status.unpinned.iter().map(ToString::to_string).collect();
     page.needs_you = status.needs_you;
@@ -60,12 +54,12 @@ fn authority_line(authority: &Authority) -> String {
 /// The latest attempts of each machine, and of unknown ones; newest first. Attempts are read per machine, so
 /// that a machine that boots often does not hide one that boots rarely. Of a large fleet only the last result
 /// of each machine stays in memory.
-async fn attempts(store: &Store, machines: &[Seen]) -> Result<Vec<Attempt>, PortError> {
+async fn attempts(anchor: &Anchor, machines: &[Seen]) -> Result<Vec<Attempt>, PortError> {
     let known: HashSet<_> = machines.iter().map(|(machine, _)| Some(machine.id)).collect();
-    let mut all = store.latest(None, OF_UNKNOWN).await?;
+    let mut all = anchor.attempts.latest(None, OF_UNKNOWN).await?;
     all.retain(|attempt| !known.contains(&attempt.machine));
     for (machine, _) in machines {
-        let mut own = store.latest(Some(machine.id), OF_ONE).await?;
+        let mut own = anchor.attempts.latest(Some(machine.id), OF_ONE).await?;
         if machines.len() > SMALL_FLEET {
             own.retain(|attempt| !attempt.unsigned);
             own.truncate(1);
@@ -80,20 +74,18 @@ async fn attempts(store: &Store, machines: &[Seen]) -> Result<Vec<Attempt>, Port
     Ok(all)
 }
 
-fn unavailable(what: &'static str) -> impl FnOnce(PortError) -> CodedError {
-    move |error| CodedError::caused(error.code().unwrap_or(Code::StoreUnavailable), what, error)
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use tec_core::port::AttemptLog as _;
 
     use super::*;
 
     #[tokio::test]
     async fn a_machine_that_boots_often_hides_none_that_boots_rarely() {
         let dir = tempfile::tempdir().unwrap();
-        let store = crate::state::open(&dir.path().join("state")).unwrap();
+        let path = dir.path().join("state");
+        let store = crate::state::open(&path).unwrap();
         let [often, rarely] =
             ["7c9e6679-7425-40de-944b-e07fc1f90ae7", "b29cc891-b221-4b22-a410-2f39998fa3d9"];
         let attempt = |machine: Option<&str>, number: u32, second: u32| -> Attempt {
@@ -114,7 +106,7 @@ mod tests {
                                   "registered_at": "2026-11-21T10:57:11Z" });
             (serde_json::from_value(machine).unwrap(), None)
         });
-        let all = attempts(&store, &seen).await.unwrap();
+        let all = attempts(&Anchor::directory(&path, store), &seen).await.unwrap();
         let of = |at: usize| all[at].machine.map(|id| id.to_string());
         assert_eq!((of(0).as_deref(), of(all.len() - 1).as_deref()), (Some(often), Some(rarely)));
     }

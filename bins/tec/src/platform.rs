@@ -1,4 +1,4 @@
-//! Platforms, for `tec platform` on a state directory and on a cluster.
+//! `tec platform`: firmware and Secure Boot policies of machines.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +10,12 @@ use tec_core::digest::Sha256Digest;
 use tec_core::flow;
 use tec_core::id::MachineId;
 use tec_core::platform::{ChangeEffect, PlatformChange, changes};
-use tec_core::port::{
-    AkRegistry, PlatformEntry, PlatformLog, PlatformRecord, PortError, PortErrorKind,
-};
+use tec_core::port::{PlatformEntry, PlatformLog, PlatformRecord, PortErrorKind};
 use tec_core::time::Timestamp;
 use tec_support::SystemClock;
-use tec_support::exit::CodedError;
+use tec_support::exit::{CodedError, OK};
 
+use crate::anchor::Anchor;
 use crate::args::{Consent, MachineRef};
 use crate::consent::consented;
 use crate::output::{Output, Table};
@@ -45,18 +44,31 @@ pub(crate) enum PlatformCommand {
 /// Number of digits of an ID that a table shows.
 const DIGITS: usize = 12;
 
-/// Where platforms are recorded.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Anchor<'a> {
-    pub(crate) platforms: &'a dyn PlatformLog,
-    pub(crate) aks: &'a dyn AkRegistry,
-    /// The code of an error.
-    pub(crate) code: fn(&PortError) -> Code,
+pub(crate) async fn platform(
+    anchor: &Anchor,
+    command: PlatformCommand,
+    output: &Output,
+) -> anyhow::Result<u8> {
+    let platforms = Platforms(anchor);
+    match command {
+        PlatformCommand::List => platforms.list(output).await?,
+        PlatformCommand::Diff { machine } => {
+            platforms.diff(anchor.id_of(&machine).await?, output).await?;
+        }
+        PlatformCommand::Approve { machine, consent } => {
+            platforms.approve(anchor.id_of(&machine).await?, consent, output).await?;
+        }
+    }
+    Ok(OK)
 }
 
-impl Anchor<'_> {
+/// The platforms that an anchor recorded.
+#[derive(Clone, Copy)]
+struct Platforms<'a>(&'a Anchor);
+
+impl Platforms<'_> {
     /// Prints all machines: what waits comes first, then the odd ones out.
-    pub(crate) async fn list(self, output: &Output) -> anyhow::Result<()> {
+    async fn list(self, output: &Output) -> anyhow::Result<()> {
         let entries = self.entries().await?;
         let mut sharing: BTreeMap<Sha256Digest, usize> = BTreeMap::new();
         for entry in &entries {
@@ -71,18 +83,13 @@ impl Anchor<'_> {
     }
 
     /// Prints what changed on a machine.
-    pub(crate) async fn diff(self, id: MachineId, output: &Output) -> anyhow::Result<()> {
+    async fn diff(self, id: MachineId, output: &Output) -> anyhow::Result<()> {
         let (_, record) = self.recorded(id).await?;
         output.print(&Diff::of(id, &record), Diff::text)
     }
 
     /// Approves what a machine showed last.
-    pub(crate) async fn approve(
-        self,
-        id: MachineId,
-        consent: Consent,
-        output: &Output,
-    ) -> anyhow::Result<()> {
+    async fn approve(self, id: MachineId, consent: Consent, output: &Output) -> anyhow::Result<()> {
         let (key, record) = self.recorded(id).await?;
         if record.refused_at.is_none() {
             let context = format!(
@@ -92,9 +99,9 @@ impl Anchor<'_> {
         }
         let mut machines = self.sharing(&key).await?;
         if consented(&effects(id, &record, machines.len()), consent)? {
-            let (platforms, seen) = (self.platforms, &record.seen.firmware);
-            let approved = flow::approve_platform(platforms, &SystemClock, (id, &key), seen).await;
-            machines = approved.map_err(|error| self.failed(refused(id, error.kind()), error))?;
+            let (ports, seen) = (&*self.0.ports, &record.seen.firmware);
+            let approved = flow::approve_platform(ports, &SystemClock, (id, &key), seen).await;
+            machines = approved.map_err(|error| self.0.failed(refused(id, error.kind()))(error))?;
         }
         let dry_run = consent.dry_run.dry_run;
         let value = serde_json::json!({ "machines": machines, "dry_run": dry_run });
@@ -107,8 +114,8 @@ impl Anchor<'_> {
     }
 
     async fn entries(self) -> Result<Vec<PlatformEntry>, CodedError> {
-        let listed = self.platforms.list().await;
-        listed.map_err(|error| self.failed("list platforms", error))
+        let listed = PlatformLog::list(&*self.0.ports).await;
+        listed.map_err(self.0.failed("list platforms"))
     }
 
     /// The machines with the baseline of this key.
@@ -121,19 +128,17 @@ impl Anchor<'_> {
 
     /// The platform recorded for the bound key of a machine.
     async fn recorded(self, id: MachineId) -> Result<(Fingerprint, PlatformRecord), CodedError> {
-        let failed = |error| self.failed(format!("look up the platform of machine {id}"), error);
+        let ports = &*self.0.ports;
+        let failed = || self.0.failed(format!("look up the platform of machine {id}"));
         let none = || {
             let context =
                 format!("no boot of machine {id} was accepted yet, so it has no baseline");
             CodedError::new(Code::MachineUnknown, context)
         };
-        let key = self.aks.bound_to(&id).await.map_err(failed)?.ok_or_else(none)?.fingerprint();
-        let record = self.platforms.find(&key).await.map_err(failed)?.ok_or_else(none)?;
+        let key = ports.bound_to(&id).await.map_err(failed())?.ok_or_else(none)?.fingerprint();
+        let record = PlatformLog::find(ports, &key).await;
+        let record = record.map_err(failed())?.ok_or_else(none)?;
         Ok((key, record))
-    }
-
-    fn failed(self, context: impl Into<String>, error: PortError) -> CodedError {
-        CodedError::caused((self.code)(&error), context, error)
     }
 }
 

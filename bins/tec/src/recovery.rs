@@ -1,4 +1,4 @@
-//! Recovery keys: printed by `tec machine recovery-key` and by `kubectl tec machine recovery-key`.
+//! Recovery keys: printed by `tec machine recovery-key`.
 
 use std::path::Path;
 
@@ -7,12 +7,12 @@ use serde::Serialize;
 use tec_core::code::Code;
 use tec_core::flow;
 use tec_core::id::MachineId;
-use tec_core::port::SecretStore;
 use tec_core::recovery::RecoveryKey;
 use tec_core::secret::SecretBytes;
 use tec_support::exit::CodedError;
 use tec_trustee::jwe::{EcPrivateKey, Jwe};
 
+use crate::anchor::Anchor;
 use crate::output::Output;
 
 /// A key that a machine has escrowed.
@@ -34,17 +34,15 @@ enum Content {
 
 /// Prints the recovery keys of a machine.
 pub(crate) async fn print(
-    store: &dyn SecretStore,
-    unavailable: Code,
+    anchor: &Anchor,
     id: MachineId,
     identity: Option<&Path>,
     output: &Output,
 ) -> anyhow::Result<()> {
     let identity = identity.map(read_identity).transpose()?;
-    let found = flow::escrowed(store, &id).await.map_err(|error| {
-        let context = format!("look up the recovery keys of machine {id}");
-        CodedError::caused(error.code().unwrap_or(unavailable), context, error)
-    })?;
+    let found = flow::escrowed(&*anchor.ports, &id).await;
+    let failed = anchor.failed(format!("look up the recovery keys of machine {id}"));
+    let found = found.map_err(failed)?;
     if found.is_empty() {
         let message = format!("machine {id} left no recovery key");
         return Err(CodedError::new(Code::KeyMissing, message).into());

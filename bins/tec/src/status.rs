@@ -1,27 +1,20 @@
-//! The state of a state directory, for `tec status` and its page.
-
-use std::path::Path;
+//! The state of a trust anchor, for `tec status` and its page.
 
 use serde::Serialize;
 use tec_core::ak::AkState;
 use tec_core::attest::Attempt;
-use tec_core::code::Code;
 use tec_core::id::MachineId;
 use tec_core::image::ExpectedPcrs;
-use tec_core::machine::{Machine, MachineState};
-use tec_core::port::{
-    AkRegistry, AttemptLog as _, Clock as _, ImageRegistry, MachineRegistry, PortError,
-};
-use tec_core::store::{Store, StoreError};
-use tec_support::SystemClock;
-use tec_support::exit::CodedError;
+use tec_core::machine::MachineState;
+use tec_core::port::AkRegistry;
 
+use crate::anchor::{Anchor, Place};
 use crate::attempt::LastSeen;
 use crate::image::UnpinnedImage;
-use crate::state::{Endpoints, Running, Said};
+use crate::kube;
+use crate::kube::status::ClusterStatus;
+use crate::state::{Endpoints, Running};
 
-/// Machines are read in pages of this size.
-const PAGE: usize = 1000;
 /// How many refusals are shown.
 const REFUSALS: usize = 5;
 /// How far back to look for refusals, in attempts.
@@ -29,14 +22,14 @@ const LOOK_BACK: usize = 200;
 
 #[derive(Serialize)]
 pub(crate) struct Status {
-    /// Whether `tec serve` runs on the state directory.
-    pub(crate) running: bool,
-    pub(crate) endpoints: Option<Endpoints>,
+    #[serde(flatten)]
+    server: Server,
     pub(crate) machines: Counts,
     pub(crate) keys_waiting: usize,
     pub(crate) images_live: usize,
     /// Approved images of whose boot parts are not checked.
     pub(crate) unpinned: Vec<UnpinnedImage>,
+    /// The latest refusals; a namespace keeps them by machine.
     pub(crate) refusals: Vec<Attempt>,
     /// Machines whose last attempt was refused: they are refused now.
     pub(crate) refused_now: usize,
@@ -44,6 +37,16 @@ pub(crate) struct Status {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) last_seen: Option<SeenMachine>,
     pub(crate) needs_you: Vec<String>,
+}
+
+/// What serves nodes.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Server {
+    /// Whether `tec serve` runs on the state directory, and where nodes reach it.
+    Process { running: bool, endpoints: Option<Box<Endpoints>> },
+    /// The cluster objects of a namespace, of which there must be one.
+    Cluster { namespace: String, clusters: Vec<ClusterStatus> },
 }
 
 #[derive(Serialize)]
@@ -63,27 +66,17 @@ pub(crate) struct Counts {
 }
 
 impl Status {
-    /// The contents of a state directory.
-    pub(crate) async fn of(state_dir: &Path, store: &Store) -> anyhow::Result<Self> {
-        let unavailable = || unavailable("read the store");
-        let machines = machines(store).await?;
-        let count = |state| machines.iter().filter(|machine| machine.state == state).count();
-        let keys = AkRegistry::list(store, None).await.map_err(unavailable())?;
-        let now = SystemClock.now();
-        let images = ImageRegistry::list(store).await.map_err(unavailable())?;
-        let mut refusals = store.latest(None, LOOK_BACK).await.map_err(unavailable())?;
-        refusals.retain(|attempt| attempt.ladder.code.is_some());
-        refusals.truncate(REFUSALS);
-        // Long, and shown for a single attempt only.
-        for attempt in &mut refusals {
-            attempt.measured = ExpectedPcrs::default();
-        }
-        let last = store.last_attempts().map_err(unread)?;
-        let refused = last.values().filter(|attempt| attempt.ladder.code.is_some());
-        let seen = last.iter().max_by_key(|(_, attempt)| attempt.at);
+    pub(crate) async fn of(anchor: &Anchor) -> anyhow::Result<Self> {
+        let known = anchor.known().await?;
+        let count = |state| known.iter().filter(|known| known.machine.state == state).count();
+        let keys = AkRegistry::list(&*anchor.ports, None).await;
+        let keys = keys.map_err(anchor.failed("list the attestation keys"))?;
+        let images = anchor.approvals().await?;
+        let seen =
+            known.iter().filter_map(|known| Some((known.machine.id, known.last_seen.as_ref()?)));
+        let last = seen.clone().max_by_key(|(_, seen)| seen.at);
         let mut status = Self {
-            running: Running::is(state_dir),
-            endpoints: Endpoints::read(state_dir).ok(),
+            server: Server::of(anchor).await?,
             machines: Counts {
                 unclaimed: count(MachineState::Unclaimed),
                 active: count(MachineState::Active),
@@ -92,67 +85,103 @@ impl Status {
                 retired: count(MachineState::Retired),
             },
             keys_waiting: keys.iter().filter(|key| key.state == AkState::Pending).count(),
-            images_live: images.iter().filter(|image| image.is_live(now)).count(),
-            unpinned: UnpinnedImage::among(&images, Said::pins(state_dir)?),
-            refusals,
-            refused_now: refused.count(),
-            last_seen: seen
-                .map(|(machine, last)| SeenMachine { machine: *machine, seen: LastSeen::of(last) }),
+            images_live: images.iter().filter(|image| image.is_live()).count(),
+            unpinned: UnpinnedImage::among(&images),
+            refusals: refusals(anchor).await?,
+            refused_now: seen.filter(|(_, seen)| seen.is_refused).count(),
+            last_seen: last.map(|(machine, seen)| SeenMachine { machine, seen: seen.clone() }),
             needs_you: Vec::new(),
         };
-        status.needs_you = needs_you(&status);
+        status.needs_you = needs_you(&status, anchor.program());
         Ok(status)
     }
 
-    /// Whether the server runs, and where.
+    /// Whether nodes are served, and an image is approved.
+    pub(crate) fn is_ready(&self) -> bool {
+        let is_served = match &self.server {
+            Server::Process { running, .. } => *running,
+            Server::Cluster { clusters, .. } => matches!(&clusters[..], [only] if only.ready),
+        };
+        is_served && self.images_live > 0
+    }
+
+    /// What serves nodes, and where.
     pub(crate) fn server(&self) -> Vec<String> {
-        let mut lines =
-            vec![format!("server        {}", if self.running { "running" } else { "stopped" })];
-        if let Some(endpoints) = &self.endpoints {
-            lines.push(format!("registration  {}", endpoints.register));
-            lines.push(format!("AK            {}", endpoints.ak));
-            lines.extend(endpoints.kbs.iter().map(|kbs| format!("key broker    {}", kbs.url)));
+        match &self.server {
+            Server::Process { running, endpoints } => {
+                let state = if *running { "running" } else { "stopped" };
+                let mut lines = vec![format!("server        {state}")];
+                if let Some(endpoints) = endpoints {
+                    lines.push(format!("registration  {}", endpoints.register));
+                    lines.push(format!("AK            {}", endpoints.ak));
+                    let kbs = endpoints.kbs.iter();
+                    lines.extend(kbs.map(|kbs| format!("key broker    {}", kbs.url)));
+                }
+                lines
+            }
+            Server::Cluster { namespace, clusters } => {
+                let namespace = format!("namespace     {namespace}");
+                let clusters = clusters.iter().flat_map(ClusterStatus::lines);
+                std::iter::once(namespace).chain(clusters).collect()
+            }
         }
-        lines
     }
 }
 
-fn needs_you(status: &Status) -> Vec<String> {
-    let mut list = Vec::new();
-    if !status.running {
-        list.push("the server is stopped, so no node registers or unlocks: tec serve".to_owned());
+impl Server {
+    async fn of(anchor: &Anchor) -> anyhow::Result<Self> {
+        Ok(match &anchor.place {
+            Place::Directory(path, _) => Self::Process {
+                running: Running::is(path),
+                endpoints: Endpoints::read(path).ok().map(Box::new),
+            },
+            Place::Namespace(cluster) => Self::Cluster {
+                namespace: cluster.namespace.clone(),
+                clusters: kube::status::clusters(cluster).await?,
+            },
+        })
     }
+
+    fn needs_you(&self) -> Vec<String> {
+        match self {
+            Self::Process { running: true, .. } => Vec::new(),
+            Self::Process { .. } => {
+                vec!["the server is stopped, so no node registers or unlocks: tec serve".to_owned()]
+            }
+            Self::Cluster { clusters, .. } => kube::status::needs_you(clusters),
+        }
+    }
+}
+
+/// The latest refusals. Of a namespace they are not read: its records are large, and one for each machine.
+async fn refusals(anchor: &Anchor) -> anyhow::Result<Vec<Attempt>> {
+    let Place::Directory(..) = anchor.place else { return Ok(Vec::new()) };
+    let latest = anchor.attempts.latest(None, LOOK_BACK).await;
+    let mut refusals = latest.map_err(anchor.failed("read the latest attempts"))?;
+    refusals.retain(|attempt| attempt.ladder.code.is_some());
+    refusals.truncate(REFUSALS);
+    // Long, and shown for a single attempt only.
+    for attempt in &mut refusals {
+        attempt.measured = ExpectedPcrs::default();
+    }
+    Ok(refusals)
+}
+
+fn needs_you(status: &Status, program: &str) -> Vec<String> {
+    let mut list = status.server.needs_you();
     if status.images_live == 0 {
-        list.push("no image is approved, so no node gets a key: tec image approve".to_owned());
+        list.push(format!("no image is approved, so no node gets a key: {program} image approve"));
     }
     if status.keys_waiting > 0 {
-        list.push(format!("{} keys wait for approval: tec ak list", status.keys_waiting));
+        list.push(format!("{} keys wait for approval: {program} ak list", status.keys_waiting));
     }
     if !status.refusals.is_empty() {
-        list.push("boots were refused: tec explain <attempt>".to_owned());
+        list.push(format!("boots were refused: {program} explain <attempt>"));
+    } else if status.refused_now > 0 {
+        list.push(format!(
+            "{} machines were refused last: {program} explain <machine>",
+            status.refused_now
+        ));
     }
     list
-}
-
-/// All machines of a store.
-pub(crate) async fn machines(store: &Store) -> anyhow::Result<Vec<Machine>> {
-    let mut machines: Vec<Machine> = Vec::new();
-    loop {
-        let after = machines.last().map(|machine| machine.id);
-        let page = MachineRegistry::list(store, after, PAGE)
-            .await
-            .map_err(unavailable("list the machines"))?;
-        if page.is_empty() {
-            return Ok(machines);
-        }
-        machines.extend(page);
-    }
-}
-
-fn unread(error: StoreError) -> CodedError {
-    CodedError::caused(error.code(), "read the last attempts", error)
-}
-
-fn unavailable(what: &'static str) -> impl FnOnce(PortError) -> CodedError {
-    move |error| CodedError::caused(error.code().unwrap_or(Code::StoreUnavailable), what, error)
 }

@@ -267,30 +267,6 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_many_at_once_exactly_one_wins() {
-        let register = Arc::new(Register::default());
-        let lock = NodeLock::new(Arc::clone(&register) as Arc<_>);
-        let attempts = (0..100).map(|number| lock.lock(cluster(number)));
-        let mut all: Vec<_> = attempts.map(Box::pin).collect();
-        let mut won = 0;
-        // Polled in turn, so that attempts overlap at every await.
-        while !all.is_empty() {
-            let mut left = Vec::new();
-            for mut one in all {
-                let mut poll =
-                    std::pin::pin!(tokio::time::timeout(std::time::Duration::ZERO, &mut one));
-                match poll.as_mut().await {
-                    Ok(outcome) => won += usize::from(outcome.unwrap() != LockOutcome::Taken),
-                    Err(_) => left.push(one),
-                }
-            }
-            all = left;
-        }
-        assert_eq!(won, 1);
-        assert_eq!(register.extended.load(Ordering::SeqCst), 1);
-    }
-
-    #[tokio::test]
     async fn a_lost_answer_is_found_and_nothing_is_extended_twice() {
         let register = Arc::new(Register::default());
         register.fail_after_set.store(1, Ordering::SeqCst);

@@ -226,10 +226,12 @@ impl KubeRegistry {
         line: &AuditEvent,
         operation: String,
     ) -> Result<(), PortError> {
-        let patch = json!({
-            "metadata": {"annotations": {AUDIT: note(line)}},
-            "spec": object.spec.patch_to(state, line.at),
-        });
+        let mut spec = object.spec.patch_to(state, line.at);
+        let is_reasoned = state == MachineState::Quarantined && !line.subject.is_empty();
+        if let Some(fields) = spec.as_object_mut().filter(|_| is_reasoned) {
+            fields.insert("quarantineReason".to_owned(), json!(line.subject));
+        }
+        let patch = json!({ "metadata": {"annotations": {AUDIT: note(line)}}, "spec": spec });
         self.machines()
             .patch(&object.name_any(), &PatchParams::default(), &Patch::Merge(patch))
             .await

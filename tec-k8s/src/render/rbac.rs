@@ -263,6 +263,12 @@ fn user_role(kind: &str, plural: &str, who: &str, verbs: &[&str]) -> Object {
     let aggregate = if who == "admin" { "admin" } else { "view" };
     let aggregate = format!("rbac.authorization.k8s.io/aggregate-to-{aggregate}");
     let mut labels = labels(Component::Operator);
+    let mut rules =
+        vec![rule(GROUP, &[plural], verbs), rule(GROUP, &[format!("{plural}/status")], &["get"])];
+    if who == "admin" {
+        // A change checks that the namespace still has the authority, and leaves an audit line.
+        rules.extend([named(rule("", &["configmaps"], &["get"]), AUTHORITY), events()]);
+    }
     // The label `app` selects pods, and a role for people has none.
     labels.remove("app");
     labels.extend(text_map([(aggregate.as_str(), "true")]));
@@ -272,10 +278,7 @@ fn user_role(kind: &str, plural: &str, who: &str, verbs: &[&str]) -> Object {
             name: Some(format!("{kind}-{who}-role")),
             ..ObjectMeta::default()
         },
-        rules: Some(vec![
-            rule(GROUP, &[plural], verbs),
-            rule(GROUP, &[format!("{plural}/status")], &["get"]),
-        ]),
+        rules: Some(rules),
         ..ClusterRole::default()
     }
     .into()

@@ -91,35 +91,6 @@ async fn fetch(urls: &[String]) -> Result<SecretBytes, RcarError> {
 }
 
 #[tokio::test]
-async fn requests_are_those_of_the_protocol() {
-    let script = Script::default().handshake().error("PolicyDeny", "no");
-    let url = script.serve().await;
-    fetch(&[url]).await.unwrap_err();
-    let asked = script.asked();
-    let (path, cookie, body) = &asked[0];
-    assert_eq!((path.as_str(), cookie), ("/kbs/v0/auth", &None));
-    assert_eq!((&body["version"], &body["tee"]), (&"0.4.0".into(), &"tpm".into()));
-    assert!(body["extra-params"].is_object());
-    let (path, cookie, body) = &asked[1];
-    assert_eq!(path, "/kbs/v0/attest");
-    assert_eq!(cookie.as_deref(), Some("kbs-session-id=0123abcd"));
-    assert_eq!(body["init-data"], Value::Null);
-    assert_eq!(body["tee-evidence"]["additional_evidence"], "");
-    let runtime = &body["runtime-data"];
-    assert_eq!(runtime["nonce"], "bm9uY2U=");
-    let key = runtime["tee-pubkey"].as_object().unwrap();
-    let mut members: Vec<_> = key.keys().collect();
-    members.sort_unstable();
-    assert_eq!(members, ["alg", "crv", "kty", "x", "y"]);
-    let bound = report_data::primary("bm9uY2U=", &runtime["tee-pubkey"], "", HashAlgorithm::Sha384);
-    let evidence = &body["tee-evidence"]["primary_evidence"];
-    assert_eq!(evidence["bound"], hex::encode(bound.unwrap()));
-    let (path, cookie, _) = &asked[2];
-    assert_eq!(path, &format!("/kbs/v0/resource/{}", sample::secret_path(1)));
-    assert_eq!(cookie.as_deref(), Some("kbs-session-id=0123abcd"));
-}
-
-#[tokio::test]
 async fn a_denial_is_final_and_keeps_the_servers_code() {
     let id = "7c9e6679-7425-40de-944b-e07fc1f90ae7";
     let detail = format!("TEC-A412 boot not approved: it matches no approved image (attempt {id})");
@@ -279,21 +250,6 @@ mod with_kbs {
             Arc::new(ManualClock::new(sample::time(0))),
             Arc::new(SeededEntropy::new(3)),
         ))
-    }
-
-    #[tokio::test]
-    async fn the_whole_handshake_runs_over_tcp() {
-        let url = serve(kbs().await.router()).await;
-        let secret = fetch(std::slice::from_ref(&url)).await.unwrap();
-        assert!(secret.ct_eq(&sample::secret(1)));
-
-        let stranger = FakeAttester::new(2, 1);
-        let client = client(&[url]);
-        let error = client.fetch(&sample::secret_path(1), &stranger).await.unwrap_err();
-        assert_eq!(error.code(), Code::ReleaseDenied);
-        let own = FakeAttester::new(1, 1);
-        let error = client.fetch(&sample::secret_path(2), &own).await.unwrap_err();
-        assert_eq!(error.code(), Code::ReleaseDenied);
     }
 
     fn is_tls(error: &RcarError) -> bool {

@@ -389,28 +389,6 @@ async fn what_the_verifier_refuses_stays_outside() {
 }
 
 #[tokio::test]
-async fn another_machines_key_is_not_even_asked_for() {
-    let world = World::new().await;
-    let (id, ..) = world.attest(1).await;
-    let (status, _, body) = world.get(2, &id).await;
-    assert_eq!(status, StatusCode::UNAUTHORIZED);
-    assert_eq!(error(&body).code(), Some(Code::ReleaseDenied));
-    assert!(!world.lax.paths().iter().any(|path| path.contains("resource")));
-    assert_eq!(world.audit(AuditAction::KeyReleased), 0);
-}
-
-#[tokio::test]
-async fn revocation_counts_between_evidence_and_key() {
-    let world = World::new().await;
-    let (id, ..) = world.attest(1).await;
-    world.revoke(1).await;
-    let (status, _, body) = world.get(1, &id).await;
-    assert_eq!(status, StatusCode::UNAUTHORIZED);
-    assert_eq!(error(&body).code(), Some(Code::MachineUnknown));
-    assert!(!world.lax.paths().iter().any(|path| path.contains("resource")));
-}
-
-#[tokio::test]
 async fn only_tokens_that_came_through_count() {
     let world = World::new().await;
     let (_, status, body) = world.attest(1).await;
@@ -427,20 +405,6 @@ async fn only_tokens_that_came_through_count() {
     world.clock.advance_seconds(601);
     let (status, ..) = world.ask(bearer("token 1")).await;
     assert_eq!(status, StatusCode::UNAUTHORIZED);
-}
-
-#[tokio::test]
-async fn a_session_that_is_named_twice_is_none() {
-    let world = World::new().await;
-    let (id, ..) = world.attest(1).await;
-    let (other, _) = world.auth().await;
-    for request in [
-        with_cookie(with_cookie(get(1), &id), &other),
-        with(get(1), "cookie", &format!("kbs-session-id={id};KBS-session-id={other}")),
-    ] {
-        let (status, ..) = world.ask(request).await;
-        assert_eq!(status, StatusCode::UNAUTHORIZED);
-    }
 }
 
 #[tokio::test]

@@ -28,7 +28,6 @@ use tec_trustee::client::{Deadlines, RcarClient, RcarError, SampleAttester};
 use tec_trustee::jwe::{Curve, EcPrivateKey, Jwe, TeePubKey, encrypt};
 use tec_trustee::kbs::{Kbs, KbsConfig, MemoryBackend};
 use tec_trustee::token::TokenSigner;
-use tec_trustee::wire::ErrorKind;
 use tokio::io::BufStream;
 use tokio::net::{TcpListener, TcpStream};
 
@@ -41,7 +40,6 @@ const DENIED: &str = include_str!("denied.http");
 const RENEWED: &str = include_str!("renewed.http");
 const REFUSED: &str = include_str!("refused.http");
 const PATH: &str = "default/7c9e6679-7425-40de-944b-e07fc1f90ae7/root";
-const OTHER_PATH: &str = "default/16fd2706-8baf-433b-82eb-8c7fada847da/root";
 const SECRET: &[u8] = br#"{"key_type":"oct","key":"01234567890123456789012345678901"}"#;
 
 /// Requests with their answers.
@@ -221,14 +219,6 @@ async fn our_client_says_what_the_transcript_says_and_opens_the_resource() {
 async fn our_client_takes_a_new_key_for_a_new_session() {
     let (_, values) = play_client(RENEWED, PATH).await;
     assert_ne!(values["old_x"], values["x"]);
-}
-
-#[tokio::test]
-async fn our_client_takes_a_denial_as_final() {
-    let (denied, _) = play_client(DENIED, OTHER_PATH).await;
-    let error = denied.unwrap_err();
-    assert!(!error.is_retryable());
-    assert!(matches!(error, RcarError::Denied { kind: ErrorKind::PolicyDeny, .. }));
 }
 
 #[tokio::test]

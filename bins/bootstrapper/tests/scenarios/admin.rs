@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use tec_core::digest::Sha256Digest;
 use tec_node::derive::ClusterId;
+use tec_node::port::StateDisk as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -215,6 +216,7 @@ async fn tec_tries_keys_before_it_recovers_and_says_which_disk_they_open() {
     init::init(&machine, init::request()).await.unwrap();
     program.wait();
     let register = machine.register();
+    let disk = machine.disk().id().await.unwrap().to_string();
     machine.reboot();
     machine.write_settings(&[]);
     let mut program = machine.start("recover").serving();
@@ -225,11 +227,12 @@ async fn tec_tries_keys_before_it_recovers_and_says_which_disk_they_open() {
     let fits = desk.recover(KMS, &["--check"]).await;
     let fits = fits.assert(0, "disk").json();
     assert_eq!(fits[0]["recovered"], false);
+    assert_eq!(fits[0]["disk"], disk);
     assert!(program.is_running());
     let opened = desk.recover(KMS, &[]).await;
     let opened = opened.assert(0, "disk").json();
     assert_eq!(opened[0]["recovered"], true);
-    assert_eq!(opened[0]["disk"], fits[0]["disk"]);
+    assert_eq!(opened[0]["disk"], disk);
     let (status, log) = program.wait();
     assert!(status.success(), "{log}");
     assert_eq!(machine.register(), register);

@@ -25,9 +25,8 @@ use tec_core::image::{ApprovedImage, ExpectedPcr, ExpectedPcrs, ImageEvent};
 use tec_core::machine::{MachineChange, RegisteredBy};
 use tec_core::pcr::PcrIndex;
 use tec_core::port::{
-    AkRegistry, AttemptLog as _, AttestationEvidence, Attester, AuditAction, AuditEvent, Clock,
-    EntropyRng, ImageRegistry, KeyBroker as _, MachineRegistry, PolicySlot, PortError,
-    UnclaimedLimit,
+    AttemptLog as _, AttestationEvidence, Attester, Clock, EntropyRng, ImageRegistry,
+    KeyBroker as _, MachineRegistry, PolicySlot, PortError, UnclaimedLimit,
 };
 use tec_core::secret::SecretBytes;
 use tec_core::testing::sample;
@@ -421,19 +420,6 @@ async fn other_firmware_is_refused_by_a_guard_that_never_saw_the_first_boot() {
     assert_eq!(world.fetch(&tpm).await.unwrap_err(), Code::PlatformChanged);
     let told = world.last_words().await;
     assert!(told.starts_with("PCR 0"), "{told}");
-}
-
-#[tokio::test]
-async fn a_revocation_counts_at_once() {
-    let tpm = approved_boot();
-    let world = World::new(&tpm).await;
-    world.unlock(&tpm).await;
-    let key = tpm.public_key().fingerprint();
-    let line = AuditEvent::new(SystemClock.now(), AuditAction::AkRevoked, None, "test");
-    let keys: &dyn AkRegistry = &world.registry;
-    keys.revoke(&key, &line).await.unwrap();
-    assert_eq!(world.fetch(&tpm).await.unwrap_err(), Code::AkNotBound);
-    world.attested("False AttestationFailed").await;
 }
 
 #[tokio::test]

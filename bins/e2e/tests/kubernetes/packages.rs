@@ -9,13 +9,11 @@ use kube::core::GroupVersionKind;
 use kube::discovery::ApiResource;
 use kube::{Api, Client};
 use serde_json::{Value, json};
+use tec_core::testing::sample;
 use tec_e2e::kube::ControlPlane;
 use tec_e2e::packages::{helm, kustomize};
 use tec_e2e::settings::own_program;
-use tec_k8s::api::{
-    AttestationKey, AttestationKeySpec, Machine, TrustedExecutionCluster,
-    TrustedExecutionClusterSpec,
-};
+use tec_k8s::api::{AttestationKey, Machine, TrustedExecutionCluster, TrustedExecutionClusterSpec};
 use tec_k8s::render::{BrokerFiles, DEFAULT_NAMESPACE, Deploy, TrusteeFiles, cluster};
 
 const MACHINE: &str = "7c9e6679-7425-40de-944b-e07fc1f90ae7";
@@ -247,10 +245,14 @@ async fn an_admin_registers_a_machine_by_hand_and_revokes_it() {
     let config = config.and_then(Value::as_str).unwrap();
     assert!(config.contains("https://kbs.example.com:8080"), "{config}");
     assert_eq!(plugin.json(&["ignition", "machine", MACHINE]), added["ignition"]);
-    assert_eq!(plugin.json(&["explain", MACHINE])["verdict"], "never-seen");
+    let never = || String::from_utf8(plugin.run(&["explain", MACHINE]).stderr).unwrap();
+    assert!(never().contains("it never reached the key broker"), "{}", never());
 
+    plugin.json(&["machine", "quarantine", MACHINE, "--reason", "moved"]);
+    let object = || async { plugin.api::<Machine>().get(&format!("machine-{MACHINE}")).await };
+    assert_eq!(object().await.unwrap().spec.quarantine_reason.as_deref(), Some("moved"));
     plugin.json(&["machine", "revoke", MACHINE, "--yes"]);
-    assert_eq!(plugin.json(&["explain", MACHINE])["verdict"], "revoked");
+    assert!(never().contains("is revoked, so it gets no key"), "{}", never());
     plugin.json(&["machine", "remove", MACHINE, "--yes"]);
     assert_eq!(plugin.run(&["machine", "show", MACHINE]).status.code(), Some(1));
 }
@@ -258,21 +260,23 @@ async fn an_admin_registers_a_machine_by_hand_and_revokes_it() {
 #[tokio::test]
 async fn an_approval_counts_for_the_key_that_was_looked_at() {
     let plugin = Plugin::start().await;
-    let mut spec = AttestationKeySpec::default();
-    spec.public_key = "a key".to_owned();
-    spec.uuid = Some(MACHINE.to_owned());
+    let mut key = sample::ak(1, 1);
+    key.machine = MACHINE.parse().unwrap();
+    let spec = AttestationKey::from_core(&key).spec;
     let keys: Api<AttestationKey> = plugin.api();
     let object = AttestationKey::new("ak-1", spec);
     keys.create(&PostParams::default(), &object).await.unwrap();
 
     let listed = plugin.json(&["ak", "list", "--machine", MACHINE]);
-    assert_eq!(listed[0]["metadata"]["name"], "ak-1");
+    let fingerprint = key.fingerprint().to_string();
+    assert_eq!(listed[0]["state"], "pending");
     let others = "0b5e1f4a-9d7b-4c38-8a51-5f0f9f6a7c11";
     let listed = plugin.json(&["ak", "list", "--machine", others]);
     assert!(listed.as_array().unwrap().is_empty());
     plugin.json(&["ak", "approve", "ak-1", "--dry-run"]);
     assert!(!keys.get("ak-1").await.unwrap().is_approved_by_admin());
-    plugin.json(&["ak", "approve", "ak-1"]);
+    // An object may have any name.
+    plugin.json(&["ak", "approve", &fingerprint[..12]]);
     assert!(keys.get("ak-1").await.unwrap().is_approved_by_admin());
     let change = Patch::Merge(json!({"spec": {"publicKey": "another key"}}));
     keys.patch("ak-1", &PatchParams::default(), &change).await.unwrap();
@@ -315,11 +319,12 @@ async fn an_image_is_approved_by_its_whole_digest_only() {
     let whole = format!("registry.example/os@sha256:{}", "0".repeat(64));
     plugin.json(&["image", "approve", "coreos", &whole, "--for", "2h"]);
     let images = plugin.json(&["image", "list"]);
-    assert_eq!(images[0]["spec"]["image"], *whole);
-    assert!(images[0]["spec"]["expiresAt"].is_string());
+    assert_eq!(images[0]["reference"], *whole);
+    assert!(images[0]["expires_at"].is_string());
+    assert_eq!(images[0]["held_back"], "its measurements are not known yet");
     plugin.json(&["image", "revoke", "coreos", "--yes"]);
     let images = plugin.json(&["image", "list"]);
-    assert!(images[0]["spec"]["revokedAt"].is_string());
+    assert!(images[0]["revoked_at"].is_string());
 }
 
 #[tokio::test]

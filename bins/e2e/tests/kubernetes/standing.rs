@@ -93,7 +93,7 @@ async fn a_quarantined_machine_leaves_the_trustee_and_comes_back_with_its_key() 
     is_ready_for(&bench, 1, "Attestable").await;
     let reason = ["machine", "quarantine", "worker-1", "--reason", "odd logins"];
     let said = done(&bench, &reason).await;
-    assert_eq!(said["machine"], id(1).to_string());
+    assert_eq!(said["machines"][0], id(1).to_string());
     assert_eq!(is_ready_for(&bench, 1, "Quarantined").await, "odd logins");
     eventually("the Trustee lost it", async || {
         Ok(bench.trust.ak(&id(1)).is_none() && bench.trust.key(&id(1)).is_none())
@@ -167,7 +167,7 @@ async fn a_name_finds_one_machine_and_none_where_two_have_it() {
     }
     done(&bench, &["machine", "name", &id(1).to_string(), "worker-1"]).await;
     let shown = done(&bench, &["machine", "show", "worker-1"]).await;
-    assert_eq!(shown["spec"]["id"], id(1).to_string());
+    assert_eq!(shown["machine"]["id"], id(1).to_string());
     let (one, two) = (id(1).to_string(), id(2).to_string());
     for taken in ["worker-1", one.as_str()] {
         let refused = plugin(&bench, &["machine", "name", &two, taken]).await;
@@ -181,7 +181,7 @@ async fn a_name_finds_one_machine_and_none_where_two_have_it() {
     let named = registry.with_node_name("worker-3");
     named.create(&member, UnclaimedLimit::Unlimited).await.unwrap();
     let shown = done(&bench, &["machine", "show", "worker-3"]).await;
-    assert_eq!(shown["spec"]["id"], id(3).to_string());
+    assert_eq!(shown["machine"]["id"], id(3).to_string());
     // A user who may write objects can do it anyway.
     let machines = bench.objects::<Machine>().unwrap();
     let twin = Patch::Merge(json!({"spec": {"nodeName": "worker-1"}}));

@@ -1,55 +1,62 @@
 //! `tec ak`.
 
-use std::path::Path;
+use std::fmt;
 
 use tec_core::ak::{AkCandidate, AkRecord, Fingerprint, ManualMatcher};
 use tec_core::code::Code;
 use tec_core::flow;
 use tec_core::flow::{AkOutcome, AkPorts, AkSubmission, ClaimLimits, ProvisionPorts};
 use tec_core::port::AkRegistry;
-use tec_core::store::Store;
 use tec_support::diskkey::DiskKeys;
 use tec_support::exit::{CodedError, OK};
 use tec_support::{SystemClock, SystemEntropy};
 
-use super::machine::wanted;
-use super::{coded, word};
-use crate::ak::AkCommand;
-use crate::machine::PREFIX;
+use super::word;
+use crate::ak::{AkCommand, not_one};
+use crate::anchor::{Anchor, Place};
+use crate::args::DryRun;
+use crate::known::PREFIX;
+use crate::kube;
 use crate::output::{Output, Table};
-use crate::state::open_existing;
 
-pub(crate) async fn ak(
-    state_dir: &Path,
-    command: AkCommand,
-    output: &Output,
-) -> anyhow::Result<u8> {
-    let store = open_existing(state_dir)?;
+pub(crate) async fn ak(anchor: &Anchor, command: AkCommand, output: &Output) -> anyhow::Result<u8> {
     match command {
         AkCommand::List { of, .. } => {
-            let machine = wanted(&store, of).await?;
-            let keys = AkRegistry::list(&*store, machine)
-                .await
-                .map_err(coded(Code::StoreUnavailable, "list the attestation keys"))?;
+            let machine = anchor.wanted(of).await?;
+            let keys = AkRegistry::list(&*anchor.ports, machine).await;
+            let keys = keys.map_err(anchor.failed("list the attestation keys"))?;
             output.table(&keys, &key_table(&keys))?;
         }
-        AkCommand::Approve { key, disk_keys, dry_run } => {
-            let record = find(&store, &key).await?;
-            let key = record.fingerprint();
-            if !dry_run.dry_run {
-                approve(&store, record, disk_keys.unwrap_or_default()).await?;
+        AkCommand::Approve { key, disk_keys, dry_run } => match &anchor.place {
+            Place::Directory(..) => {
+                let record = find(anchor, &key).await?;
+                let key = record.fingerprint();
+                if !dry_run.dry_run {
+                    approve(anchor, record, disk_keys.unwrap_or_default()).await?;
+                }
+                say(output, "approved", dry_run, &key)?;
             }
-            say(output, "approved", dry_run.dry_run, key)?;
-        }
-        AkCommand::Revoke { key, dry_run } => {
-            let key = find(&store, &key).await?.fingerprint();
-            if !dry_run.dry_run {
-                flow::revoke_ak(&*store, &SystemClock, key)
-                    .await
-                    .map_err(coded(Code::StoreUnavailable, format!("revoke key {key}")))?;
+            Place::Namespace(cluster) => {
+                let object = kube::ak::find(cluster, &key).await?;
+                kube::ak::approve(cluster, &object, dry_run).await?;
+                say(output, "approved", dry_run, &key)?;
             }
-            say(output, "revoked", dry_run.dry_run, key)?;
-        }
+        },
+        AkCommand::Revoke { key, dry_run } => match &anchor.place {
+            Place::Directory(..) => {
+                let key = find(anchor, &key).await?.fingerprint();
+                if !dry_run.dry_run {
+                    let revoked = flow::revoke_ak(&*anchor.ports, &SystemClock, key).await;
+                    revoked.map_err(anchor.failed(format!("revoke key {key}")))?;
+                }
+                say(output, "revoked", dry_run, &key)?;
+            }
+            Place::Namespace(cluster) => {
+                let object = kube::ak::find(cluster, &key).await?;
+                kube::ak::revoke(cluster, &object, dry_run).await?;
+                say(output, "revoked", dry_run, &key)?;
+            }
+        },
     }
     Ok(OK)
 }
@@ -67,29 +74,26 @@ fn key_table(keys: &[AkRecord]) -> Table {
 }
 
 /// The key with this fingerprint, or with one that starts with these digits.
-async fn find(store: &Store, text: &str) -> anyhow::Result<AkRecord> {
-    let unavailable = || coded(Code::StoreUnavailable, format!("look up key {text}"));
+async fn find(anchor: &Anchor, text: &str) -> anyhow::Result<AkRecord> {
+    let unavailable = || anchor.failed(format!("look up key {text}"));
+    let aks: &dyn AkRegistry = &*anchor.ports;
     let found = match text.parse::<Fingerprint>() {
-        Ok(key) => {
-            AkRegistry::find(store, &key).await.map_err(unavailable())?.into_iter().collect()
-        }
+        Ok(key) => aks.find(&key).await.map_err(unavailable())?.into_iter().collect(),
         Err(_) if text.len() < PREFIX => Vec::new(),
         Err(_) => {
-            let mut keys = AkRegistry::list(store, None).await.map_err(unavailable())?;
+            let mut keys = aks.list(None).await.map_err(unavailable())?;
             keys.retain(|key| key.fingerprint().to_string().starts_with(text));
             keys
         }
     };
-    let [key] = <[_; 1]>::try_from(found).map_err(|found| {
-        let what = if found.is_empty() { "is not a known key" } else { "stands for several keys" };
-        CodedError::new(Code::AkNotBound, format!("{text} {what}"))
-    })?;
+    let [key] = <[_; 1]>::try_from(found).map_err(|found| not_one(text, !found.is_empty()))?;
     Ok(key)
 }
 
-async fn approve(store: &Store, record: AkRecord, disk_keys: DiskKeys) -> anyhow::Result<()> {
+async fn approve(anchor: &Anchor, record: AkRecord, disk_keys: DiskKeys) -> anyhow::Result<()> {
     let key = record.fingerprint();
     let machine = record.machine;
+    let store = &*anchor.ports;
     let ports = AkPorts::new(store, store, &ManualMatcher, store, &SystemClock)
         .with_claims(ClaimLimits::NONE);
     let candidate = AkCandidate::from_admin(record.public, record.ek);
@@ -104,14 +108,13 @@ async fn approve(store: &Store, record: AkRecord, disk_keys: DiskKeys) -> anyhow
     }
     let generator = disk_keys.generator();
     let ports = ProvisionPorts::new(store, &*generator, &SystemClock, &SystemEntropy);
-    flow::provision(ports, machine).await.map_err(coded(
-        Code::StoreUnavailable,
-        format!("create the disk key of machine {machine}"),
-    ))?;
+    let provisioned = flow::provision(ports, machine).await;
+    provisioned.map_err(anchor.failed(format!("create the disk key of machine {machine}")))?;
     Ok(())
 }
 
-fn say(output: &Output, done: &str, dry_run: bool, key: Fingerprint) -> anyhow::Result<()> {
+fn say(output: &Output, done: &str, dry_run: DryRun, key: &dyn fmt::Display) -> anyhow::Result<()> {
+    let (key, dry_run) = (key.to_string(), dry_run.dry_run);
     let value = serde_json::json!({ "key": key, "action": done, "dry_run": dry_run });
     output.print(&value, |_| format!("key {key} {}{done}", if dry_run { "would be " } else { "" }))
 }

@@ -1,19 +1,16 @@
-//! `tec audit` on a state directory.
+//! `tec audit`.
 
-use std::path::Path;
 use std::time::Duration;
 
 use tec_core::code::Code;
-use tec_core::port::AttemptLog as _;
 use tec_core::store::{AuditEntry, AuditVerdict, Store, StoreError};
 use tec_support::exit::{CodedError, FAILED, OK};
 
-use super::coded as unavailable;
-use super::machine::wanted;
+use crate::anchor::{Anchor, Place};
 use crate::attempt::attempt_table;
 use crate::audit::{AuditCommand, LineArgs, Wanted, cells};
+use crate::kube;
 use crate::output::{Output, Table, raw};
-use crate::state::open_existing;
 
 /// Lines are read in pages of this size.
 const PAGE: usize = 1000;
@@ -22,31 +19,45 @@ const PAGE: usize = 1000;
 const FOLLOW: Duration = Duration::from_millis(500);
 
 pub(crate) async fn audit(
-    state_dir: &Path,
+    anchor: &Anchor,
     command: AuditCommand,
     output: &Output,
 ) -> anyhow::Result<u8> {
-    let store = open_existing(state_dir)?;
-    match command {
-        AuditCommand::List(args) => {
-            let machine = wanted(&store, args.of.clone()).await?;
-            let wanted = Wanted::new(&args, machine);
-            if args.follow {
-                return follow(&store, &wanted).await;
+    match (command, &anchor.place) {
+        (AuditCommand::List(args), place) => {
+            let wanted = Wanted::new(&args, anchor.wanted(args.of.clone()).await?);
+            match place {
+                Place::Directory(_, store) if args.follow => return follow(store, &wanted).await,
+                Place::Directory(_, store) => {
+                    let entries = latest(store, &wanted, &args)?;
+                    let values: Vec<_> = entries.iter().map(value).collect();
+                    let head = ["NO", "AT", "ACTION", "MACHINE", "SUBJECT"];
+                    output.table(&values, &Table::new(&head, entries.iter().map(row)))?;
+                }
+                Place::Namespace(cluster) => {
+                    let lines = kube::of(cluster).audit_lines().await;
+                    let mut lines = lines.map_err(anchor.failed("read the audit lines"))?;
+                    lines.retain(|line| wanted.has(line));
+                    lines.reverse();
+                    lines.truncate(args.limit);
+                    let rows = lines.iter().map(|line| cells(line).to_vec());
+                    let table = Table::new(&["AT", "ACTION", "MACHINE", "SUBJECT"], rows);
+                    let lines = lines.iter().map(|line| serde_json::json!({ "event": line }));
+                    output.table(&lines.collect::<Vec<_>>(), &table)?;
+                }
             }
-            let entries = latest(&store, &wanted, &args)?;
-            let values: Vec<_> = entries.iter().map(value).collect();
-            let head = ["NO", "AT", "ACTION", "MACHINE", "SUBJECT"];
-            output.table(&values, &Table::new(&head, entries.iter().map(row)))?;
         }
-        AuditCommand::Attempts { of, limit } => {
-            let machine = wanted(&store, of).await?;
-            let listed = store.latest(machine, limit).await;
-            let listed =
-                listed.map_err(unavailable(Code::StoreUnavailable, "list the attempts"))?;
+        (AuditCommand::Attempts { of, limit }, _) => {
+            let machine = anchor.wanted(of).await?;
+            let listed = anchor.attempts.latest(machine, limit).await;
+            let listed = listed.map_err(anchor.failed("list the attempts"))?;
             output.table(&listed, &attempt_table(&listed))?;
         }
-        AuditCommand::Verify => return verify(&store, output),
+        (AuditCommand::Verify, Place::Directory(_, store)) => return verify(store, output),
+        // `place::misplaced` has already refused it.
+        (AuditCommand::Verify, Place::Namespace(_)) => {
+            anyhow::bail!("a cluster has no audit chain")
+        }
     }
     Ok(OK)
 }

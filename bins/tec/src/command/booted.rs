@@ -8,13 +8,12 @@ use tec_core::explain::{Gate, Step, StepState, component_name};
 use tec_core::id::{AttemptId, ImageName};
 use tec_core::image::{ApprovedImage, ExpectedPcrs, ImageEvent};
 use tec_core::pcr::PcrIndex;
-use tec_core::port::{AttemptLog, Clock as _, ImageRegistry};
-use tec_core::store::Store;
+use tec_core::port::{Clock as _, ImageRegistry};
 use tec_support::SystemClock;
 use tec_support::exit::CodedError;
 
-use super::coded;
 use super::explain::find;
+use crate::anchor::Anchor;
 
 /// Registers whose events are texts: commands and command lines.
 const TEXTS: [PcrIndex; 2] = [PcrIndex::BOOT_COMMANDS, PcrIndex::KERNEL_CONFIG];
@@ -58,14 +57,16 @@ struct Known {
 }
 
 /// The boot of an attempt that was refused because of its registers.
-pub(super) async fn booted(store: &Store, pins: Pins, subject: &str) -> anyhow::Result<Booted> {
-    let unavailable = || coded(Code::StoreUnavailable, "look up the attempt");
-    let attempt = find(store, Some(subject)).await?;
+pub(super) async fn booted(anchor: &Anchor, pins: Pins, subject: &str) -> anyhow::Result<Booted> {
+    let failed = || anchor.failed("look up the attempt");
+    let attempt = find(anchor, Some(subject)).await?;
     let id = attempt.id;
-    let images = ImageRegistry::list(store).await.map_err(unavailable())?;
+    let images = ImageRegistry::list(&*anchor.ports).await.map_err(failed())?;
     if attempt.measured.is_empty() {
         let latest = match attempt.machine {
-            Some(machine) => store.latest(Some(machine), UNSIGNED).await.map_err(unavailable())?,
+            Some(machine) => {
+                anchor.attempts.latest(Some(machine), UNSIGNED).await.map_err(failed())?
+            }
             None => Vec::new(),
         };
         let latest = latest.into_iter().find(|latest| !latest.unsigned);

@@ -1,19 +1,17 @@
 //! `tec image`.
 
 use std::ffi::OsStr;
-use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::Context as _;
 use serde::Serialize;
-use tec_core::boot::{BootState, Pins};
+use tec_core::boot::Pins;
 use tec_core::code::Code;
 use tec_core::flow;
 use tec_core::flow::{PublishError, UnpinnedInputs};
-use tec_core::id::{ImageName, MachineId};
+use tec_core::id::ImageName;
 use tec_core::image::{ApprovedImage, ExpectedPcrs};
-use tec_core::port::{AttemptLog, AuditSink, Clock as _, ImageRegistry};
-use tec_core::store::Store;
+use tec_core::port::{AuditSink, Clock as _, ImageRegistry};
 use tec_core::time::Timestamp;
 use tec_support::SystemClock;
 use tec_support::boot;
@@ -23,15 +21,16 @@ use tec_tpm::compute::Banks;
 use tec_tpm::output::{PredictionReport, UnpredictableRegisters, unpredictable_text};
 
 use super::booted::{Booted, Review, booted};
-use super::machine::all;
+use super::input;
 use super::pcr::bundle;
-use super::{coded, input};
-use crate::args::Consent;
+use crate::anchor::{Anchor, Place};
+use crate::args::{Access, Consent};
 use crate::consent::consented;
 use crate::image::{
-    ApproveArgs, ImageCommand, Origin, ProofArgs, UnpinnedImage, WithUnpinned, checked_by,
-    image_state, last_image, render,
+    Approval, ApproveArgs, ImageCommand, OnImage, Origin, ProofArgs, UnpinnedImage, last_image,
 };
+use crate::kube;
+use crate::kube::access::Cluster;
 use crate::output::{Output, Table};
 use crate::state::{Said, open, open_existing};
 
@@ -40,37 +39,52 @@ const MAX_PCRS_FILE: u64 = 4 << 20;
 
 pub(crate) async fn image(
     state_dir: &Path,
+    access: Option<&Access>,
     command: ImageCommand,
     output: &Output,
 ) -> anyhow::Result<u8> {
+    let anchor = async || Anchor::open(state_dir, access).await;
     match command {
-        ImageCommand::Approve(args) => approve(state_dir, *args, output).await?,
+        ImageCommand::Approve(args) => match access {
+            None => approve(state_dir, *args, output).await?,
+            Some(access) => {
+                let cluster = Cluster::connect(access).await?;
+                kube::image::approve(&cluster, *args, output).await?;
+            }
+        },
         ImageCommand::List(_) => {
-            let store = open_existing(state_dir)?;
-            let images = list(&store).await?;
-            let pins = Said::pins(state_dir)?;
-            let table = image_table(&images).with_notes(&UnpinnedImage::among(&images, pins));
-            let images: Vec<_> = images.into_iter().map(|image| shown(image, pins)).collect();
+            let images = anchor().await?.approvals().await?;
+            let table = image_table(&images).with_notes(&UnpinnedImage::among(&images));
             output.table(&images, &table)?;
         }
         ImageCommand::Show { name } => {
-            let image = find(&*open_existing(state_dir)?, &name).await?;
-            let shown = shown(image, Said::pins(state_dir)?);
-            let state = image_state(&shown.object);
-            output.print(&shown, |shown| render(&shown.object, &state, shown))?;
+            let anchor = anchor().await?;
+            let image = find(&anchor, &name).await?;
+            let last_booted_by = on_image(&anchor, &name).await?;
+            let shown = Shown { image, last_booted_by };
+            output.print(&shown, |shown| {
+                shown.image.text(&shown.image.state()) + &OnImage::lines(&shown.last_booted_by)
+            })?;
         }
         ImageCommand::Revoke { name, consent } => {
-            revoke(&*open_existing(state_dir)?, &name, consent, output).await?;
+            revoke(&anchor().await?, &name, consent, output).await?;
         }
     }
     Ok(OK)
 }
 
+#[derive(Serialize)]
+struct Shown {
+    #[serde(flatten)]
+    image: Approval,
+    last_booted_by: Vec<OnImage>,
+}
+
 async fn approve(state_dir: &Path, args: ApproveArgs, output: &Output) -> anyhow::Result<()> {
     let booted = match &args.origin.from_attempt {
         Some(attempt) => {
-            let store = open_existing(state_dir)?;
-            Some(booted(&store, Said::pins(state_dir)?, attempt).await?)
+            let anchor = Anchor::directory(state_dir, open_existing(state_dir)?);
+            Some(booted(&anchor, Said::pins(state_dir)?, attempt).await?)
         }
         None => None,
     };
@@ -91,22 +105,16 @@ async fn approve(state_dir: &Path, args: ApproveArgs, output: &Output) -> anyhow
         Some(review) => consented(&review.lines(), args.consent)?,
         None => !args.consent.dry_run.dry_run,
     };
-    let state = if go {
+    if go {
         let store = open(state_dir)?;
         flow::publish_image(&*store, &*store, &image, pins, inputs).await?;
-        image_state(&image)
-    } else {
-        "would be approved".to_owned()
-    };
-    let image = shown(image, pins);
-    let approval = Approval { image, unpredictable: values.unpredictable, review };
-    output.print(&approval, |Approval { image, unpredictable, .. }| {
-        render(&image.object, &state, image) + &unpredictable_text(unpredictable)
+    }
+    let image = Approval::new(image, pins);
+    let state = if go { image.state() } else { "would be approved".to_owned() };
+    let approved = Approved { image, unpredictable: values.unpredictable, review };
+    output.print(&approved, |Approved { image, unpredictable, .. }| {
+        image.text(&state) + &unpredictable_text(unpredictable)
     })
-}
-
-fn shown(image: ApprovedImage, pins: Pins) -> WithUnpinned<ApprovedImage> {
-    WithUnpinned::new(checked_by(pins, &image.expected), image)
 }
 
 /// Adds its code to a refusal that an admin can accept.
@@ -118,11 +126,6 @@ fn coded_refusal(error: PublishError) -> anyhow::Error {
         }
         _ => error.into(),
     }
-}
-
-async fn list(store: &Store) -> anyhow::Result<Vec<ApprovedImage>> {
-    let images = ImageRegistry::list(store).await;
-    Ok(images.map_err(coded(Code::StoreUnavailable, "list the images"))?)
 }
 
 /// Approves an image without any further flags.
@@ -164,9 +167,9 @@ struct Values {
 
 /// An approval as printed, with the registers that it does not cover.
 #[derive(Serialize)]
-struct Approval {
+struct Approved {
     #[serde(flatten)]
-    image: WithUnpinned<ApprovedImage>,
+    image: Approval,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     unpredictable: Vec<UnpredictableRegisters>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -220,74 +223,61 @@ fn read_pcrs(path: &Path) -> anyhow::Result<ExpectedPcrs> {
     Ok(ExpectedPcrs::new(expected.pcrs))
 }
 
-async fn find(store: &Store, name: &ImageName) -> anyhow::Result<ApprovedImage> {
-    ImageRegistry::find(store, name)
-        .await
-        .map_err(coded(Code::StoreUnavailable, format!("look up image {name}")))?
-        .ok_or_else(|| {
-            CodedError::new(Code::ImageUnknown, format!("there is no image {name}")).into()
-        })
+async fn find(anchor: &Anchor, name: &ImageName) -> anyhow::Result<Approval> {
+    let found = anchor.approvals().await?.into_iter().find(|one| one.image.name == *name);
+    let missing = || CodedError::new(Code::ImageUnknown, format!("there is no image {name}"));
+    Ok(found.ok_or_else(missing)?)
 }
 
-fn image_table(images: &[ApprovedImage]) -> Table {
-    let row = |image: &ApprovedImage| {
+fn image_table(images: &[Approval]) -> Table {
+    let row = |one: &Approval| {
+        let image = &one.image;
         let pcrs: Vec<_> = image.expected.pcrs.iter().map(|pcr| pcr.id.to_string()).collect();
-        vec![image.name.to_string(), image_state(image), pcrs.join(","), image.reference.clone()]
+        vec![image.name.to_string(), one.state(), pcrs.join(","), image.reference.clone()]
     };
     Table::new(&["IMAGE", "STATE", "PCRS", "FROM"], images.iter().map(row))
 }
 
 /// Machines whose last good boot was of this image or contained parts of it: revoking it locks them out at
 /// their next boot, unless another approval covers them.
-async fn on_image(store: &Store, name: &ImageName) -> anyhow::Result<Vec<OnImage>> {
+async fn on_image(anchor: &Anchor, name: &ImageName) -> anyhow::Result<Vec<OnImage>> {
+    if let Place::Namespace(cluster) = &anchor.place {
+        return kube::image::booted(cluster, name).await;
+    }
     let mut on_it = Vec::new();
-    for machine in all(store).await? {
-        let attempts = store
-            .latest(Some(machine.id), 16)
-            .await
-            .map_err(coded(Code::StoreUnavailable, "look up the attempts"))?;
+    for known in anchor.known().await? {
+        let machine = known.machine.id;
+        let attempts = anchor.attempts.latest(Some(machine), 16).await;
+        let attempts = attempts.map_err(anchor.failed("look up the attempts"))?;
         let last_good = attempts.into_iter().find(|a| a.ladder.is_released());
         let booted = last_good.and_then(|attempt| attempt.booted);
         let booted = booted.filter(|state| state.images().any(|image| image == name));
-        on_it.extend(booted.map(|booted| OnImage { machine: machine.id, booted }));
+        on_it.extend(booted.map(|booted| OnImage { machine, booted: booted.sentence() }));
     }
     Ok(on_it)
 }
 
-/// A machine, and what it booted last.
-struct OnImage {
-    machine: MachineId,
-    booted: BootState,
-}
-
 async fn revoke(
-    store: &Store,
+    anchor: &Anchor,
     name: &ImageName,
     consent: Consent,
     output: &Output,
 ) -> anyhow::Result<()> {
-    let image = find(store, name).await?;
-    let machines = on_image(store, name).await?;
+    find(anchor, name).await?;
+    let machines = on_image(anchor, name).await?;
     let now = SystemClock.now();
-    let is_last = list(store).await?.iter().all(|other| other.name == *name || !other.is_live(now));
+    let images = anchor.approvals().await?;
+    let mut live = images.iter().filter(|one| one.image.is_live(now)).map(|one| &one.image.name);
+    let is_last = live.next() == Some(name) && live.next().is_none();
     let dry_run = consent.dry_run.dry_run;
-    let go = if is_last && image.is_live(now) {
-        consented(&[last_image(name)], consent)?
-    } else {
-        !dry_run
-    };
-    if go {
-        flow::revoke_image(store, &SystemClock, name)
-            .await
-            .map_err(coded(Code::StoreUnavailable, format!("revoke image {name}")))?;
+    if if is_last { consented(&[last_image(name)], consent)? } else { !dry_run } {
+        let revoked = flow::revoke_image(&*anchor.ports, &SystemClock, name).await;
+        revoked.map_err(anchor.failed(format!("revoke image {name}")))?;
     }
     let ids: Vec<_> = machines.iter().map(|on| on.machine).collect();
     let value = serde_json::json!({ "image": name, "dry_run": dry_run, "last_booted_by": ids });
     output.print(&value, |_| {
-        let mut text = format!("image {name} {}revoked", if dry_run { "would be " } else { "" });
-        for OnImage { machine, booted } in &machines {
-            let _ = write!(text, "\n  machine {machine}: last {}", booted.sentence());
-        }
-        text
+        let would = if dry_run { "would be " } else { "" };
+        format!("image {name} {would}revoked\n{}", OnImage::lines(&machines))
     })
 }

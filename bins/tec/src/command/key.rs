@@ -21,8 +21,8 @@ use tec_support::exit::{CodedError, OK};
 use tec_support::{SystemClock, SystemEntropy};
 
 use super::coded;
-use super::machine::{all, id_of};
 use super::reseal::reseal;
+use crate::anchor::{Anchor, machines};
 use crate::args::MachineRef;
 use crate::consent::consented;
 use crate::key::{CancelArgs, KeyCommand, RotateArgs};
@@ -79,24 +79,40 @@ pub(crate) async fn key(
     command: KeyCommand,
     output: &Output,
 ) -> anyhow::Result<u8> {
-    let open = || open_existing(state_dir);
+    if let KeyCommand::Reseal(consent) = command {
+        return reseal(state_dir, consent, output).await;
+    }
+    let store = open_existing(state_dir)?;
+    let id_of = async |machine: &MachineRef| {
+        Anchor::directory(state_dir, store.clone()).id_of(machine).await
+    };
     let machines = match command {
-        KeyCommand::List => {
-            let store = open()?;
-            under_way(&store, &all(&store).await?).await?
+        KeyCommand::List | KeyCommand::Reseal(_) => under_way(&store, &all(&store).await?).await?,
+        KeyCommand::Rotate(args) => {
+            let machine = match &args.machine {
+                Some(machine) => Some(id_of(&MachineRef { machine: machine.clone() }).await?),
+                None => None,
+            };
+            rotate(&store, machine, args).await?
         }
-        KeyCommand::Rotate(args) => rotate(&*open()?, args).await?,
-        KeyCommand::Cancel(args) => vec![cancel(&*open()?, &args).await?],
-        KeyCommand::Reseal(consent) => return reseal(state_dir, consent, output).await,
+        KeyCommand::Cancel(args) => vec![cancel(&store, id_of(&args.machine).await?, &args).await?],
     };
     let row = |one: &Rotating| vec![one.machine.to_string(), one.rotation.sentence().to_owned()];
     output.table(&machines, &Table::new(&["MACHINE", "ROTATION"], machines.iter().map(row)))?;
     Ok(OK)
 }
 
-async fn rotate(store: &Store, args: RotateArgs) -> anyhow::Result<Vec<Rotating>> {
-    let chosen = match args.machine {
-        Some(machine) => vec![id_of(store, &MachineRef { machine }).await?],
+async fn all(store: &Store) -> Result<Vec<Machine>, CodedError> {
+    machines(store).await.map_err(coded(Code::StoreUnavailable, "list the machines"))
+}
+
+async fn rotate(
+    store: &Store,
+    machine: Option<MachineId>,
+    args: RotateArgs,
+) -> anyhow::Result<Vec<Rotating>> {
+    let chosen = match machine {
+        Some(machine) => vec![machine],
         None => next_of_fleet(store, args.at_most, args.older_than).await?,
     };
     let effect = format!("{} machines get a new disk key", chosen.len());
@@ -199,8 +215,7 @@ async fn begin(store: &Store, id: MachineId, form: DiskKeys) -> anyhow::Result<P
     }
 }
 
-async fn cancel(store: &Store, args: &CancelArgs) -> anyhow::Result<Rotating> {
-    let machine = id_of(store, &args.machine).await?;
+async fn cancel(store: &Store, machine: MachineId, args: &CancelArgs) -> anyhow::Result<Rotating> {
     let keys = store.rotation(&machine).await.map_err(unread(machine))?;
     let keys = keys.ok_or_else(|| no_key(machine))?;
     let (forget, effect) = match keys {

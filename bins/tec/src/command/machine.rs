@@ -1,7 +1,6 @@
 //! `tec machine`.
 
 use std::fmt::Write as _;
-use std::path::Path;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -11,211 +10,129 @@ use tec_core::code::Code;
 use tec_core::flow;
 use tec_core::flow::RegisterPorts;
 use tec_core::id::MachineId;
-use tec_core::machine::{Machine, MachineChange, MachineState, RegisteredBy};
-use tec_core::port::{AkRegistry, AttemptLog, Clock as _, MachineRegistry, PortErrorKind};
-use tec_core::store::{Store, StoreError};
+use tec_core::machine::{MachineChange, MachineState, RegisteredBy};
+use tec_core::port::{AkRegistry, Clock as _, MachineRegistry, PortErrorKind};
 use tec_support::exit::{CodedError, OK};
 use tec_support::{SystemClock, SystemEntropy};
 
-use super::{coded, word};
-use crate::args::{Consent, DryRun, MachineFilter, MachineRef};
+use super::word;
+use crate::anchor::{Anchor, Place};
+use crate::args::{Consent, DryRun, MachineRef};
 use crate::attempt::{LastSeen, one_line, page};
 use crate::consent::consented;
-use crate::machine::{Final, MachineCommand, meant, readmit, say};
+use crate::known::{Known, unknown};
+use crate::machine::{Final, MachineCommand, say};
 use crate::output::{Output, Table};
 use crate::recovery;
-use crate::state::{Endpoints, open_existing};
-pub(super) use crate::status::machines as all;
 
 pub(crate) async fn machine(
-    state_dir: &Path,
+    anchor: &Anchor,
     command: MachineCommand,
     output: &Output,
 ) -> anyhow::Result<u8> {
-    let store = open_existing(state_dir)?;
     match command {
         MachineCommand::List(_) => {
-            let machines = named(&store, all(&store).await?)?;
+            let machines = anchor.known().await?;
             output.table(&machines, &machine_table(&machines))?;
         }
-        MachineCommand::Show { machine } => show(&store, &machine, output).await?,
+        MachineCommand::Show { machine } => show(anchor, &machine, output).await?,
         MachineCommand::Add { id, name, dry_run } => {
-            add(state_dir, &store, (id, name), dry_run, output).await?;
+            add(anchor, (id, name), dry_run, output).await?;
         }
         MachineCommand::Name { machine, name, dry_run } => {
-            let id = found(&store, &machine).await?.id;
+            let id = anchor.find(&machine).await?.machine.id;
             if !dry_run.dry_run {
-                set_name(&store, id, &name).await?;
+                anchor.set_name(id, &name).await?;
             }
             say(output, "named", dry_run.dry_run, &[id])?;
         }
         MachineCommand::Quarantine { machine, reason, dry_run } => {
             let reason = reason.unwrap_or_default();
-            let id = change(&store, &machine, MachineChange::Quarantine, &reason, dry_run).await?;
+            let id = change(anchor, &machine, MachineChange::Quarantine, &reason, dry_run).await?;
             say(output, "quarantined", dry_run.dry_run, &[id])?;
         }
         MachineCommand::Release { machine, dry_run } => {
-            let id = change(&store, &machine, MachineChange::Release, "", dry_run).await?;
+            let id = change(anchor, &machine, MachineChange::Release, "", dry_run).await?;
             say(output, "released", dry_run.dry_run, &[id])?;
         }
         MachineCommand::Retire { machine, consent } => {
-            final_change(&store, &machine, Final::Retire, consent, output).await?;
+            final_change(anchor, &machine, Final::Retire, consent, output).await?;
         }
         MachineCommand::Revoke { machine, consent } => {
-            final_change(&store, &machine, Final::Revoke, consent, output).await?;
+            final_change(anchor, &machine, Final::Revoke, consent, output).await?;
         }
         MachineCommand::Remove { machine, consent } => {
-            final_change(&store, &machine, Final::Remove, consent, output).await?;
+            final_change(anchor, &machine, Final::Remove, consent, output).await?;
         }
         MachineCommand::Readmit { machine, dry_run } => {
             // The store of a guard has no machines, only the TPM counters.
-            let id = id_of(&store, &machine).await?;
-            readmit(&*store, Code::StoreUnavailable, id, dry_run, output).await?;
+            readmit(anchor, anchor.id_of(&machine).await?, dry_run, output).await?;
         }
         MachineCommand::RecoveryKey { machine, identity } => {
-            let id = id_of(&store, &machine).await?;
-            recovery::print(&*store, Code::StoreUnavailable, id, identity.as_deref(), output)
-                .await?;
+            let id = anchor.id_of(&machine).await?;
+            recovery::print(anchor, id, identity.as_deref(), output).await?;
         }
         MachineCommand::Prune { older_than, dry_run } => {
-            prune(&store, older_than, dry_run.dry_run, output).await?;
+            prune(anchor, older_than, dry_run.dry_run, output).await?;
         }
     }
     Ok(OK)
 }
 
-/// All machines, in order of their IDs.
-async fn find(store: &Store, id: MachineId) -> anyhow::Result<Machine> {
-    MachineRegistry::find(store, &id)
-        .await
-        .map_err(coded(Code::StoreUnavailable, format!("look up machine {id}")))?
-        .ok_or_else(|| {
-            CodedError::new(Code::MachineUnknown, format!("there is no machine {id}")).into()
-        })
-}
-
-/// The given ID, even if there is no such machine, or the ID of the machine with this name.
-pub(super) async fn id_of(store: &Store, asked: &MachineRef) -> anyhow::Result<MachineId> {
-    if let Ok(id) = asked.machine.parse() {
-        return Ok(id);
-    }
-    let machines = named(store, all(store).await?)?;
-    let known = machines.into_iter().map(|Named { machine, name, .. }| (machine.id, name));
-    let found = meant(known, &asked.machine);
-    Ok(found.map_err(|unknown| CodedError::new(Code::MachineUnknown, unknown.to_string()))?)
-}
-
-/// The machine that the filter of a list names, if any.
-pub(super) async fn wanted(
-    store: &Store,
-    filter: MachineFilter,
-) -> anyhow::Result<Option<MachineId>> {
-    match filter.machine {
-        Some(machine) => Ok(Some(id_of(store, &MachineRef { machine }).await?)),
-        None => Ok(None),
-    }
-}
-
-async fn found(store: &Store, asked: &MachineRef) -> anyhow::Result<Machine> {
-    find(store, id_of(store, asked).await?).await
-}
-
-async fn set_name(store: &Store, id: MachineId, name: &str) -> anyhow::Result<()> {
-    match store.name_machine(&id, name).await {
-        Ok(()) => Ok(()),
-        Err(error) if error.kind() == PortErrorKind::Conflict => {
-            anyhow::bail!("cannot name machine {id} {name}: another machine has that name")
-        }
-        Err(error) => {
-            Err(coded(Code::StoreUnavailable, format!("name machine {id}"))(error).into())
-        }
-    }
-}
-
 async fn change(
-    store: &Store,
+    anchor: &Anchor,
     asked: &MachineRef,
     change: MachineChange,
     reason: &str,
     dry_run: DryRun,
 ) -> anyhow::Result<MachineId> {
-    let machine = found(store, asked).await?;
+    let machine = anchor.find(asked).await?.machine;
     let id = machine.id;
     if machine.state_after(change).is_none() {
         let context = format!("machine {id} is {} for good", word(&machine.state));
         return Err(CodedError::new(Code::MachineUnknown, context).into());
     }
     if !dry_run.dry_run {
-        flow::change_machine(store, &SystemClock, id, change, reason)
+        flow::change_machine(&*anchor.ports, &SystemClock, id, change, reason)
             .await
-            .map_err(coded(Code::StoreUnavailable, format!("change the state of machine {id}")))?;
+            .map_err(anchor.failed(format!("change the state of machine {id}")))?;
     }
     Ok(id)
 }
 
 async fn final_change(
-    store: &Store,
+    anchor: &Anchor,
     asked: &MachineRef,
     to: Final,
     consent: Consent,
     output: &Output,
 ) -> anyhow::Result<()> {
-    let id = found(store, asked).await?.id;
-    let name = store.machine_names().map_err(unnamed)?.remove(&id);
-    let label = name.map_or_else(|| id.to_string(), |name| format!("{name} ({id})"));
+    let known = anchor.find(asked).await?;
+    let (id, label) = (known.machine.id, known.label());
     if consented(&[to.effect(&label)], consent)? {
-        let failed = coded(Code::StoreUnavailable, format!("{label} cannot be {}", to.done()));
-        match to {
-            Final::Retire => {
-                let retire = MachineChange::Retire;
-                change(store, asked, retire, "", consent.dry_run).await?;
+        let (ports, clock) = (&*anchor.ports, &SystemClock);
+        let changed = match (to, &anchor.place) {
+            (Final::Retire, _) => {
+                flow::change_machine(ports, clock, id, MachineChange::Retire, "").await
             }
-            Final::Revoke => {
-                flow::revoke_machine(store, &SystemClock, id).await.map_err(failed)?;
+            (Final::Revoke, _) => flow::revoke_machine(ports, clock, id).await,
+            (Final::Remove, Place::Directory(..)) => {
+                flow::remove_machine(ports, ports, ports, clock, id).await
             }
-            Final::Remove => {
-                let removed = flow::remove_machine(store, store, store, &SystemClock, id);
-                removed.await.map_err(failed)?;
-            }
-        }
+            // Its keys are objects that it owns, and go with it.
+            (Final::Remove, Place::Namespace(_)) => MachineRegistry::remove(ports, &id).await,
+        };
+        changed.map_err(anchor.failed(format!("{label} cannot be {}", to.done())))?;
     }
     say(output, to.done(), consent.dry_run.dry_run, &[id])
 }
 
-/// A machine with its name.
-#[derive(Serialize)]
-struct Named {
-    #[serde(flatten)]
-    machine: Machine,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    last_seen: Option<LastSeen>,
-}
-
-fn named(store: &Store, machines: Vec<Machine>) -> anyhow::Result<Vec<Named>> {
-    let mut names = store.machine_names().map_err(unnamed)?;
-    let last = store.last_attempts();
-    let last =
-        last.map_err(|error| CodedError::caused(error.code(), "read the last attempts", error))?;
-    let named = machines.into_iter().map(|machine| {
-        let name = names.remove(&machine.id);
-        let last_seen = last.get(&machine.id).map(LastSeen::of);
-        Named { machine, name, last_seen }
-    });
-    Ok(named.collect())
-}
-
-fn unnamed(error: StoreError) -> CodedError {
-    CodedError::caused(error.code(), "list the names of machines", error)
-}
-
-fn machine_table(machines: &[Named]) -> Table {
-    let row = |Named { machine, name, last_seen }: &Named| {
-        let seen = last_seen.as_ref();
+fn machine_table(machines: &[Known]) -> Table {
+    let row = |known: &Known| {
+        let (machine, seen) = (&known.machine, known.last_seen.as_ref());
         vec![
             machine.id.to_string(),
-            name.clone().unwrap_or_else(|| "-".to_owned()),
+            known.shown_name(),
             word(&machine.state),
             word(&machine.registered_by),
             machine.registered_at.to_string(),
@@ -229,28 +146,28 @@ fn machine_table(machines: &[Named]) -> Table {
 
 #[derive(Serialize)]
 struct Shown {
-    machine: Named,
+    machine: Known,
     keys: Vec<AkRecord>,
     attempts: Vec<Attempt>,
 }
 
-async fn show(store: &Store, asked: &MachineRef, output: &Output) -> anyhow::Result<()> {
-    let machine = found(store, asked).await?;
-    let id = machine.id;
-    let unavailable = || coded(Code::StoreUnavailable, format!("look up machine {id}"));
-    let name = store.machine_names().map_err(unnamed)?.remove(&id);
-    let attempts = store.latest(Some(id), 5).await.map_err(unavailable())?;
+async fn show(anchor: &Anchor, asked: &MachineRef, output: &Output) -> anyhow::Result<()> {
+    let mut machine = anchor.find(asked).await?;
+    let id = machine.machine.id;
+    let failed = || anchor.failed(format!("look up machine {id}"));
+    let attempts = anchor.attempts.latest(Some(id), 5).await.map_err(failed())?;
     // Anyone can send evidence without a signature in the machine's name.
-    let last_seen = attempts.iter().find(|attempt| !attempt.unsigned).map(LastSeen::of);
-    let shown = Shown {
-        machine: Named { machine, name, last_seen },
-        keys: AkRegistry::list(store, Some(id)).await.map_err(unavailable())?,
-        attempts,
-    };
-    output.print(&shown, |shown| {
+    if let Some(last) = attempts.iter().find(|attempt| !attempt.unsigned) {
+        machine.last_seen = Some(LastSeen::of(last));
+    }
+    let keys = AkRegistry::list(&*anchor.ports, Some(id)).await.map_err(failed())?;
+    output.print(&Shown { machine, keys, attempts }, |shown| {
         let mut text = machine_table(std::slice::from_ref(&shown.machine)).to_string();
         if let Some(seen) = &shown.machine.last_seen {
             let _ = write!(text, "\n{}", seen.sentence());
+        }
+        for line in &shown.machine.standing(anchor.program()) {
+            let _ = write!(text, "\n{line}");
         }
         for key in &shown.keys {
             let _ = write!(text, "\nkey {} {}", key.fingerprint(), word(&key.state));
@@ -266,20 +183,21 @@ async fn show(store: &Store, asked: &MachineRef, output: &Output) -> anyhow::Res
 }
 
 async fn add(
-    state_dir: &Path,
-    store: &Store,
+    anchor: &Anchor,
     (id, name): (Option<MachineId>, Option<String>),
     dry_run: DryRun,
     output: &Output,
 ) -> anyhow::Result<()> {
-    let pins = Endpoints::read(state_dir)?.pins()?;
+    // Without an address there is no config, and therefore no machine.
+    let pins = anchor.pins().await?;
     if dry_run.dry_run {
         return say(output, "registered", true, id.as_slice());
     }
+    let store = &*anchor.ports;
     let ports = RegisterPorts::new(store, store, &pins, &SystemClock, &SystemEntropy);
     let registration = flow::register_by_admin(ports, id).await?;
     if let Some(name) = name {
-        set_name(store, registration.machine, &name).await?;
+        anchor.set_name(registration.machine, &name).await?;
     }
     let ignition: serde_json::Value = serde_json::from_slice(&registration.ignition)?;
     let added = serde_json::json!({ "machine": registration.machine, "ignition": ignition });
@@ -289,25 +207,42 @@ async fn add(
 }
 
 async fn prune(
-    store: &Store,
+    anchor: &Anchor,
     older_than: Duration,
     dry_run: bool,
     output: &Output,
 ) -> anyhow::Result<()> {
     let seconds = i64::try_from(older_than.as_secs()).unwrap_or(i64::MAX);
     let before = SystemClock.now().plus_seconds(seconds.saturating_neg());
-    let mut stray = all(store).await?;
-    stray.retain(|machine| {
+    let known = anchor.known().await?.into_iter().map(|known| known.machine);
+    let stray = known.filter(|machine| {
         machine.state == MachineState::Unclaimed
             && machine.registered_by == RegisteredBy::FirstBoot
             && machine.registered_at < before
     });
+    let ids: Vec<_> = stray.map(|machine| machine.id).collect();
     if !dry_run {
-        store
-            .expire_unclaimed(before)
-            .await
-            .map_err(coded(Code::StoreUnavailable, "remove unclaimed machines"))?;
+        let removed = MachineRegistry::expire_unclaimed(&*anchor.ports, before).await;
+        removed.map_err(anchor.failed("remove unclaimed machines"))?;
     }
-    let ids: Vec<_> = stray.iter().map(|machine| machine.id).collect();
     say(output, "removed", dry_run, &ids)
+}
+
+/// Readmits the TPM of a machine.
+async fn readmit(
+    anchor: &Anchor,
+    id: MachineId,
+    dry_run: DryRun,
+    output: &Output,
+) -> anyhow::Result<()> {
+    if !dry_run.dry_run {
+        let readmitted = flow::readmit_tpm(&*anchor.ports, &SystemClock, id).await;
+        readmitted.map_err(|error| match error.kind() {
+            PortErrorKind::NotFound => {
+                unknown(format!("no quote of machine {id} was accepted here"))
+            }
+            _ => anchor.failed(format!("readmit the TPM of machine {id}"))(error),
+        })?;
+    }
+    say(output, "readmitted", dry_run.dry_run, &[id])
 }

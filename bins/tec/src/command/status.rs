@@ -4,25 +4,25 @@ use std::path::Path;
 
 use tec_support::exit::{NOT_READY, OK};
 
+use crate::anchor::Anchor;
 use crate::attempt::one_line;
 use crate::output::{Output, write_page};
 use crate::page;
-use crate::state::open_existing;
 use crate::status::{SeenMachine, Status};
 
 pub(crate) async fn status(
-    state_dir: &Path,
+    anchor: &Anchor,
     html: Option<&Path>,
     output: &Output,
 ) -> anyhow::Result<u8> {
-    let store = open_existing(state_dir)?;
-    let status = Status::of(state_dir, &store).await?;
+    let status = Status::of(anchor).await?;
+    let is_ready = status.is_ready();
     if let Some(file) = html {
-        write_page(&page::page(state_dir, &store).await?, file)?;
+        write_page(&page::page(anchor, status).await?, file)?;
     } else {
         output.print(&status, render)?;
     }
-    Ok(if status.images_live == 0 || !status.running { NOT_READY } else { OK })
+    Ok(if is_ready { OK } else { NOT_READY })
 }
 
 fn render(status: &Status) -> String {

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use anyhow::{Context as _, anyhow};
 use k8s_openapi::NamespaceResourceScope;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, Resource};
 use serde::Serialize;
@@ -63,11 +63,6 @@ impl Cluster {
     /// All objects of a kind, page by page.
     pub(crate) async fn list<K: Object>(&self) -> Result<Vec<K>, CodedError> {
         self.select(ListParams::default()).await
-    }
-
-    /// The objects of a kind that match a field selector.
-    pub(crate) async fn list_where<K: Object>(&self, fields: &str) -> Result<Vec<K>, CodedError> {
-        self.select(ListParams::default().fields(fields)).await
     }
 
     /// The objects of a kind that match a label selector.
@@ -167,18 +162,6 @@ impl Cluster {
         }));
         let applied = self.api::<K>().patch_status(name, &params, &patch).await;
         applied.map_err(coded(format!("change the status of {} {name}", K::kind(&()))))
-    }
-
-    /// Deletes an object.
-    pub(crate) async fn delete<K: Object>(
-        &self,
-        name: &str,
-        dry_run: DryRun,
-    ) -> Result<(), CodedError> {
-        let params = DeleteParams { dry_run: dry_run.dry_run, ..DeleteParams::default() };
-        let deleted = self.api::<K>().delete(name, &params).await;
-        deleted.map_err(coded(format!("delete {} {name}", K::kind(&()))))?;
-        Ok(())
     }
 }
 

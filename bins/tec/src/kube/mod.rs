@@ -1,26 +1,15 @@
-//! The commands for a state directory, applied to a cluster.
-//!
-//! ```text
-//! Cluster: one namespace of an API server ─► objects ─► pure reports ─► Output
-//! ```
+//! What exists on a Kubernetes cluster alone: its objects, its members, its checks.
 
 pub(crate) mod access;
 pub(crate) mod ak;
-pub(crate) mod audit;
 pub(crate) mod bundle;
 pub(crate) mod check;
 pub(crate) mod cli;
-pub(crate) mod explain;
 pub(crate) mod ignition;
 pub(crate) mod image;
-mod lookup;
 pub(crate) mod machine;
 pub(crate) mod member;
-mod nodes;
-mod page;
-pub(crate) mod platform;
 mod redact;
-mod release;
 pub(crate) mod status;
 
 use std::sync::Arc;
@@ -56,7 +45,7 @@ fn failed(context: impl Into<String>) -> impl FnOnce(PortError) -> CodedError {
     move |error| CodedError::caused(code_of(&error), context, error)
 }
 
-fn code_of(error: &PortError) -> Code {
+pub(crate) fn code_of(error: &PortError) -> Code {
     let fallback = match error.kind() {
         PortErrorKind::Denied => Code::ClusterForbidden,
         PortErrorKind::NotFound => Code::ClusterMissing,
@@ -85,17 +74,4 @@ fn condition<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a Conditio
 
 fn is_true(conditions: &[Condition], kind: ConditionKind) -> bool {
     condition(conditions, kind.as_str()).is_some_and(|condition| condition.status == "True")
-}
-
-/// Status and reason of a condition, for a table.
-fn cells(conditions: &[Condition], kind: &str) -> [String; 2] {
-    condition(conditions, kind).map_or_else(
-        || ["Unknown".to_owned(), String::new()],
-        |condition| [condition.status.clone(), condition.reason.clone()],
-    )
-}
-
-/// An optional string, for a table.
-fn cell(text: Option<&String>) -> String {
-    text.map_or_else(|| "-".to_owned(), Clone::clone)
 }

@@ -67,10 +67,11 @@ pub(crate) async fn run(
     let ports = [port(&register)?, port(&ak)?, port(&kbs)?];
     let endpoints = endpoints(&args, ports, ca)?;
 
-    for UnpinnedImage { image, unpinned } in
-        UnpinnedImage::among(&ImageRegistry::list(&*store).await?, pins)
-    {
-        tracing::warn!(image, %unpinned, "an image is approved of which parts are not checked");
+    let images = ImageRegistry::list(&*store).await?;
+    let images: Vec<_> =
+        images.into_iter().map(|image| crate::image::Approval::new(image, pins)).collect();
+    for UnpinnedImage { image, unpinned } in UnpinnedImage::among(&images) {
+        tracing::warn!(%image, %unpinned, "an image is approved of which parts are not checked");
     }
     let signer = signer::open(state_dir)?;
     let counts = ["register", "ak", "kbs"].map(Counts::new);

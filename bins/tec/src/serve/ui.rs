@@ -20,7 +20,9 @@ use sha2::{Digest as _, Sha256};
 use tec_core::store::Store;
 use tec_support::page::STYLE;
 
+use crate::anchor::Anchor;
 use crate::page;
+use crate::status::Status;
 
 /// Seconds between reloads of the page.
 const REFRESH: u32 = 10;
@@ -55,12 +57,13 @@ impl FromStr for Loopback {
 
 /// `GET /`, and nothing else.
 pub(super) fn router(state_dir: &Path, store: Arc<Store>) -> Router {
-    let state = (Arc::from(state_dir), store);
-    Router::new().route("/", get(show)).layer(from_fn(guard)).with_state(state)
+    let anchor = Anchor::directory(state_dir, store);
+    Router::new().route("/", get(show)).layer(from_fn(guard)).with_state(anchor)
 }
 
-async fn show(State((state_dir, store)): State<(Arc<Path>, Arc<Store>)>) -> Response {
-    match page::page(&state_dir, &store).await {
+async fn show(State(anchor): State<Anchor>) -> Response {
+    let page = async { page::page(&anchor, Status::of(&anchor).await?).await };
+    match page.await {
         Ok(mut page) => {
             page.refresh = Some(REFRESH);
             Html(page.render()).into_response()

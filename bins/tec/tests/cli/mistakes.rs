@@ -127,7 +127,7 @@ fn what_cannot_be_explained_is_said_to_be_that() {
     refused(&explain(MACHINE), 1, "TEC-A410");
     let name = ["--state-dir", &state, "machine", "name", MACHINE, "worker-7"];
     text(&name);
-    refused(&explain("worker-7"), 1, "no boot of machine worker-7 is recorded");
+    refused(&explain("worker-7"), 1, "no boot of machine worker-7 (7c9e6679");
 }
 
 #[test]

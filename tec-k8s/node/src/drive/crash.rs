@@ -24,7 +24,7 @@ use crate::port::{ClusterInitializer, ClusterJoiner, KeyUris, Pause, TicketSourc
 use crate::recover::{KeySource, RecoverOutcome};
 use crate::state::{NodeState, Role};
 use crate::testing::MemoryNode;
-use crate::ticket::{CaPin, JoinTicket};
+use crate::ticket::{CaPin, JoinTicket, PkiFile};
 use crate::uri::KmsUri;
 
 /// Maximum number of calls in a test: more mean that it does not converge.
@@ -201,6 +201,8 @@ impl ClusterJoiner for Peril {
     }
 
     async fn write_files(&self, node: &LockedNode, ticket: &JoinTicket) -> Result<(), PortError> {
+        let is_rekeyed = self.node.record().disk_key.is_some();
+        assert!(is_rekeyed, "no file of the cluster on a disk that opens for all");
         self.call("files: write", self.node.write_files(node, ticket)).await
     }
 
@@ -219,7 +221,7 @@ impl TicketSource for Peril {
             kubelet_certificate: String::new(),
             api_server: "10.0.0.1:6443".to_owned(),
             ca_pin: CaPin::new(Sha256Digest::of("ca")),
-            files: Vec::new(),
+            files: vec![(PkiFile::CA, SecretBytes::new(b"ca".to_vec()))],
             components: Vec::new(),
             kubernetes_version: "v1.34.3".to_owned(),
         };
@@ -415,7 +417,10 @@ impl Procedure {
         assert_eq!(record.intent.unwrap().phase, Phase::Done);
         match self {
             Self::Init => assert!(record.initialized >= 1 && record.joined == 0),
-            Self::Join => assert!(record.joined >= 1 && record.initialized == 0),
+            Self::Join => {
+                assert!(record.joined >= 1 && record.initialized == 0);
+                assert_eq!(record.files, [PkiFile::CA.as_str()]);
+            }
         }
     }
 }

@@ -80,29 +80,6 @@ async fn init(service: &InitService, request: InitRequest) -> Result<InitRespons
     service.init(request, &Watcher::nobody()).await
 }
 
-#[tokio::test]
-async fn init_answers_with_kubeconfig_and_the_id_of_the_marker() {
-    let node = node();
-    let answer = init(&init_service(&node), init_request()).await.unwrap();
-    assert_eq!(answer.kubeconfig, b"kubeconfig");
-    let event = Sha256Digest::of(&answer.cluster_id);
-    assert_eq!(node.record().register, Sha256Digest::ZERO.extended(&event));
-}
-
-#[tokio::test]
-async fn a_second_init_is_a_failed_precondition() {
-    let node = node();
-    let service = init_service(&node);
-    init(&service, init_request()).await.unwrap();
-    let mut other = init_request();
-    other.kubernetes_version = "v1.33.0".to_owned();
-    let refused = refusal_of(init(&service, other).await);
-    assert_eq!(refused.code(), Code::FailedPrecondition);
-    // The same request, whose answer was lost, is answered again; the cluster is created once.
-    init(&service, init_request()).await.unwrap();
-    assert_eq!(node.record().initialized, 1);
-}
-
 /// Makes a request invalid.
 type Change<'a> = &'a dyn Fn(&mut InitRequest);
 
@@ -230,19 +207,6 @@ async fn whoever_may_init_hears_of_every_step_and_gets_the_log_of_a_failure() {
     stranger.init_secret = b"guess".to_vec();
     let told = watched(&service, stranger).await;
     assert_eq!(told, ["PermissionDenied init-secret"]);
-}
-
-#[tokio::test]
-async fn a_check_tells_the_id_that_the_same_request_comes_to_and_changes_nothing() {
-    let node = node();
-    let service = init_service(&node);
-    let mut request = init_request();
-    request.check = true;
-    let checked = init(&service, request).await.unwrap();
-    assert!(checked.kubeconfig.is_empty());
-    assert_eq!(node.record(), NodeRecord::default());
-    let made = init(&service, init_request()).await.unwrap();
-    assert_eq!(made.cluster_id, checked.cluster_id);
 }
 
 #[derive(Debug)]
@@ -571,42 +535,6 @@ async fn a_member_gets_the_key_of_its_own_disk_again_and_no_other() {
     }
 }
 
-#[tokio::test]
-async fn recovery_takes_the_key_that_opens_the_disk() {
-    let node = node();
-    init(&init_service(&node), init_request()).await.unwrap();
-    node.reboot();
-    let (recovered, mut keys) = mpsc::channel(1);
-    let disk = Arc::clone(&node) as Arc<_>;
-    let service =
-        RecoverService::new(Arc::new(DerivedKeys), ListedPlaces::default(), disk, recovered);
-    let recover = |kms: String| {
-        service.recover(Request::new(RecoverMessage {
-            kms_uri: kms,
-            storage_uri: "storage://no-store".to_owned(),
-            check: false,
-        }))
-    };
-    let wrong = refusal_of(recover(KMS.replace("key=QEF", "key=AAA")).await);
-    assert_eq!(wrong.code(), Code::FailedPrecondition);
-    assert_eq!(Reason::of(&wrong), Some(Reason::WrongKey));
-    let wrong = refusal_of(recover("kms://cluster-kms".to_owned()).await);
-    assert_eq!(wrong.code(), Code::InvalidArgument);
-    let checked = service.recover(Request::new(RecoverMessage {
-        kms_uri: KMS.to_owned(),
-        storage_uri: "storage://no-store".to_owned(),
-        check: true,
-    }));
-    let disk = checked.await.unwrap().into_inner().disk_uuid;
-    assert_eq!(disk, DISK.to_lowercase());
-    assert!(keys.try_recv().is_err());
-
-    recover(KMS.to_owned()).await.unwrap();
-    let found = keys.try_recv().unwrap();
-    let digest = Sha256Digest::of(found.state_disk_key.expose("compare"));
-    assert_eq!(node.record().disk_key, Some(digest));
-}
-
 /// A service that never answers; counts the callers that are asking it, and their maximum.
 #[derive(Debug, Default)]
 struct Silent(Mutex<(usize, usize)>);
@@ -687,20 +615,6 @@ async fn strangers_make_a_node_ask_few_servers_at_once_and_none_for_longer_than_
     }
     assert!(began.elapsed() <= std::time::Duration::from_secs(61));
     assert_eq!(*silent.0.lock().unwrap(), (0, 4));
-}
-
-#[tokio::test]
-async fn a_client_knows_the_cluster_of_its_request_by_the_master_secret() {
-    let node = node();
-    let answer = init(&init_service(&node), init_request()).await.unwrap();
-    let derived = derived_cluster(init_request()).unwrap();
-    assert_eq!(derived.as_bytes(), &*answer.cluster_id);
-    let mut other = init_request();
-    other.kubernetes_version = "v1.33.0".to_owned();
-    assert_ne!(derived_cluster(other), Some(derived));
-    let mut elsewhere = init_request();
-    elsewhere.kms_uri = "kms://trustee?url=https%3A%2F%2Fkbs&path=a%2Fb%2Fc".to_owned();
-    assert_eq!(derived_cluster(elsewhere), None);
 }
 
 #[tokio::test]

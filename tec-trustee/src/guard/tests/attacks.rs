@@ -135,22 +135,6 @@ async fn what_hands_something_out_is_never_passed_unseen() {
 }
 
 #[tokio::test]
-async fn how_a_body_is_framed_is_said_anew() {
-    let world = World::new().await;
-    let request = with(post("auth", AUTH), "content-length", "3");
-    let request = with(request, "expect", "100-continue");
-    let request = with(request, "trailer", "cookie");
-    assert_eq!(world.ask(request).await.0, StatusCode::OK);
-    let seen = world.lax.last();
-    assert_eq!(seen.body, AUTH.as_bytes());
-    assert_eq!(seen.headers["content-length"], AUTH.len().to_string());
-    assert!(!seen.headers.contains_key("expect") && !seen.headers.contains_key("trailer"));
-    let request = Request::post("/kbs/v0/auth").version(axum::http::Version::HTTP_10);
-    let request = request.body(Body::from(AUTH)).unwrap();
-    assert_eq!(world.ask(request).await.0, StatusCode::OK);
-}
-
-#[tokio::test]
 async fn one_address_cannot_take_all_sessions() {
     use axum::extract::ConnectInfo;
     let world = World::with(|config| config.with_limits(8, 1 << 20, Duration::from_secs(9))).await;

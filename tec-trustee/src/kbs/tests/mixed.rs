@@ -1,112 +1,13 @@
-//! States between two images, with a policy that knows exactly one.
+//! Which values of registers the policies get, and which registers count.
 
 use tec_core::attest::{LogEvidence, LoggedEvent, VerifiedEvidence};
-use tec_core::boot::{BootPart, BootState, BootStates, LiveImages, NearState, Pins, WholeImages};
+use tec_core::boot::Pins;
 use tec_core::digest::Sha256Digest;
 use tec_core::image::{ExpectedPcr, ImageEvent};
 use tec_core::pcr::{PCR_COUNT, PcrIndex, PcrValues};
 
 use super::*;
 use crate::policy::pcr_reference_name;
-
-/// In addition to whole images, what image 3 would measure is the boot loader of image 1 with the kernel of
-/// image 2.
-#[derive(Debug)]
-struct OneMix;
-
-impl OneMix {
-    fn mix(live: &LiveImages<'_>) -> Option<(Sha256Digest, BootState)> {
-        let (one, two) = (sample::image_name(1), sample::image_name(2));
-        let is_live = |name| live.iter().any(|image| image.name == name);
-        let part = |component: &str, image| {
-            let pcrs = [PcrIndex::BOOT_MANAGER];
-            BootPart::new(vec![component.to_owned()], pcrs, vec![image])
-        };
-        let state =
-            BootState::mixed(vec![part("bootloader", one.clone()), part("kernel", two.clone())]);
-        let value = sample::image(3).expected.pcrs[0].value;
-        (is_live(one) && is_live(two)).then_some((value, state))
-    }
-}
-
-impl BootStates for OneMix {
-    fn admit(
-        &self,
-        live: &LiveImages<'_>,
-        quoted: &PcrValues,
-        pinned: PinnedPcrs,
-    ) -> Vec<BootState> {
-        let mut states = WholeImages.admit(live, quoted, pinned);
-        let mix = Self::mix(live).filter(|(v, _)| v == quoted.value(PcrIndex::BOOT_MANAGER));
-        states.extend(mix.map(|(_, state)| state));
-        states
-    }
-
-    fn values(&self, live: &LiveImages<'_>, pcr: PcrIndex) -> Vec<Sha256Digest> {
-        let mut values = WholeImages.values(live, pcr);
-        values.extend(Self::mix(live).map(|(value, _)| value));
-        values.sort_unstable();
-        values
-    }
-
-    fn nearest(
-        &self,
-        live: &LiveImages<'_>,
-        evidence: &VerifiedEvidence,
-        pinned: PinnedPcrs,
-    ) -> Option<NearState> {
-        WholeImages.nearest(live, evidence, pinned)
-    }
-
-    fn trouble(&self, _: &LiveImages<'_>, _: PinnedPcrs) -> Option<String> {
-        None
-    }
-}
-
-/// A world of images 1 and 2 with a machine between them.
-async fn world() -> World {
-    let mut world = World::new().await;
-    let backend = live_of(&world).with_states(Arc::new(OneMix));
-    world.kbs = Kbs::new(config(Arc::new(backend), &world.clock));
-    world.attester = FakeAttester::new(1, 3);
-    let images: &dyn ImageRegistry = &*world.registry;
-    images.put(&sample::image(2)).await.unwrap();
-    world
-}
-
-#[tokio::test]
-async fn the_policies_get_every_value_and_the_audit_log_names_the_mix() {
-    let world = world().await;
-    let cookie = attest(&world).await;
-    let answer = get(&own_path()).cookie(&cookie).of(&world.kbs).await;
-    assert_eq!(answer.status, StatusCode::OK);
-    let told = "boot between images: bootloader of image-0001 + kernel of image-0002";
-    let events = world.registry.events();
-    assert!(events.last().unwrap().subject.contains(told), "{events:?}");
-    let attempts: &dyn AttemptLog = &*world.registry;
-    let attempt = attempts.latest(None, 1).await.unwrap().remove(0);
-    let booted = attempt.booted.unwrap();
-    assert!(booted.is_mixed());
-    assert_eq!(booted.sentence(), told);
-}
-
-#[tokio::test]
-async fn a_mix_is_refused_as_soon_as_one_of_its_images_is_revoked() {
-    for number in [1, 2] {
-        let world = world().await;
-        let cookie = attest(&world).await;
-        let images: &dyn ImageRegistry = &*world.registry;
-        let image = sample::image_name(number);
-        images.revoke(&image, &sample::line_at(1000)).await.unwrap();
-        denied_after(&world, &cookie, Code::PcrMismatch).await;
-        let (_, answer) = attest_with(&world, &world.attester).await;
-        let token = answer.json()["token"].as_str().unwrap().to_owned();
-        let payload = token.split('.').nth(1).unwrap();
-        let claims = URL_SAFE_NO_PAD.decode(payload).unwrap();
-        let claims: Value = serde_json::from_slice(&claims).unwrap();
-        assert_ne!(claims["submods"]["cpu0"]["ear.status"], "affirming");
-    }
-}
 
 #[tokio::test]
 async fn a_register_counts_that_only_the_image_predicts_and_no_policy_names() {

@@ -92,24 +92,6 @@ async fn each_request_of_an_unlock_may_reach_another_replica() {
 }
 
 #[tokio::test]
-async fn a_replica_may_die_between_any_two_requests() {
-    let mut fleet = Fleet::new().await;
-    let (cookie, nonce) = auth(&fleet.replicas[0]).await;
-    fleet.lose(0);
-    let body = request(&nonce, &fleet.world.attester).await.to_string();
-    let answer = post("attest", body).cookie(&cookie).of(&fleet.replicas[1]).await;
-    let (cookie, token) = (renewed(&answer), token(&answer));
-    fleet.lose(1);
-    is_key_of_machine_1(&get(&own_path()).cookie(&cookie).of(&fleet.replicas[2]).await);
-    for number in 0..3 {
-        fleet.lose(number);
-        let replica = &fleet.replicas[number];
-        is_key_of_machine_1(&get(&own_path()).cookie(&cookie).of(replica).await);
-        is_key_of_machine_1(&get(&own_path()).bearer(&token).of(replica).await);
-    }
-}
-
-#[tokio::test]
 async fn without_a_shared_key_a_session_is_known_where_it_was_opened_alone() {
     let world = World::new().await;
     let other = Kbs::new(config(Arc::new(live_of(&world)), &world.clock));
@@ -300,34 +282,4 @@ async fn a_recovery_key_may_be_left_at_another_replica() {
     assert_eq!(answer.status, StatusCode::OK);
     let kept = flow::escrowed(&*fleet.world.registry, &sample::machine_id(1)).await.unwrap();
     assert_eq!(kept.len(), 1);
-}
-
-/// A balancer that sends each request to the next replica.
-#[cfg(feature = "rcar")]
-#[tokio::test]
-async fn our_client_unlocks_where_each_request_reaches_the_next_replica() {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use tec_core::endpoint::Endpoint;
-
-    use crate::client::{Deadlines, RcarClient};
-
-    let fleet = Fleet::new().await;
-    let (replicas, next) = (fleet.replicas.clone(), Arc::new(AtomicUsize::new(0)));
-    let balancer = Router::new().fallback(move |request: Request<Body>| {
-        let number = next.fetch_add(1, Ordering::Relaxed) % replicas.len();
-        serve(State(replicas[number].clone()), request)
-    });
-    let url = crate::testing::serve(balancer).await;
-    let endpoint = Endpoint::new(url.parse().unwrap(), "");
-    let provider = crate::testing::provider();
-    let entropy = Arc::new(SeededEntropy::new(1));
-    let client = RcarClient::new(&[endpoint], Deadlines::default(), &provider, entropy).unwrap();
-    for released in 1..=3 {
-        let secret = client.fetch(&sample::secret_path(1), &fleet.world.attester).await.unwrap();
-        assert!(secret.ct_eq(&sample::secret(1)));
-        assert_eq!(fleet.world.audit(AuditAction::KeyReleased), released, "at the first try");
-    }
-    let attempts = fleet.world.registry.latest(None, 9).await.unwrap();
-    assert_eq!(attempts.len(), 3);
 }

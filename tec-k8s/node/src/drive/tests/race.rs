@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tec_core::port::PortError;
 
 use super::*;
+use crate::journal::Phase;
 use crate::lock::{BootstrapMarker, MarkerState};
 
 /// Makes each caller wait a different number of turns.
