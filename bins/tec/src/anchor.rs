@@ -8,6 +8,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use tec_core::attest::PinnedPcrs;
+use tec_core::boot::Pins;
 use tec_core::code::Code;
 use tec_core::id::MachineId;
 use tec_core::ignition::ClevisPinGenerator;
@@ -17,7 +19,7 @@ use tec_core::port::{
     PortError, PortErrorKind, SecretStore,
 };
 use tec_core::store::{Store, StoreError};
-use tec_k8s::client::AttemptRecords;
+use tec_k8s::client::{AttemptRecords, pinned_of};
 use tec_support::exit::CodedError;
 
 use crate::args::{Access, MachineFilter, MachineRef};
@@ -185,13 +187,26 @@ impl Anchor {
         }
     }
 
+    /// The registers that boots must match.
+    pub(crate) async fn checked(&self) -> anyhow::Result<Pins> {
+        match &self.place {
+            Place::Directory(path, _) => Said::pins(path),
+            Place::Namespace(cluster) => {
+                let pinned = pinned_of(&cluster.cluster_object().await?);
+                let pinned =
+                    pinned.and_then(|pcrs| PinnedPcrs::new(pcrs.into_iter().collect()).ok());
+                Ok(pinned.map_or(Pins::Predicted, Pins::Exactly))
+            }
+        }
+    }
+
     /// All images with what their approval is worth.
     pub(crate) async fn approvals(&self) -> anyhow::Result<Vec<Approval>> {
         match &self.place {
-            Place::Directory(path, _) => {
+            Place::Directory(..) => {
                 let images = ImageRegistry::list(&*self.ports).await;
                 let images = images.map_err(self.failed("list the images"))?;
-                let pins = Said::pins(path)?;
+                let pins = self.checked().await?;
                 Ok(images.into_iter().map(|image| Approval::new(image, pins)).collect())
             }
             Place::Namespace(cluster) => kube::image::approvals(cluster).await,

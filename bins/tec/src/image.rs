@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -54,6 +54,11 @@ pub(crate) struct Origin {
         conflicts_with_all = ["ChainArgs", "ImageChoice", "MachineArgs"]
     )]
     pub(crate) from_attempt: Option<String>,
+}
+
+/// Whether this is an image of a registry, which a cluster reads itself.
+pub(crate) fn is_reference(image: &Path) -> bool {
+    image.to_string_lossy().contains("@sha256:")
 }
 
 #[derive(Debug, Subcommand)]

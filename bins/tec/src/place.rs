@@ -1,11 +1,15 @@
 //! Which flags and commands need a state directory, and which a Kubernetes cluster.
 
+use std::path::PathBuf;
+
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args as _, Command};
 use tec_support::boot::{ChainArgs, MachineArgs};
 
+use crate::image::is_reference;
+
 /// Commands and flags for state directories only. An entry without flags covers the whole command.
-const DIRECTORY: [(&str, &[&str]); 10] = [
+const DIRECTORY: [(&str, &[&str]); 9] = [
     ("serve", &[]),
     ("backup", &[]),
     // Keys of a cluster are Secrets, which the operator does not rotate yet.
@@ -14,7 +18,6 @@ const DIRECTORY: [(&str, &[&str]); 10] = [
     ("audit verify", &[]),
     ("audit list", &["follow"]),
     ("ak approve", &["disk_keys"]),
-    ("image approve", &["pcrs", "bundle", "accept_unpinned"]),
     ("node nextboot", &["approved"]),
     ("pcr", &["approved"]),
 ];
@@ -46,12 +49,13 @@ pub(crate) fn misplaced(matches: &ArgMatches, on_cluster: bool) -> Option<String
     found.map(|what| format!("{what} {hint}"))
 }
 
-/// A flag of `tec image approve` that describes what boots: on a cluster, a Job determines it.
+/// A flag of `tec image approve` that describes what boots, for an image that a Job reads.
 fn boot_flag(matches: &ArgMatches) -> Option<String> {
     let matches = matches.subcommand_matches("image")?.subcommand_matches("approve")?;
+    matches.get_one::<PathBuf>("image").filter(|image| is_reference(image))?;
     let flags = MachineArgs::augment_args(ChainArgs::augment_args(Command::new("approve")));
     let flags = flags.get_arguments().map(|flag| flag.get_id().as_str());
-    given(matches, flags)
+    given(matches, flags.chain(["accept_unpinned"]))
 }
 
 /// The command or the flag, if it was given.
@@ -102,10 +106,9 @@ mod tests {
             ("audit verify", true, "`tec audit verify`"),
             ("audit list --follow", true, "--follow"),
             ("ak approve a --disk-keys random256", true, "--disk-keys"),
-            ("image approve a --pcrs f", true, "--pcrs"),
-            ("image approve a r --kernel k", true, "--kernel"),
-            ("image approve a r --accept-unpinned", true, "--accept-unpinned"),
-            ("image approve a r --no-mok", true, "--no-mok"),
+            ("image approve a r@sha256:0 --kernel k", true, "--kernel"),
+            ("image approve a r@sha256:0 --accept-unpinned", true, "--accept-unpinned"),
+            ("image approve a r@sha256:0 --no-mok", true, "--no-mok"),
             ("pcr identify --approved --log-file f", true, "--approved"),
             ("member list", false, "`tec member`"),
             ("check", false, "`tec check`"),
@@ -115,7 +118,13 @@ mod tests {
             let said = said(words, on_cluster);
             assert!(said.as_ref().is_some_and(|said| said.contains(culprit)), "{words}: {said:?}");
         }
-        for words in ["image approve a r --for 24h", "audit list", "ak approve a", "status"] {
+        for words in [
+            "image approve a r --kernel k",
+            "image approve a --pcrs f",
+            "audit list",
+            "ak approve a",
+            "status",
+        ] {
             assert_eq!(said(words, true), None, "{words}");
             assert_eq!(said(words, false), None, "{words}");
         }

@@ -118,7 +118,7 @@ impl Plugin {
     }
 
     /// A cluster object that names a Secret with a CA.
-    async fn make_cluster(&self) {
+    pub(crate) async fn make_cluster(&self) {
         let mut spec = TrustedExecutionClusterSpec::default();
         spec.public_trustee_addr = Some("kbs.example.com:8080".to_owned());
         spec.trustee_secret = Some("kbs.example.com".to_owned());

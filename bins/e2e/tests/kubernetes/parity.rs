@@ -8,8 +8,10 @@ use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use tec_core::ak::{ClockReading, TpmClock as Reading};
+use tec_core::explain::Gate;
 use tec_core::id::ResourcePath;
 use tec_core::machine::{Machine as Known, RegisteredBy};
+use tec_core::pcr::PcrIndex;
 use tec_core::port::{
     AkRegistry, AttemptLog, AuditAction, AuditEvent, Clock as _, ClockLog as _, ImageRegistry,
     MachineRegistry, SecretStore, UnclaimedLimit,
@@ -134,6 +136,28 @@ async fn equal_contents_read_the_same_in_a_directory_and_in_a_namespace() {
     for same in [&["explain"][..], &["explain", &machine], &["audit", "attempts"]] {
         assert_eq!(plugin.json(same), tec(same), "{same:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_boot_is_approved_as_it_was() {
+    let (plugin, registry, _) = world().await;
+    plugin.make_cluster().await;
+    let mut refused = sample::attempt(7, Some(1));
+    refused.ladder.fail(Gate::Pcrs, "PCR 4 differs");
+    refused.measured = sample::image(1).expected;
+    AttemptRecords::new(registry.clone()).record(&refused).await.unwrap();
+    let (id, machine) = (refused.id.to_string(), sample::machine_id(1).to_string());
+    let approve = ["image", "approve", "as-booted", "--accept-unpinned", "--from-attempt"];
+    let approve =
+        |attempt: &str, flag: &str| plugin.json(&[&approve[..], &[attempt, flag]].concat());
+    let planned = approve(&id, "--dry-run");
+    assert!(!planned["review"]["events"].as_array().unwrap().is_empty(), "{planned}");
+    assert!(ImageRegistry::list(&registry).await.unwrap().is_empty(), "nothing was changed");
+    approve(&machine, "--yes");
+    let image =
+        ImageRegistry::find(&registry, &"as-booted".parse().unwrap()).await.unwrap().unwrap();
+    assert!(image.expected.pcr(PcrIndex::BOOT_MANAGER).is_some(), "{image:?}");
+    assert!(image.reference.contains(&id), "{image:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -27,12 +27,13 @@ use crate::anchor::{Anchor, Place};
 use crate::args::{Access, Consent};
 use crate::consent::consented;
 use crate::image::{
-    Approval, ApproveArgs, ImageCommand, OnImage, Origin, ProofArgs, UnpinnedImage, last_image,
+    Approval, ApproveArgs, ImageCommand, OnImage, Origin, ProofArgs, UnpinnedImage, is_reference,
+    last_image,
 };
 use crate::kube;
 use crate::kube::access::Cluster;
 use crate::output::{Output, Table};
-use crate::state::{Said, open, open_existing};
+use crate::state::{Said, open};
 
 /// Largest file of computed values to read.
 const MAX_PCRS_FILE: u64 = 4 << 20;
@@ -45,12 +46,12 @@ pub(crate) async fn image(
 ) -> anyhow::Result<u8> {
     let anchor = async || Anchor::open(state_dir, access).await;
     match command {
-        ImageCommand::Approve(args) => match access {
-            None => approve(state_dir, *args, output).await?,
-            Some(access) => {
+        ImageCommand::Approve(args) => match (access, &args.origin.image) {
+            (Some(access), Some(image)) if is_reference(image) => {
                 let cluster = Cluster::connect(access).await?;
                 kube::image::approve(&cluster, *args, output).await?;
             }
+            _ => approve((state_dir, access), *args, output).await?,
         },
         ImageCommand::List(_) => {
             let images = anchor().await?.approvals().await?;
@@ -80,25 +81,36 @@ struct Shown {
     last_booted_by: Vec<OnImage>,
 }
 
-async fn approve(state_dir: &Path, args: ApproveArgs, output: &Output) -> anyhow::Result<()> {
-    let booted = match &args.origin.from_attempt {
-        Some(attempt) => {
-            let anchor = Anchor::directory(state_dir, open_existing(state_dir)?);
-            Some(booted(&anchor, Said::pins(state_dir)?, attempt).await?)
-        }
-        None => None,
+/// Approves values that are known here. On a cluster they are in the status of the object, so the operator
+/// computes none.
+async fn approve(
+    (state_dir, access): (&Path, Option<&Access>),
+    args: ApproveArgs,
+    output: &Output,
+) -> anyhow::Result<()> {
+    let anchor = match (access, &args.origin.from_attempt) {
+        // The first approval creates the store.
+        (None, None) => None,
+        _ => Some(Anchor::open(state_dir, access).await?),
     };
-    let (values, review) = match booted {
-        Some(Booted { reference, expected, review }) => {
-            (Values { reference, ..Values::of_file(Path::new(""), expected) }, Some(review))
-        }
-        None => (values(&args.origin, &args.proof, &args.chain, &args.machine)?, None),
+    let pins = match &anchor {
+        Some(anchor) => anchor.checked().await?,
+        None => Said::pins(state_dir)?,
+    };
+    let attempt = args.origin.from_attempt.as_ref().zip(anchor.as_ref());
+    let (values, review) = if let Some((attempt, anchor)) = attempt {
+        let Booted { reference, expected, review } = booted(anchor, pins, attempt).await?;
+        (Values { reference, ..Values::of_file(Path::new(""), expected) }, Some(review))
+    } else {
+        let known = values(&args.origin, &args.proof, &args.chain, &args.machine);
+        let on_cluster = "an image of a registry is named by its digest, registry/name@sha256:…";
+        (if access.is_some() { known.context(on_cluster)? } else { known? }, None)
     };
     let chosen = args.expires_at();
     let now = SystemClock.now();
     let mut image = ApprovedImage::new(args.name, values.reference, values.expected, now);
     image.expires_at = [chosen, values.expires_at].into_iter().flatten().min();
-    let (pins, inputs) = (Said::pins(state_dir)?, args.unpinned.inputs());
+    let inputs = args.unpinned.inputs();
     // Before the store is created.
     flow::check_image(&image, pins, inputs).map_err(coded_refusal)?;
     let go = match &review {
@@ -106,8 +118,12 @@ async fn approve(state_dir: &Path, args: ApproveArgs, output: &Output) -> anyhow
         None => !args.consent.dry_run.dry_run,
     };
     if go {
-        let store = open(state_dir)?;
-        flow::publish_image(&*store, &*store, &image, pins, inputs).await?;
+        let anchor = match anchor {
+            Some(anchor) => anchor,
+            None => Anchor::directory(state_dir, open(state_dir)?),
+        };
+        let ports = &*anchor.ports;
+        flow::publish_image(ports, ports, &image, pins, inputs).await?;
     }
     let image = Approval::new(image, pins);
     let state = if go { image.state() } else { "would be approved".to_owned() };

@@ -49,10 +49,7 @@ pub(crate) async fn approve(
 ) -> anyhow::Result<()> {
     let mut spec = ApprovedImageSpec::default();
     spec.expires_at = args.expires_at().map(|end| end.to_string());
-    let image = args
-        .origin
-        .image
-        .context("on Kubernetes, images are approved by reference, `registry/name@sha256:…`")?;
+    let image = args.origin.image.context("no image was given")?;
     spec.image = image.to_string_lossy().into_owned();
     spec.pull_secret = args.pull_secret;
     let (name, dry_run) = (args.name, args.consent.dry_run);

@@ -24,7 +24,8 @@ use tec_core::port::{PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
 
 use super::demand::{
-    ADOPTED_DEMANDS, TOKEN_SECRET, adopted, demands_of, pcrs_of, secret_name, spec_of, token_secret,
+    ADOPTED_DEMANDS, TOKEN_SECRET, adopted, demands_of, pinned_of, secret_name, spec_of,
+    token_secret,
 };
 use crate::api::{Machine, TrustedExecutionCluster};
 use crate::client::KubeRegistry;
@@ -59,7 +60,7 @@ impl KubeRegistry {
         };
         found.demands = demands_of(&cluster, self.endorsement_roots(&cluster).await?);
         found.follows = adopted(&cluster).is_some_and(|adopted| Some(adopted) == found.demands);
-        found.pcrs = pcrs_of(&cluster);
+        found.pcrs = pinned_of(&cluster);
         if let Some(name) = token_secret(&cluster) {
             let secret = self.secret_object(name).await?;
             found.token = secret.and_then(|mut secret| entry(&mut secret, TOKEN));

@@ -29,7 +29,7 @@ pub(super) fn token_secret(cluster: &TrustedExecutionCluster) -> Option<&str> {
 
 /// The registers that are pinned for every image; the empty set if each image has its own, since those move
 /// with the images.
-pub(super) fn pcrs_of(cluster: &TrustedExecutionCluster) -> Option<BTreeSet<PcrIndex>> {
+pub fn pinned_of(cluster: &TrustedExecutionCluster) -> Option<BTreeSet<PcrIndex>> {
     let status = cluster.status.as_ref()?;
     if status.pins == Some(PinsKind::Predicted) {
         return Some(BTreeSet::new());

@@ -1,25 +1,30 @@
 //! Cuts attempts to a size that one etcd can hold for many machines.
 
 use tec_core::attest::Attempt;
-use tec_core::image::ExpectedPcrs;
 
 use super::MOST;
 use crate::api::{ConvertError, RecordedAttempt};
 
+/// Maximum size in bytes of the newest attempt: enough for a boot through GRUB, so that it can be approved.
+const NEWEST: usize = 24 * 1024;
 /// Number of attempts that are kept in full.
-const AT_LENGTH: usize = 4;
+const AT_LENGTH: usize = 3;
 /// Maximum size in bytes of each of those: enough for a mismatch of one register with its events.
 const LONG: usize = 8 * 1024;
 /// Maximum size in bytes of each of the others: enough for every check that passed.
 const SHORT: usize = 3 * 1024;
 
+fn limit(place: usize) -> usize {
+    match place {
+        0 => NEWEST,
+        1..AT_LENGTH => LONG,
+        _ => SHORT,
+    }
+}
+
 /// The attempt as the entry at this position, newest first.
 pub(super) fn bounded(attempt: &Attempt, place: usize) -> Result<RecordedAttempt, ConvertError> {
-    let limit = if place < AT_LENGTH { LONG } else { SHORT };
-    // On a cluster, boots are not approved from attempts.
-    let mut attempt = attempt.clone();
-    attempt.measured = ExpectedPcrs::default();
-    RecordedAttempt::from_core(&attempt.within(limit))
+    RecordedAttempt::from_core(&attempt.within(limit(place)))
 }
 
 /// Adds an attempt to the entries of a record, newest first. It replaces the entry with its ID, or the newest
@@ -50,9 +55,8 @@ pub(super) fn fitted(entries: &mut Vec<RecordedAttempt>) -> Result<(), ConvertEr
     entries.truncate(MOST);
     let mut kept = Vec::with_capacity(entries.len());
     for (place, entry) in entries.drain(..).enumerate() {
-        let is_short = entry.attempt.len() <= SHORT || place < AT_LENGTH;
         match entry.to_core() {
-            _ if is_short => kept.push(entry),
+            _ if entry.attempt.len() <= limit(place) => kept.push(entry),
             Ok(attempt) => kept.push(bounded(&attempt, place)?),
             Err(_) => {}
         }
@@ -75,10 +79,21 @@ mod tests {
         let entry = bounded(&attempt, 0).unwrap();
         assert!(entry.attempt.len() <= LONG, "{}", entry.attempt.len());
         assert_eq!(entry.to_core().unwrap().id, attempt.id);
-        let mut small = sample::attempt(1, Some(1));
-        small.measured = sample::image(1).expected;
-        let entry = bounded(&small, MOST).unwrap().to_core().unwrap();
-        assert_eq!(entry, sample::attempt(1, Some(1)), "only what cannot be approved here is cut");
+    }
+
+    #[test]
+    fn what_the_newest_attempt_measured_is_kept_so_that_it_can_be_approved() {
+        let mut attempt = sample::attempt(1, Some(1));
+        attempt.measured = sample::image(1).expected;
+        let register = attempt.measured.pcrs[0].clone();
+        let events = register.events.iter().cycle().take(90).cloned().collect();
+        attempt.measured.pcrs[0].events = events;
+        let mut entries = vec![bounded(&attempt, 0).unwrap()];
+        assert_eq!(entries[0].to_core().unwrap(), attempt);
+        entries.insert(0, bounded(&sample::attempt(2, Some(1)), 0).unwrap());
+        fitted(&mut entries).unwrap();
+        let older = entries[1].to_core().unwrap();
+        assert!(older.measured.is_empty() && older.id == attempt.id);
     }
 
     #[test]
