@@ -101,12 +101,13 @@ impl PlatformEntry {
 
 /// Stores the platform baseline of each attestation key, and what its last boot showed.
 ///
-/// *Contract*: `admit` is atomic, so that only one of two simultaneous first boots becomes the baseline. Two
-/// platforms are kept per key, and removed with the machine. Writes are durable when the call returns.
+/// *Contract*: `admit` is atomic, so that only one of two simultaneous first boots becomes the baseline. A new
+/// key of a machine takes over the baseline of its last one, so that a new key does not hide another firmware.
+/// Two platforms are kept per key, and removed with the machine. Writes are durable when the call returns.
 /// *Conformance suite*: [`testing::platform_log`](crate::testing::platform_log).
 #[async_trait]
 pub trait PlatformLog: fmt::Debug + Send + Sync {
-    /// Compares a boot with what is recorded, and records it: as the baseline if it is the first,
+    /// Compares a boot with what is recorded, and records it: as the baseline if it is the first of its machine,
     /// see [`PlatformRecord::after`].
     async fn admit(
         &self,

@@ -62,11 +62,18 @@ fn admit(
     seen: &Platform,
     at: Timestamp,
 ) -> Result<PlatformOutcome, StoreError> {
-    let (record, outcome) = match find(db, key)? {
+    let of_machine = machine.to_string();
+    let known = match find(db, key)? {
+        None => last_of(db, &of_machine)?,
+        known => known,
+    };
+    let (record, outcome) = match known {
         None => (PlatformRecord::first(machine, seen), PlatformOutcome::Recorded),
         Some(record) => record.after(seen, at),
     };
-    let former = parts_of(db, key)?;
+    let former = parts_of(db, &of_machine)?;
+    db.prepare_cached("DELETE FROM platform WHERE machine = ?1 AND ak <> ?2")?
+        .execute((&of_machine, key))?;
     let of = |platform: &Platform| -> Result<_, StoreError> {
         Ok((put(db, &platform.firmware)?, put(db, &platform.recorded)?))
     };
@@ -74,7 +81,7 @@ fn admit(
     db.prepare_cached("INSERT OR REPLACE INTO platform VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)")?
         .execute((
             key,
-            machine.to_string(),
+            of_machine,
             baseline.0,
             baseline.1,
             last.0,
@@ -83,6 +90,16 @@ fn admit(
         ))?;
     sweep(db, &former)?;
     Ok(outcome)
+}
+
+/// What is recorded for the last key of a machine.
+fn last_of(db: &Connection, machine: &str) -> Result<Option<PlatformRecord>, StoreError> {
+    // Stores of earlier versions have one record for each key that the machine had.
+    let key: Option<String> = db
+        .prepare_cached("SELECT ak FROM platform WHERE machine = ?1 ORDER BY ak LIMIT 1")?
+        .query_row((machine,), |row| row.get(0))
+        .optional()?;
+    key.map_or(Ok(None), |key| find(db, &key))
 }
 
 /// Stores a part under the digest of its content, and returns the digest.

@@ -26,7 +26,9 @@ use tec_core::time::Timestamp;
 use super::error::{is_conflict, is_not_found, port_error};
 use super::pages::{list_all, metadata_pages};
 use super::{ATTEMPTS, AUDIT, KubeRegistry, note};
-use crate::api::{BASELINE, ConvertError, PlatformApproval, PlatformBaseline, platform_entry};
+use crate::api::{
+    BASELINE, ConvertError, PLATFORM_OF, PlatformApproval, PlatformBaseline, platform_entry,
+};
 
 /// Shortest interval between two writes about the same refused boot, in seconds: a refused node asks again
 /// and again.
@@ -46,7 +48,8 @@ impl PlatformLog for KubeRegistry {
         let what = || format!("record the platform of key {key}");
         for _ in 0..ATTEMPTS {
             let found = self.platform_object(key).await?;
-            let (mut record, outcome) = match &found {
+            let former = if found.is_none() { self.last_platform(machine).await? } else { None };
+            let (mut record, outcome) = match found.as_ref().or(former.as_ref()) {
                 None => (PlatformRecord::first(machine, seen), PlatformOutcome::Recorded),
                 Some(object) => after(self.record_of(object).await?, seen, at),
             };
@@ -158,6 +161,16 @@ impl KubeRegistry {
         let found = self.platforms().get_opt(&PlatformBaseline::name_of(key)).await;
         let what = || format!("look up the platform of key {key}");
         found.map_err(|error| unserved::<PlatformBaseline>(what(), error))
+    }
+
+    /// The object of the last key that a machine had.
+    async fn last_platform(
+        &self,
+        machine: MachineId,
+    ) -> Result<Option<PlatformBaseline>, PortError> {
+        let of_machine = ListParams::default().labels(&format!("{PLATFORM_OF}={machine}"));
+        let all = list_all(&self.platforms(), of_machine).await?;
+        Ok(all.into_iter().max_by_key(PlatformBaseline::creation_timestamp))
     }
 
     async fn approval(

@@ -13,6 +13,7 @@ pub async fn platform_log<L: PlatformLog>(make: impl AsyncFn() -> L) {
     a_refused_boot_is_kept_and_changes_nothing_else(&make().await).await;
     an_update_moves_the_baseline_and_a_rollback_is_refused(&make().await).await;
     keys_do_not_mix(&make().await).await;
+    a_new_key_has_the_baseline_of_the_last_one(&make().await).await;
     of_two_first_boots_at_once_one_is_the_baseline(&make().await).await;
     an_approval_counts_for_all_with_the_same_baseline(&make().await).await;
     only_what_was_refused_and_shown_last_is_approved(&make().await).await;
@@ -87,6 +88,19 @@ async fn keys_do_not_mix(log: &dyn PlatformLog) {
     let baselines: Vec<_> = entries.iter().map(|entry| entry.baseline).collect();
     let id = |platform: &Platform| platform.firmware.id().unwrap_or_default();
     assert_eq!(baselines, [id(&old()), id(&new()), id(&old())]);
+}
+
+async fn a_new_key_has_the_baseline_of_the_last_one(log: &dyn PlatformLog) {
+    admit(log, 1, &old()).await;
+    let (second, machine) = (key(2), sample::machine_id(1));
+    let again =
+        async |seen: &Platform| ok(log.admit(&second, machine, seen, sample::time(6)).await);
+    assert!(matches!(again(&new()).await, PlatformOutcome::Refused(_)), "another firmware");
+    assert_eq!(known(log, 2).await.baseline, old());
+    ok(log.approve(&second, &new().firmware, &sample::line()).await);
+    assert_eq!(again(&new()).await, PlatformOutcome::Moved);
+    // Another machine is none of its business.
+    assert_eq!(admit(log, 3, &new()).await, PlatformOutcome::Recorded);
 }
 
 async fn of_two_first_boots_at_once_one_is_the_baseline(log: &dyn PlatformLog) {
