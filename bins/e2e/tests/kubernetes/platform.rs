@@ -87,7 +87,7 @@ async fn other_firmware_is_refused_until_an_admin_approves_it_once_for_all_machi
     let told = String::from_utf8_lossy(&again.stderr).into_owned();
     assert!(told.contains("nothing waits for approval"), "{told}");
     let lines = done(&world.bench, &["audit", "list", "--machine", &ids[0]]).await;
-    assert_eq!(lines[0]["action"], "platform-approved", "{lines}");
+    assert_eq!(lines[0]["event"]["action"], "platform-approved", "{lines}");
 
     // The other machine of the model has not been updated yet.
     unlocks(&world, 2, &two).await;
