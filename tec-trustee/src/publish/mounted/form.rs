@@ -138,15 +138,13 @@ impl Form {
             self.put("trustee-data", "reference-values.json", array);
             return;
         }
-        let sources = shards("reference-values", "configMap");
         for number in 0..SHARDS {
-            self.config_maps.entry(shard_name("reference-values", number)).or_default();
+            self.config_maps.entry(shard_name(number)).or_default();
         }
         for (name, record) in records {
-            let object = shard_name("reference-values", shard(&name));
-            self.put(&object, &name, canonical(&record));
+            self.put(&shard_name(shard(&name)), &name, canonical(&record));
         }
-        self.pod.mount("reference-values", sources, &dirs);
+        self.pod.mount("reference-values", shards(), &dirs);
     }
 
     /// `image-pcrs`: what the operator knows about its images. Trustee does not read it.
@@ -186,10 +184,9 @@ fn policy<'a>(desired: &'a State, item: &Item) -> &'a str {
     }
 }
 
-/// All shards of an object in one directory.
-fn shards(object: &str, kind: &str) -> Value {
-    let sources: Vec<Value> = (0..SHARDS)
-        .map(|number| json!({kind: {"name": shard_name(object, number), "optional": true}}))
-        .collect();
+/// All shards of the reference values in one directory.
+fn shards() -> Value {
+    let source = |number| json!({"configMap": {"name": shard_name(number), "optional": true}});
+    let sources: Vec<Value> = (0..SHARDS).map(source).collect();
     json!({"projected": {"sources": sources}})
 }

@@ -5,23 +5,9 @@ use tec_core::time::Timestamp;
 
 use crate::config::Generation;
 
-/// Number of objects over which secrets, keys or reference values are spread when a new one must not require
-/// a new pod. It is fixed, so that the pod does not change. With 1 MiB each (Trustee, KBS configuration),
-/// they hold some 100,000 disk keys.
+/// Number of ConfigMaps over which reference values are spread. It is fixed, so that a new value requires no
+/// new pod.
 pub(super) const SHARDS: u8 = 16;
-
-/// How secrets and trusted keys get into the pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "callers choose between all of them")]
-pub enum SecretMode {
-    /// The documented form: one Secret and one volume for each machine and each key. Adding a machine
-    /// requires a new pod.
-    PerMachine,
-    /// A fixed number of Secrets, all mounted from the beginning. Adding a machine requires no new pod, but
-    /// disk keys are in one flat directory, from which a sidecar that calls [`mirror`](super::mirror) creates
-    /// what the KBS reads.
-    Aggregated,
-}
 
 /// The settings that do not follow from the desired state.
 #[derive(Clone, Debug)]
@@ -31,8 +17,6 @@ pub struct Layout {
     pub generation: Generation,
     /// The whole kbs-config.toml, patched for `storage_dir` and without an admin key.
     pub config: String,
-    /// How secrets get into the pod.
-    pub secrets: SecretMode,
     /// Directory below which everything is mounted, as in the configuration.
     pub storage_dir: String,
     /// Directory of trusted attestation keys, as in the configuration.
@@ -46,7 +30,7 @@ pub struct Layout {
 
 impl Layout {
     /// The paths from the documentation: `/opt/trustee` and below it, or `/opt/trustee/storage` since v0.19;
-    /// one Secret per machine; expiration in the year 9999; the keys of
+    /// expiration in the year 9999; the keys of
     /// [`TrusteeIntent`](tec_core::trustee::TrusteeIntent).
     pub fn new(generation: Generation, config: impl Into<String>) -> Self {
         let (storage_dir, max_aks) = match generation {
@@ -57,19 +41,11 @@ impl Layout {
         Self {
             generation,
             config: config.into(),
-            secrets: SecretMode::PerMachine,
             storage_dir: storage_dir.to_owned(),
             ak_dir: "/etc/tpm/trusted_ak_keys".to_owned(),
             max_aks,
             expiration: Timestamp::from_unix_seconds(i64::MAX),
         }
-    }
-
-    /// The same with a fixed number of Secrets.
-    #[must_use]
-    pub fn aggregated(mut self) -> Self {
-        self.secrets = SecretMode::Aggregated;
-        self
     }
 
     /// Where the configuration is mounted.
@@ -132,7 +108,7 @@ pub(super) fn shard(name: &str) -> u8 {
     first % SHARDS
 }
 
-/// Name of the shard of an object.
-pub(super) fn shard_name(object: &str, shard: u8) -> String {
-    format!("{object}-{shard:x}")
+/// Name of the ConfigMap of a shard.
+pub(super) fn shard_name(shard: u8) -> String {
+    format!("reference-values-{shard:x}")
 }

@@ -1,4 +1,4 @@
-//! The mounted form: golden files, limits, patches, and the sidecar's mirror.
+//! The mounted form: golden files, limits, and patches.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -101,8 +101,6 @@ fn the_form_of_each_generation_is_that_of_its_golden_file() {
         let facts = Facts::default().with_mounted_policies(ids);
         assert_eq!(lint(generation, &layout.config, &facts).unwrap(), []);
     }
-    let aggregated = layout(Generation::Mounted).aggregated();
-    is_golden("aggregated", &render(&desired([1, 2]), &aggregated).unwrap());
 }
 
 #[test]
@@ -306,31 +304,29 @@ async fn one_patch_and_one_pod_cover_any_number_of_machines() {
 #[tokio::test]
 async fn a_new_pod_is_needed_for_volumes_and_configuration_only() {
     for generation in Generation::ALL {
-        for layout in [layout(generation), layout(generation).aggregated()] {
-            let aggregated = layout.secrets == SecretMode::Aggregated;
-            let world = World::new(layout.clone());
-            let wanted = desired([1]);
-            world.settle(&wanted).await;
-            world.cluster.counts();
-            wanted.set_policies("package policy\n# other", "package policy\n");
-            wanted.set_pcr(PcrIndex::BOOT_MANAGER, []).unwrap();
-            world.settle(&wanted).await;
-            assert_eq!(world.cluster.counts(), (1, 0), "policies and values are read anew");
-            register(&wanted, 2);
-            world.settle(&wanted).await;
-            assert_eq!(world.cluster.counts(), (1, usize::from(!aggregated)));
+        let layout = layout(generation);
+        let world = World::new(layout.clone());
+        let wanted = desired([1]);
+        world.settle(&wanted).await;
+        world.cluster.counts();
+        wanted.set_policies("package policy\n# other", "package policy\n");
+        wanted.set_pcr(PcrIndex::BOOT_MANAGER, []).unwrap();
+        world.settle(&wanted).await;
+        assert_eq!(world.cluster.counts(), (1, 0), "policies and values are read anew");
+        register(&wanted, 2);
+        world.settle(&wanted).await;
+        assert_eq!(world.cluster.counts(), (1, 1));
 
-            let mut other = layout;
-            other.config.push_str("\n# changed\n");
-            let before = render(&wanted, &world.layout).unwrap().pod.restart_digest;
-            assert_ne!(render(&wanted, &other).unwrap().pod.restart_digest, before);
-        }
+        let mut other = layout;
+        other.config.push_str("\n# changed\n");
+        let before = render(&wanted, &world.layout).unwrap().pod.restart_digest;
+        assert_ne!(render(&wanted, &other).unwrap().pod.restart_digest, before);
     }
 }
 
 #[tokio::test]
 async fn a_patch_that_breaks_off_and_a_cluster_that_somebody_changed_are_mended() {
-    let world = World::new(layout(Generation::Mounted).aggregated());
+    let world = World::new(layout(Generation::V0_21));
     let wanted = desired([1, 2, 3]);
     world.cluster.0.lock().unwrap().breaks = 2;
     world.settle(&wanted).await;
@@ -358,53 +354,14 @@ async fn a_patch_that_breaks_off_and_a_cluster_that_somebody_changed_are_mended(
 
 #[tokio::test]
 async fn a_disk_key_that_is_only_kept_stays_where_it_is() {
-    for aggregated in [false, true] {
-        let mut layout = layout(Generation::V0_21);
-        if aggregated {
-            layout = layout.aggregated();
-        }
-        let world = World::new(layout);
-        world.settle(&desired([1, 2])).await;
-        let before = world.cluster.0.lock().unwrap().secrets.clone();
-        let wanted = desired([1]);
-        wanted.keep_secret(sample::secret_path(2));
-        world.rounds(&wanted).await;
-        assert_eq!(world.cluster.0.lock().unwrap().secrets, before);
-        wanted.remove_secret(&sample::secret_path(2));
-        world.settle(&wanted).await;
-        assert!(world.cluster.holds(&wanted, &world.layout));
-    }
-}
-
-#[test]
-fn the_mirror_makes_what_the_kbs_reads_and_nothing_else() {
-    let root = std::env::temp_dir().join(format!("tec-mirror-{}", std::process::id()));
-    let (from, to) = (root.join("from"), root.join("to"));
-    for generation in Generation::ALL {
-        fs::create_dir_all(&from).unwrap();
-        fs::create_dir_all(&to).unwrap();
-        let machine = |number| sample::machine_id(number).to_string();
-        let place = |number: u64| match generation {
-            Generation::Mounted => to.join(machine(number)).join("root"),
-            _ => to.join(format!(r"default\x2F{}\x2Froot", machine(number))),
-        };
-        let upper = "7C9E6679-7425-40DE-944B-E07FC1F90AE7";
-        for name in [machine(1).as_str(), &machine(2), "..data", "notes", upper] {
-            fs::write(from.join(name), name).unwrap();
-        }
-        let done = mirror(&from, &to, generation).unwrap();
-        assert_eq!((done.written, done.removed), (2, 0));
-        assert_eq!(fs::read_to_string(place(1)).unwrap(), machine(1));
-        assert_eq!(mirror(&from, &to, generation).unwrap(), Mirrored::default());
-
-        fs::write(from.join(machine(2)), "another key").unwrap();
-        fs::remove_file(from.join(machine(1))).unwrap();
-        fs::write(to.join("stray"), "left by nobody we know").unwrap();
-        let done = mirror(&from, &to, generation).unwrap();
-        assert_eq!((done.written, done.removed), (1, 2));
-        assert!(!place(1).exists());
-        assert_eq!(fs::read_to_string(place(2)).unwrap(), "another key");
-        assert!(mirror(&root.join("none"), &to, generation).is_err());
-        fs::remove_dir_all(&root).unwrap();
-    }
+    let world = World::new(layout(Generation::V0_21));
+    world.settle(&desired([1, 2])).await;
+    let before = world.cluster.0.lock().unwrap().secrets.clone();
+    let wanted = desired([1]);
+    wanted.keep_secret(sample::secret_path(2));
+    world.rounds(&wanted).await;
+    assert_eq!(world.cluster.0.lock().unwrap().secrets, before);
+    wanted.remove_secret(&sample::secret_path(2));
+    world.settle(&wanted).await;
+    assert!(world.cluster.holds(&wanted, &world.layout));
 }

@@ -5,12 +5,9 @@ use tec_core::secret::SecretBytes;
 
 use super::super::super::desired::{Content, State};
 use super::super::super::item::Item;
-use super::super::layout::{Layout, SHARDS, SecretMode, resource_file, shard, shard_name};
-use super::{Form, RenderError, shards};
+use super::super::layout::{Layout, resource_file};
+use super::{Form, RenderError};
 use crate::config::Generation;
-
-/// Where the sidecar finds the disk keys.
-const MIRROR_SOURCE: &str = "/run/tec/resource-keys";
 
 impl Form {
     pub(super) fn resources(
@@ -27,32 +24,15 @@ impl Form {
             let machine = machine.ok_or_else(|| RenderError::Path { path: path.clone() })?;
             let machine = machine.to_string();
             let secret = secret.duplicate("it goes into a Secret of the cluster");
-            match layout.secrets {
-                SecretMode::PerMachine => self.hide(&machine, "root", secret),
-                SecretMode::Aggregated => {
-                    let object = shard_name("trustee-resources", shard(&machine));
-                    self.hide(&object, &machine, secret);
-                }
-            }
+            self.hide(&machine, "root", secret);
             machines.push(machine);
         }
         let kept = desired.kept().iter().filter_map(|item| match item {
             Item::Secret(path) => path.machine(),
             _ => None,
         });
-        self.kept.extend(kept.map(|machine| {
-            let machine = machine.to_string();
-            match layout.secrets {
-                SecretMode::PerMachine => (machine, "root".to_owned()),
-                SecretMode::Aggregated => {
-                    (shard_name("trustee-resources", shard(&machine)), machine)
-                }
-            }
-        }));
-        match layout.secrets {
-            SecretMode::PerMachine => self.mount_machines(&machines, layout),
-            SecretMode::Aggregated => self.mount_shards(layout),
-        }
+        self.kept.extend(kept.map(|machine| (machine.to_string(), "root".to_owned())));
+        self.mount_machines(&machines, layout);
         Ok(())
     }
 
@@ -77,20 +57,6 @@ impl Form {
         self.pod.mount("resource-dir", json!({"projected": {"sources": sources}}), &[dir]);
     }
 
-    /// All disk keys for the sidecar, and memory for its output.
-    fn mount_shards(&mut self, layout: &Layout) {
-        for number in 0..SHARDS {
-            self.secrets.entry(shard_name("trustee-resources", number)).or_default();
-        }
-        let dir = layout.resource_dir();
-        let memory = json!({"emptyDir": {"medium": "Memory"}});
-        self.pod.mount("resource-dir", memory, std::slice::from_ref(&dir));
-        self.pod.mount_in_mirror("resource-dir", &dir, true);
-        let keys = shards("trustee-resources", "secret");
-        self.pod.mount("resource-keys", keys, &[]);
-        self.pod.mount_in_mirror("resource-keys", MIRROR_SOURCE, false);
-    }
-
     /// The directory of trusted keys, which must exist even when it is empty (Trustee, verifiers).
     pub(super) fn keys(&mut self, desired: &State, layout: &Layout) -> Result<(), RenderError> {
         let count = desired.trusted().len();
@@ -101,26 +67,11 @@ impl Form {
         for (name, key) in desired.trusted() {
             let pem = SecretBytes::new(key.to_pem().into_bytes());
             let file = format!("{name}.pub");
-            match layout.secrets {
-                SecretMode::PerMachine => {
-                    self.hide(name, "public_key", pem);
-                    let items = json!([{"key": "public_key", "path": file}]);
-                    sources.push(json!({"secret": {"name": name, "items": items}}));
-                }
-                SecretMode::Aggregated => {
-                    self.hide(&shard_name("trusted-ak-keys", shard(name)), &file, pem);
-                }
-            }
+            self.hide(name, "public_key", pem);
+            let items = json!([{"key": "public_key", "path": file}]);
+            sources.push(json!({"secret": {"name": name, "items": items}}));
         }
-        let source = match layout.secrets {
-            SecretMode::PerMachine => json!({"projected": {"sources": sources}}),
-            SecretMode::Aggregated => {
-                for number in 0..SHARDS {
-                    self.secrets.entry(shard_name("trusted-ak-keys", number)).or_default();
-                }
-                shards("trusted-ak-keys", "secret")
-            }
-        };
+        let source = json!({"projected": {"sources": sources}});
         self.pod.mount("trusted-ak-keys", source, std::slice::from_ref(&layout.ak_dir));
         Ok(())
     }
