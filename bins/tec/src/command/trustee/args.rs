@@ -180,8 +180,6 @@ pub(crate) struct ClaimArg {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "What the policies shall enforce")]
 pub(crate) struct IntentArgs {
-    #[command(flatten)]
-    pub(crate) schema: Schema,
     /// Registers that must have approved values, separated by commas.
     #[arg(
         long,
@@ -203,10 +201,6 @@ pub(crate) struct IntentArgs {
     /// Additional claim for tokens, with a key below -65536; the value `pcr<n>` stands for the register.
     #[arg(long = "claim", value_name = "NAME:KEY=VALUE", value_parser = parse_claim)]
     pub(crate) extension_claims: Vec<ClaimArg>,
-    /// Give every approved machine access to the disk key of every machine, because Trustee v0.16 to v0.19
-    /// cannot distinguish machines.
-    #[arg(long)]
-    pub(crate) dangerous_any_machine: bool,
 }
 
 #[derive(Debug, Args)]
