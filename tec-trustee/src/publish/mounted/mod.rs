@@ -7,7 +7,7 @@
 //!                       ▼
 //!                     Patch ─ MountedTarget::apply ─► cluster
 //! ```
-//! Trustee reads policies, reference values, keys and resources for each request, and its configuration once.
+//! Trustee reads policies, reference values and resources for each request, and its configuration once.
 //! So only a changed configuration or changed volumes require a new pod; the digest of both is an annotation
 //! of the pod template, and the pod is patched when it changes.
 //!

@@ -24,7 +24,7 @@ pub struct Volume {
     pub source: Value,
 }
 
-/// Where a volume is mounted in the container of the KBS.
+/// Where a volume is mounted, read-only, in the container of the KBS.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub struct Mount {
@@ -32,8 +32,6 @@ pub struct Mount {
     pub path: String,
     /// The volume.
     pub volume: String,
-    /// Whether the container may write.
-    pub is_writable: bool,
 }
 
 /// What the pod template must contain.
@@ -49,22 +47,10 @@ pub struct Pod {
 }
 
 impl Pod {
-    /// Adds a volume that is mounted read-only at each of these paths of the KBS.
-    pub(super) fn mount(&mut self, name: &str, source: Value, paths: &[String]) {
+    /// Adds a volume and mounts it at this path.
+    pub(super) fn mount(&mut self, name: &str, source: Value, path: String) {
         self.volumes.push(Volume { name: name.to_owned(), source });
-        self.mounts.extend(paths.iter().map(|path| Mount {
-            path: path.clone(),
-            volume: name.to_owned(),
-            is_writable: false,
-        }));
-    }
-
-    /// Lets the KBS container write to a volume: the mount points of other volumes are created in it when the
-    /// container starts.
-    pub(super) fn make_writable(&mut self, volume: &str) {
-        for mount in self.mounts.iter_mut().filter(|mount| mount.volume == volume) {
-            mount.is_writable = true;
-        }
+        self.mounts.push(Mount { path, volume: name.to_owned() });
     }
 
     /// Sorts the parts and computes the digest.
@@ -100,5 +86,5 @@ fn volume(volume: &Volume) -> Value {
 }
 
 fn mounted(mount: &Mount) -> Value {
-    json!({"mountPath": mount.path, "name": mount.volume, "readOnly": !mount.is_writable})
+    json!({"mountPath": mount.path, "name": mount.volume, "readOnly": true})
 }
