@@ -20,7 +20,6 @@ use tec_core::port::{EntropyRng, KeyBroker};
 use tec_core::testing::{ManualClock, SeededEntropy, sample};
 use tec_tpm::verifier::TpmVerifier;
 use tec_trustee::client::Deadlines;
-use tec_trustee::config::Generation;
 use tec_trustee::kbs::{AdminAuth, Kbs, KbsConfig, MemoryBackend};
 use tec_trustee::policy::PolicyIntent;
 use tec_trustee::publish::{
@@ -150,7 +149,7 @@ impl World {
         let endpoint = Endpoint::new(url.parse()?, "");
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let deadlines = Deadlines::new(Duration::from_secs(10), Duration::from_mins(1));
-        let api = AdminApi::new(&endpoint, Generation::V0_21, admin, clock, deadlines, &provider)?;
+        let api = AdminApi::new(&endpoint, admin, clock, deadlines, &provider)?;
         let api = Arc::new(api);
         let world = Self {
             counts,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Settings that the configuration must contain, whatever its schema generation.
+/// Settings that the configuration must contain, whatever its schema.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TrusteeIntent {
@@ -16,15 +16,11 @@ pub struct TrusteeIntent {
     pub trusted_certs: Vec<String>,
     /// Public key that verifies admin tokens; `None` disables the admin API.
     pub admin_public_key: Option<String>,
-    /// Audience that admin tokens must name; any audience if absent. Supported since v0.21.
+    /// Audience that admin tokens must name; any audience if absent.
     pub admin_audience: Option<String>,
     /// Directory where the KBS stores its data; in the mounted form, the directory below which its files are
     /// mounted.
     pub storage_dir: String,
-    /// Directory of trusted attestation keys; only the mounted form reads it.
-    pub ak_dir: String,
-    /// Maximum number of attestation keys that the mounted form loads.
-    pub max_aks: u32,
 }
 
 /// Result of patching a configuration.
@@ -44,7 +40,7 @@ pub enum PatchError {
     /// The text does not parse.
     #[error("the KBS configuration is malformed")]
     Parse(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// A key has a type that this generation does not know.
+    /// A key has a type that the schema does not know.
     #[error("the key {key} of the KBS configuration is not a table")]
     Shape {
         /// Dotted name of the key.
@@ -55,7 +51,7 @@ pub enum PatchError {
 /// Patches a Trustee configuration so that it contains the intended settings and nothing insecure.
 ///
 /// *Contract*: unknown keys are kept; patching twice changes nothing; the same input gives the same
-/// bytes. *Implemented by* `tec_trustee::config`, one per schema generation.
+/// bytes. *Implemented by* `tec_trustee::config::Schema`.
 #[cfg_attr(any(test, feature = "test-util"), mockall::automock)]
 pub trait TrusteeConfigurator: fmt::Debug + Send + Sync {
     /// Patches `current`; an empty text creates a new configuration.
@@ -78,8 +74,6 @@ impl TrusteeIntent {
             admin_public_key: None,
             admin_audience: None,
             storage_dir: storage_dir.into(),
-            ak_dir: "/etc/tpm/trusted_ak_keys".to_owned(),
-            max_aks: 10_000,
         }
     }
 }

@@ -25,7 +25,6 @@ use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use p256::ecdsa::signature::Signer as _;
 use p256::ecdsa::{SigningKey, VerifyingKey};
 use p256::elliptic_curve::Generate as _;
-use p256::pkcs8::DecodePublicKey as _;
 use rand_core::CryptoRng;
 use serde_json::{Map, Value};
 use tec_core::id::AttemptId;
@@ -53,13 +52,10 @@ pub enum TokenError {
     /// The signer's key is not a P-256 private key in PEM.
     #[error("the token signer's key is not a P-256 private key in PEM")]
     SignerKey,
-    /// A trusted key is not a P-256 public key in PEM.
-    #[error("the trusted token key is not a P-256 public key in PEM")]
-    TrustedKey,
     /// The claims cannot be written.
     #[error("cannot write the claims of the token")]
     Write(#[source] serde_json::Error),
-    /// Malformed, expired, or not signed by a trusted key.
+    /// Malformed, expired, or not signed by the signer.
     #[error("the token is not accepted")]
     Refused,
 }
@@ -149,35 +145,19 @@ impl TokenSigner {
     }
 }
 
-/// Checks tokens against a fixed set of keys.
+/// Checks the tokens of one signer.
 #[derive(Clone, Debug)]
 pub struct TokenVerifier {
-    keys: Vec<VerifyingKey>,
+    key: VerifyingKey,
 }
 
 impl TokenVerifier {
     /// Accepts the tokens of one signer.
     pub fn new(signer: &TokenSigner) -> Self {
-        Self { keys: vec![*signer.key.verifying_key()] }
+        Self { key: *signer.key.verifying_key() }
     }
 
-    /// Also accepts the tokens of another signer; takes its public key in PEM (SubjectPublicKeyInfo).
-    ///
-    /// # Errors
-    /// `TrustedKey`.
-    ///
-    /// # Security
-    /// Anyone who holds the private key obtains every resource that the policy allows a token.
-    pub fn trust(mut self, pem: &str) -> Result<Self, TokenError> {
-        if pem.len() > MAX_PEM {
-            return Err(TokenError::TrustedKey);
-        }
-        let key = p256::PublicKey::from_public_key_pem(pem).map_err(|_| TokenError::TrustedKey)?;
-        self.keys.push(VerifyingKey::from(key));
-        Ok(self)
-    }
-
-    /// The claims of a token that is signed by a trusted key and not expired; `exp` is required, and 60
+    /// The claims of a token that the signer signed and not expired; `exp` is required, and 60
     /// seconds of clock difference are tolerated.
     ///
     /// # Errors
@@ -186,8 +166,7 @@ impl TokenVerifier {
         Unverified::split(token, MAX_TOKEN)
             .and_then(|token| {
                 token.claims(now, |alg, signed, signature| {
-                    alg == "ES256"
-                        && self.keys.iter().any(|key| verify_es256(key, signed, signature))
+                    alg == "ES256" && verify_es256(&self.key, signed, signature)
                 })
             })
             .ok_or(TokenError::Refused)
@@ -249,7 +228,7 @@ impl<'a> EarClaims<'a> {
 
 #[cfg(test)]
 mod tests {
-    use p256::pkcs8::{EncodePrivateKey as _, EncodePublicKey as _};
+    use p256::pkcs8::EncodePrivateKey as _;
     use rand_chacha::ChaCha20Rng;
     use rand_core::SeedableRng as _;
     use serde_json::json;
@@ -296,14 +275,11 @@ mod tests {
     }
 
     #[test]
-    fn only_trusted_keys_count_whatever_the_header_says() {
+    fn only_the_key_of_the_signer_counts_whatever_the_header_says() {
         let (own, other) = (signer(1), signer(2));
         let token = other.sign(&json!({"exp": 1000})).unwrap();
-        let verifier = TokenVerifier::new(&own);
-        assert!(verifier.verify(&token, at(0)).is_err());
-        let pem = other.key.verifying_key().to_public_key_pem(p256::pkcs8::LineEnding::LF).unwrap();
-        let verifier = verifier.trust(&pem).unwrap();
-        assert!(verifier.verify(&token, at(0)).is_ok());
+        assert!(TokenVerifier::new(&own).verify(&token, at(0)).is_err());
+        assert!(TokenVerifier::new(&other).verify(&token, at(0)).is_ok());
     }
 
     #[test]

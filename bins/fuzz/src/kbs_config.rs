@@ -1,7 +1,7 @@
 //! The patcher of KBS configurations.
 
 use tec_core::trustee::{Patched, TrusteeConfigurator as _, TrusteeIntent};
-use tec_trustee::config::Generation;
+use tec_trustee::config::Schema;
 use toml::{Table, Value};
 
 use crate::Seed;
@@ -40,12 +40,12 @@ fn intents() -> [TrusteeIntent; 2] {
 
 fn check(text: &str, intent: &TrusteeIntent) {
     let Ok(before) = text.parse::<Table>() else {
-        assert!(Generation::V0_21.patch(text, intent).is_err());
+        assert!(Schema.patch(text, intent).is_err());
         return;
     };
-    let after = match Generation::V0_21.patch(text, intent) {
+    let after = match Schema.patch(text, intent) {
         Ok(Patched::Changed(patched)) => {
-            let again = Generation::V0_21.patch(&patched, intent);
+            let again = Schema.patch(&patched, intent);
             assert_eq!(again.ok(), Some(Patched::Unchanged));
             patched.parse().expect("a patched configuration parses")
         }
@@ -78,7 +78,7 @@ fn check(text: &str, intent: &TrusteeIntent) {
 }
 
 pub(crate) fn seeds() -> Vec<Seed> {
-    let patched = |intent: &TrusteeIntent| match Generation::V0_21.patch("", intent) {
+    let patched = |intent: &TrusteeIntent| match Schema.patch("", intent) {
         Ok(Patched::Changed(text)) => text,
         other => panic!("an empty configuration is patched: {other:?}"),
     };

@@ -42,7 +42,6 @@ mod kbs_config;
 mod label;
 pub mod manifest;
 pub mod mutate;
-mod pcrlock;
 mod pcrread;
 mod pe;
 mod pkcs7;
@@ -151,7 +150,6 @@ pub const TARGETS: &[Target] = targets! {
     kbs, 200;
     kbs_config, 1500;
     label, 3000;
-    pcrlock, 3000;
     pcrread, 3000;
     pe, 1500;
     pkcs7, 600;

@@ -94,7 +94,6 @@ tests! {
     kbs: the_key_broker_keeps_its_properties;
     kbs_config: patched_configurations_keep_their_properties;
     label: labels_keep_their_properties;
-    pcrlock: components_of_pcrlock_keep_their_properties;
     pcrread: printed_registers_keep_their_properties;
     pe: boot_files_keep_their_properties;
     pkcs7: embedded_signatures_keep_their_properties;

@@ -10,7 +10,6 @@ use tec_support::diskkey::DiskKeys;
 use tec_support::pins::PinsArgs;
 use tec_support::program::LogArgs;
 use tec_support::registry::RegistryArgs;
-use tec_trustee::config::Generation;
 
 /// Reconciles the trusted execution cluster of one namespace.
 #[derive(Clone, Debug, Parser)]
@@ -31,11 +30,6 @@ pub(crate) struct Args {
     /// The platform assigns the user IDs of pods, as OpenShift does
     #[arg(long)]
     assigned_pod_user: bool,
-
-    /// Trustee generation: v0.21, or unified for v0.20. mounted is refused because its policies cannot bind a
-    /// machine to its key
-    #[arg(long, default_value = "v0.21", value_parser = generation)]
-    pub(crate) generation: Generation,
 
     /// URL of the cluster's own Trustee, instead of its Service, for an operator that runs outside the
     /// cluster
@@ -84,14 +78,6 @@ enum Access {
     Registry,
     /// Have the kubelet mount the whole image; the nodes must support image volumes
     Volume,
-}
-
-fn generation(text: &str) -> Result<Generation, String> {
-    let known = Generation::ALL.into_iter().find(|generation| generation.as_str() == text);
-    known.ok_or_else(|| {
-        let names = Generation::ALL.map(Generation::as_str);
-        format!("these are known: {}", names.join(", "))
-    })
 }
 
 fn network(text: &str) -> Result<String, String> {
@@ -143,10 +129,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_sound_and_the_default_generation_known() {
+    fn the_command_line_is_sound() {
         Args::command().debug_assert();
-        assert_eq!(generation("v0.21").ok(), Some(Generation::V0_21));
-        assert!(generation("v9").is_err());
     }
 
     fn args(more: &[&str]) -> Args {

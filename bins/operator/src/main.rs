@@ -69,7 +69,6 @@ fn parts(args: &Args, client: Client) -> anyhow::Result<Parts> {
     let trust = FedTrust::new(
         client.clone(),
         &args.namespace,
-        args.generation,
         args.pins.pins()?,
         Arc::clone(&clock),
         Arc::clone(&entropy),
@@ -82,7 +81,7 @@ fn parts(args: &Args, client: Client) -> anyhow::Result<Parts> {
         args.identity.clone(),
         Arc::new(trust),
         Arc::new(registries.clone()),
-        Arc::new(Maker(args.generation)),
+        Arc::new(Maker),
         clock,
         entropy,
     )

@@ -7,19 +7,19 @@ use tec_core::trustee::TrusteeIntent;
 use tec_k8s::controller::{AdminPair, CertificatePair, SignerFiles, TrusteeMaker};
 use tec_operator::trustee_config;
 use tec_support::tls;
-use tec_trustee::config::Generation;
+use tec_trustee::config::Schema;
 use tec_trustee::publish::AdminKey;
 use tec_trustee::signer;
 use tec_trustee::signer::{SignerCa, SignerError};
 
-/// Files of a Trustee of this generation.
-#[derive(Clone, Copy, Debug)]
-#[expect(clippy::exhaustive_structs, reason = "a generation, with what it makes")]
-pub struct Maker(pub Generation);
+/// Creates the files of a Trustee.
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::exhaustive_structs, reason = "there is nothing to configure")]
+pub struct Maker;
 
 impl TrusteeMaker for Maker {
     fn config(&self, intent: &TrusteeIntent) -> Result<String, PortError> {
-        trustee_config(&self.0, intent)
+        trustee_config(&Schema, intent)
     }
 
     fn admin_pair(&self, rng: &mut dyn CryptoRng) -> Result<AdminPair, PortError> {

@@ -7,7 +7,7 @@
 
 use anyhow::{bail, ensure};
 use tec_core::trustee::{Patched, TrusteeConfigurator as _, TrusteeIntent};
-use tec_trustee::config::Generation;
+use tec_trustee::config::Schema;
 
 const CURRENT: &str = r#"[http_server]
 sockets = ["0.0.0.0:8080"]
@@ -31,7 +31,7 @@ fn main() -> anyhow::Result<()> {
     intent.tls = Some(("/etc/tls/tls.crt".to_owned(), "/etc/tls/tls.key".to_owned()));
     intent.admin_public_key = Some("/etc/kbs/admin.pub".to_owned());
 
-    let Patched::Changed(patched) = Generation::V0_21.patch(CURRENT, &intent)? else {
+    let Patched::Changed(patched) = Schema.patch(CURRENT, &intent)? else {
         bail!("an insecure configuration was not changed");
     };
     // The patch orders tables by name, so this compares lines, not their positions.
@@ -44,7 +44,7 @@ fn main() -> anyhow::Result<()> {
 
     ensure!(!patched.contains("nsecure"), "a setting that disables checks was kept");
     ensure!(patched.contains("worker_count = 4"), "an unrelated key was removed");
-    ensure!(Generation::V0_21.patch(&patched, &intent)? == Patched::Unchanged);
+    ensure!(Schema.patch(&patched, &intent)? == Patched::Unchanged);
     println!("patched again: unchanged");
     Ok(())
 }

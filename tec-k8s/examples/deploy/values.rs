@@ -53,12 +53,8 @@ fn registers() -> Value {
     json!({"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 23}})
 }
 
-fn generations() -> Value {
-    json!({"enum": ["", "mounted", "unified", "v0.21"]})
-}
-
 /// All values except `registry`, `images`, `imagePullSecrets` and `monitoring`, which have members of their own.
-pub(crate) const SETTINGS: [Setting; 15] = [
+pub(crate) const SETTINGS: [Setting; 14] = [
     Setting {
         name: "assignedPodUser",
         default: "false",
@@ -128,13 +124,6 @@ pub(crate) const SETTINGS: [Setting; 15] = [
         about: "PCRs that must be those of approved images. Empty: what the operator pins by default.",
         schema: registers,
         place: Place::List("--pcrs"),
-    },
-    Setting {
-        name: "trusteeGeneration",
-        default: "\"\"",
-        about: "Generation of the Trustee: mounted, unified or v0.21. Empty: v0.21.",
-        schema: generations,
-        place: Place::Flag("--generation"),
     },
     Setting {
         name: "registryMirrors",

@@ -139,14 +139,6 @@ const LEAST_SALT: usize = 32;
 #[non_exhaustive]
 pub struct ParseMasterSecretError;
 
-/// The master secret is so short that its keys could be guessed.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "a master secret must have a key of at least {LEAST_KEY} bytes and a salt of at least {LEAST_SALT}"
-)]
-#[non_exhaustive]
-pub struct ShortMasterSecretError;
-
 #[derive(Deserialize, ZeroizeOnDrop)]
 struct MasterSecretFile {
     key: String,
@@ -166,17 +158,6 @@ impl MasterSecret {
         Self { key, salt }
     }
 
-    /// Creates a master secret from these parts, and checks their lengths.
-    ///
-    /// # Errors
-    /// [`ShortMasterSecretError`].
-    pub fn of_parts(key: SecretBytes, salt: SecretBytes) -> Result<Self, ShortMasterSecretError> {
-        if key.len() < LEAST_KEY || salt.len() < LEAST_SALT {
-            return Err(ShortMasterSecretError);
-        }
-        Ok(Self { key, salt })
-    }
-
     /// Parses a master secret file: JSON with the members `key` and `salt`, both base64
     /// (Constellation).
     ///
@@ -190,8 +171,11 @@ impl MasterSecret {
             let bytes = STANDARD.decode(text).map(SecretBytes::new);
             bytes.map_err(|_| ParseMasterSecretError)
         };
-        let parts = (decoded(&file.key)?, decoded(&file.salt)?);
-        Self::of_parts(parts.0, parts.1).map_err(|_| ParseMasterSecretError)
+        let (key, salt) = (decoded(&file.key)?, decoded(&file.salt)?);
+        if key.len() < LEAST_KEY || salt.len() < LEAST_SALT {
+            return Err(ParseMasterSecretError);
+        }
+        Ok(Self { key, salt })
     }
 
     /// Derives a data key.

@@ -19,7 +19,7 @@ use tec_k8s::client::{is_object_name, port_error};
 use tec_k8s::render;
 use tec_k8s::render::{ADMIN_AUDIENCE, KBS_SERVICE, TRUSTEE_AUTH};
 use tec_trustee::client::Deadlines;
-use tec_trustee::config::Generation;
+use tec_trustee::config::Schema;
 use tec_trustee::publish::{
     AdminApi, AdminKey, BrokerPublisher, Layout, MountedPublisher, Publisher,
 };
@@ -65,6 +65,18 @@ fn refused(target: &PublishTarget, why: String) -> PortError {
     PortError::new(PortErrorKind::Invalid, what).with_code(Code::TargetNotNamed).because(why)
 }
 
+/// The cluster's own Trustee, updated through mounted files.
+fn volumes(cluster: &TrustedExecutionCluster) -> Result<Target, PortError> {
+    let invalid = |why: &str| {
+        PortError::new(PortErrorKind::Invalid, "publish through volumes").because(why.to_owned())
+    };
+    let owner = cluster.controller_owner_ref(&());
+    Ok(Target::Volumes {
+        config: trustee_config(&Schema, &render::mounted_intent())?,
+        owner: owner.ok_or_else(|| invalid("the cluster object was never stored"))?,
+    })
+}
+
 /// Targets by name, with the admin's key if there is one.
 pub(crate) type Targets = BTreeMap<String, (Target, Option<SecretBytes>)>;
 
@@ -72,7 +84,6 @@ pub(crate) type Targets = BTreeMap<String, (Target, Option<SecretBytes>)>;
 pub(crate) struct Reach {
     pub(crate) client: Client,
     pub(crate) namespace: String,
-    pub(crate) generation: Generation,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) entropy: Arc<dyn Entropy>,
     pub(crate) provider: Arc<CryptoProvider>,
@@ -93,7 +104,7 @@ impl Reach {
             // It reads the objects itself.
             None
         } else if publish.mode == PublishMode::Volumes {
-            Some((self.volumes(cluster)?, None))
+            Some((volumes(cluster)?, None))
         } else {
             let ca = cluster.tls_secret(TlsServer::KeyBroker);
             let mut own = self.api(self.own_url(cluster), TRUSTEE_AUTH, ca).await?;
@@ -179,22 +190,6 @@ impl Reach {
         Ok((target, Some(key)))
     }
 
-    fn volumes(&self, cluster: &TrustedExecutionCluster) -> Result<Target, PortError> {
-        let invalid = |why: &str| {
-            PortError::new(PortErrorKind::Invalid, "publish through volumes")
-                .because(why.to_owned())
-        };
-        // Its configuration would be elsewhere than where the pod reads it (Trustee, KBS configuration).
-        if self.generation == Generation::Mounted {
-            return Err(invalid("the pod is that of the generations unified and v0.21"));
-        }
-        let owner = cluster.controller_owner_ref(&());
-        Ok(Target::Volumes {
-            config: trustee_config(&self.generation, &render::mounted_intent())?,
-            owner: owner.ok_or_else(|| invalid("the cluster object was never stored"))?,
-        })
-    }
-
     /// The cluster's own Trustee, reached within the cluster, so that no public name needs to resolve.
     fn own_url(&self, cluster: &TrustedExecutionCluster) -> String {
         let spec = &cluster.spec;
@@ -220,7 +215,7 @@ impl Reach {
         match target {
             Target::Volumes { config, owner } => {
                 let volumes = Volumes::new(self.client.clone(), &self.namespace, owner.clone());
-                let mut layout = Layout::new(self.generation, config.as_str());
+                let mut layout = Layout::new(config.as_str());
                 layout.storage_dir = render::mounted_intent().storage_dir;
                 let clock = Arc::clone(&self.clock);
                 Ok(Arc::new(MountedPublisher::new(Arc::new(volumes), layout, clock)))
@@ -244,11 +239,9 @@ impl Reach {
         let endpoint = Endpoint::new(url, ca);
         let key = key.ok_or_else(|| failed().because("there is no key of its admin"))?;
         let key = AdminKey::from_pem(key).map_err(|error| failed().because(error))?;
-        // Earlier generations refuse a token with an audience.
-        let key = match (self.generation, name) {
-            (Generation::V0_21, OWN) => key.with_audience(ADMIN_AUDIENCE),
-            (Generation::V0_21, _) => key.with_audience(endpoint.url.as_str()),
-            _ => key,
+        let key = match name {
+            OWN => key.with_audience(ADMIN_AUDIENCE),
+            _ => key.with_audience(endpoint.url.as_str()),
         };
         let make = if dangerous_plain && !endpoint.url.is_tls() {
             tracing::warn!("plain HTTP: disk keys go to the Trustee in clear text");
@@ -258,7 +251,7 @@ impl Reach {
         };
         let clock = Arc::clone(&self.clock);
         let (deadlines, provider) = (Deadlines::default(), &self.provider);
-        let api = make(&endpoint, self.generation, key, clock, deadlines, provider);
+        let api = make(&endpoint, key, clock, deadlines, provider);
         api.map_err(|error| failed().because(error))
     }
 

@@ -18,10 +18,9 @@ use tec_core::image::ApprovedImage;
 use tec_core::pcr::PcrIndex;
 use tec_core::port::{Clock, Entropy, PortError, PortErrorKind, chain};
 use tec_core::secret::SecretBytes;
-use tec_k8s::api::{AttestationKey, PublishSpec, TargetStatus, TrustedExecutionCluster};
+use tec_k8s::api::{PublishSpec, TargetStatus, TrustedExecutionCluster};
 use tec_k8s::controller::{Published, Round, Trust};
 use tec_tpm::combine::{Combined, Combiner};
-use tec_trustee::config::Generation;
 use tec_trustee::policy::{PolicyIntent, PolicyIntentError, pcr_reference_name};
 use tec_trustee::publish::{Desired, Fanout, Health};
 
@@ -64,24 +63,21 @@ impl FedTrust {
     /// match approved images.
     ///
     /// # Errors
-    /// No policy can bind a key to its machine in this generation.
+    /// The policies cannot be expressed.
     pub fn new(
         client: Client,
         namespace: &str,
-        generation: Generation,
         pins: Pins,
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
         provider: Arc<CryptoProvider>,
     ) -> Result<Self, PolicyIntentError> {
         let intent = PolicyIntent::new(pins.shared(&LiveImages::at(&[], clock.now())), TEES)?;
-        intent.check_for(generation)?;
         let fanout = Fanout::new(Arc::clone(&clock), Arc::clone(&entropy));
         Ok(Self {
             reach: Reach {
                 client,
                 namespace: namespace.to_owned(),
-                generation,
                 clock,
                 entropy,
                 provider,
@@ -107,11 +103,6 @@ impl FedTrust {
 
     fn fanout(&self) -> Arc<Fanout> {
         Arc::clone(&self.fanout.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn distrust_key(&self, ak: &PublicKey) {
-        self.desired.unbind_key(ak);
-        self.desired.distrust_key(&object_name(ak));
     }
 
     /// Sets the policies and the values of their registers. A Trustee's policy cannot match values of several
@@ -170,11 +161,6 @@ fn invalid(error: impl std::error::Error + Send + Sync + 'static) -> PortError {
     PortError::new(PortErrorKind::Invalid, "combine the approved images").because(error)
 }
 
-/// Name of a key's object, and of the Secret that is mounted.
-fn object_name(ak: &PublicKey) -> String {
-    AttestationKey::name_of(&ak.fingerprint())
-}
-
 #[async_trait]
 impl Trust for FedTrust {
     async fn configure(
@@ -220,15 +206,13 @@ impl Trust for FedTrust {
             return Ok(false);
         }
         if let Some(Some(old)) = known.filter(|known| known.as_ref() != ak) {
-            self.distrust_key(&old);
+            self.desired.unbind_key(&old);
         }
         if let Some(ak) = ak {
             self.desired.bind_key(ak, machine).map_err(|error| {
                 PortError::new(PortErrorKind::Conflict, format!("state the key of {machine}"))
                     .because(error)
             })?;
-            // The name is valid for an object.
-            let _ = self.desired.trust_key(&object_name(ak), ak.clone());
         }
         state.machines.insert(*machine, ak.cloned());
         if let Some(key) = key {
@@ -257,7 +241,7 @@ impl Trust for FedTrust {
             return false;
         };
         if let Some(ak) = ak {
-            self.distrust_key(&ak);
+            self.desired.unbind_key(&ak);
         }
         self.desired.remove_secret(&ResourcePath::luks_root(machine));
         state.keys.remove(machine);

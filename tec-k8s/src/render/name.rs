@@ -23,10 +23,6 @@ pub const TRUSTEE_SIGNER: &str = "trustee-token-signer";
 pub const BROKER_SESSION: &str = "broker-session";
 /// Its entry: 32 random bytes.
 pub const BROKER_SESSION_KEY: &str = "key";
-/// ConfigMap with the reference values, for display only.
-pub const REFERENCE_VALUES: &str = "trustee-rv-data";
-/// ConfigMap with what each approved image measures.
-pub const IMAGE_PCRS: &str = "image-pcrs";
 /// Deployment of the key broker.
 pub const TRUSTEE_DEPLOYMENT: &str = "trustee-deployment";
 /// Service of the key broker.

@@ -205,15 +205,6 @@ impl Measurement {
         .of_file(file)
     }
 
-    /// Folds measurements into the value of one register, in the banks that all of them have.
-    pub fn fold_register<'m>(
-        pcr: PcrIndex,
-        measurements: impl IntoIterator<Item = &'m Self>,
-    ) -> BankDigests {
-        let events = measurements.into_iter().filter(|m| m.pcr == pcr);
-        events.fold(BankDigests::zero(Banks::ALL), |value, event| value.extended(&event.digests))
-    }
-
     /// Folds measurements into the values of all registers that they extend.
     pub fn fold(measurements: impl IntoIterator<Item = Self>) -> ExpectedPcrs {
         let events: Vec<ImageEvent> = measurements.into_iter().map(ImageEvent::from).collect();

@@ -16,7 +16,7 @@
 //! | comparison of two images | [`difference`] | |
 //! | Trustee, ConfigMap | [`ReferenceValues::to_config_map`] | [`ReferenceValues::read_config_map`] |
 //! | Trustee, message | [`ReferenceValues::to_message`] | [`ReferenceValues::read_message`] |
-//! | `systemd-pcrlock` | [`pcrlock`], [`pcrlock_of_log`] | [`read_pcrlock`] |
+//! | `systemd-pcrlock` | [`pcrlock`] | |
 //! | `tpm2_pcrread` | [`pcrread`] | [`read_pcrread`] |
 //! | `measurements.json` of nodes and join services | [`measurements`] | `atls::Measurements` |
 //!
@@ -57,7 +57,7 @@ pub use self::fleet::{FleetReport, JointReport, RegisterReport, UndeterminedRepo
 pub use self::label::{label, read_label, register};
 pub use self::measurements::measurements;
 pub use self::next_boot::{Accepted, CurrentBoot, NextBoot, NextRegister, Verdict};
-pub use self::pcrlock::{pcrlock, pcrlock_of_log, read_pcrlock};
+pub use self::pcrlock::pcrlock;
 pub use self::pcrread::{pcrread, read_pcrread};
 pub use self::prediction::{
     PredictedEvent, PredictedRegister, PredictionReport, UnpredictableRegisters, unpredictable_text,
@@ -107,12 +107,6 @@ pub enum OutputError {
         member: String,
         /// Name of the format.
         form: &'static str,
-    },
-    /// A record lacks the digest of the bank that is read.
-    #[error("record {number} has no sha256 digest")]
-    NoSha256 {
-        /// Number of the record, from 0.
-        number: usize,
     },
 }
 

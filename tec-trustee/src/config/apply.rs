@@ -26,7 +26,7 @@ pub(super) fn apply(
     if before.get("admin") != Some(&Value::Table(settings.admin.clone())) {
         root.insert("admin", admin(settings.admin)?);
     }
-    plugin(root, &settings.plugin, settings.plugin_is_free)
+    plugin(root, &settings.plugin)
 }
 
 fn at(table: &Table, path: Path) -> Option<&Value> {
@@ -128,11 +128,7 @@ fn forget_place(item: &mut Item) {
 }
 
 /// Without the plugin `resource` no key can be fetched.
-fn plugin(
-    root: &mut dyn TableLike,
-    keys: &[(&'static str, Value)],
-    is_free: bool,
-) -> Result<(), PatchError> {
+fn plugin(root: &mut dyn TableLike, keys: &[(&'static str, Value)]) -> Result<(), PatchError> {
     let plugins =
         root.entry("plugins").or_insert_with(|| Item::ArrayOfTables(ArrayOfTables::new()));
     if !list(plugins)?.any(|plugin| is_resource(plugin)) {
@@ -140,9 +136,7 @@ fn plugin(
     }
     for plugin in list(plugins)?.filter(|plugin| is_resource(*plugin)) {
         for (key, value) in keys {
-            let old = plugin.get(key).and_then(Item::as_str);
-            let keep = if is_free { old.is_some() } else { old == value.as_str() };
-            if !keep {
+            if plugin.get(key).and_then(Item::as_str).is_none() {
                 plugin.insert(key, Item::Value(inline(value)?));
             }
         }

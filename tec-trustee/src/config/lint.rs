@@ -6,10 +6,7 @@ use std::fmt;
 use tec_core::trustee::PatchError;
 use toml::{Table, Value};
 
-use super::{Generation, parse};
-
-/// Number of attestation keys that the mounted form loads by default (Trustee, verifiers).
-const DEFAULT_MAX_KEYS: i64 = 100;
+use super::{DEFAULT_POLICIES, parse};
 
 /// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -58,17 +55,13 @@ rules! {
     NoTable = "no-table", Refuse,
         "Add the table; the KBS does not start without it.";
     UnknownAdminKey = "unknown-admin-key", Refuse,
-        "Remove the key: this generation rejects what it does not know in the table `admin`.";
-    OtherGeneration = "other-generation", Refuse,
-        "The key belongs to another generation of the schema; patch the configuration for this one.";
+        "Remove the key: the KBS rejects what it does not know in the table `admin`.";
     NoTrustedSigner = "no-trusted-signer", Refuse,
         "Generate a signer with a certificate, name both, and trust the certificate.";
     PlainHttp = "plain-http", Refuse,
         "Name certificate and private key, or listen on loopback behind the guard.";
     LostSessions = "lost-sessions", Refuse,
         "Set session_storage_type = \"Memory\": concurrent handshakes lose each other's session otherwise.";
-    TooManyKeys = "too-many-keys", Refuse,
-        "Raise max_trusted_ak_keys: the keys beyond it are left out without a word.";
     NoDefaultPolicy = "no-default-policy", Refuse,
         "Mount all default policies: the service writes missing ones at start, which a read-only mount refuses.";
     NoResourcePlugin = "no-resource-plugin", Refuse,
@@ -127,20 +120,11 @@ impl fmt::Display for Finding {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Facts {
-    /// Number of mounted attestation keys.
-    pub keys: u32,
     /// Names of the policies on a read-only mount; `None` if the service may write them.
     pub mounted_policies: Option<BTreeSet<String>>,
 }
 
 impl Facts {
-    /// Sets the number of attestation keys.
-    #[must_use]
-    pub fn with_keys(mut self, keys: u32) -> Self {
-        self.keys = keys;
-        self
-    }
-
     /// Sets the policies that are on a read-only mount.
     #[must_use]
     pub fn with_mounted_policies<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
@@ -153,8 +137,8 @@ impl Facts {
 ///
 /// # Errors
 /// The text does not parse.
-pub fn lint(generation: Generation, text: &str, facts: &Facts) -> Result<Vec<Finding>, PatchError> {
-    let mut check = Check { generation, config: parse(text)?, findings: Vec::new() };
+pub fn lint(text: &str, facts: &Facts) -> Result<Vec<Finding>, PatchError> {
+    let mut check = Check { config: parse(text)?, findings: Vec::new() };
     check.tables();
     check.http();
     check.admin();
@@ -165,7 +149,6 @@ pub fn lint(generation: Generation, text: &str, facts: &Facts) -> Result<Vec<Fin
 }
 
 struct Check {
-    generation: Generation,
     config: Table,
     findings: Vec<Finding>,
 }
@@ -228,19 +211,12 @@ impl Check {
         if self.is_on("admin.insecure_api") {
             self.find(Rule::OpenAdmin, "admin.insecure_api");
         }
-        let (own, foreign): (&[&str], &str) = match self.generation {
-            Generation::V0_21 => {
-                (&["authorization_mode", "authentication", "authorization"], "type")
-            }
-            _ => (&[], "authorization_mode"),
-        };
+        let known = ["authorization_mode", "authentication", "authorization"];
         let Some(admin) = self.at("admin").and_then(Value::as_table).cloned() else {
             return;
         };
         for key in admin.keys() {
-            if key == foreign {
-                self.find(Rule::OtherGeneration, format!("admin.{key}"));
-            } else if !own.is_empty() && !own.contains(&key.as_str()) {
+            if !known.contains(&key.as_str()) {
                 self.find(Rule::UnknownAdminKey, format!("admin.{key}"));
             }
         }
@@ -274,9 +250,6 @@ impl Check {
     }
 
     fn storage(&mut self) {
-        if self.generation == Generation::Mounted {
-            return;
-        }
         let kind = self.text("storage_backend.storage_type").map(str::to_owned);
         match kind.as_deref() {
             None | Some("Memory") => self.find(Rule::MemoryOnly, "storage_backend.storage_type"),
@@ -292,17 +265,10 @@ impl Check {
 
     fn mounts(&mut self, facts: &Facts) {
         if let Some(mounted) = &facts.mounted_policies {
-            for name in self.generation.default_policies() {
-                if !mounted.contains(*name) {
+            for name in DEFAULT_POLICIES {
+                if !mounted.contains(name) {
                     self.find(Rule::NoDefaultPolicy, format!("{name}.rego"));
                 }
-            }
-        }
-        if self.generation.has_key_directory() {
-            let key = super::settings::MAX_KEYS.join(".");
-            let max = self.at(&key).and_then(Value::as_integer);
-            if i64::from(facts.keys) > max.unwrap_or(DEFAULT_MAX_KEYS) {
-                self.find(Rule::TooManyKeys, key);
             }
         }
     }

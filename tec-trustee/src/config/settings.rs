@@ -1,9 +1,7 @@
-//! What a configuration must contain, per generation (Trustee, KBS configuration).
+//! What a configuration must contain (Trustee, KBS configuration).
 
 use tec_core::trustee::TrusteeIntent;
 use toml::{Table, Value};
-
-use super::Generation;
 
 /// Dotted path of a key.
 pub(super) type Path = &'static [&'static str];
@@ -14,60 +12,35 @@ const SHARED_STORAGE: [&str; 2] = ["Postgres", "Redis"];
 const ADMIN_ENDPOINTS: &str = "^/kbs/.+$";
 /// The only admin role.
 const ADMIN: &str = "admin";
-/// Flags that turn checks off, in this generation and in older ones.
+/// Flags that turn checks off; older versions have another name for it.
 const INSECURE: [Path; 2] =
     [&["attestation_token", "insecure_header_jwk"], &["attestation_token", "insecure_key"]];
-const BROKER_POLICIES: Path = &["attestation_service", "attestation_token_broker", "policy_dir"];
 const SIGNER_KEY: Path = &["attestation_service", "attestation_token_broker", "signer", "key_path"];
 const SIGNER_CERT: Path =
     &["attestation_service", "attestation_token_broker", "signer", "cert_path"];
 const RVPS: Path = &["attestation_service", "rvps_config", "type"];
-const RVPS_STORAGE: Path = &["attestation_service", "rvps_config", "storage", "type"];
-const RVPS_FILE: Path = &["attestation_service", "rvps_config", "storage", "file_path"];
-const KEY_DIR: Path =
-    &["attestation_service", "verifier_config", "tpm_verifier", "trusted_ak_keys_dir"];
-pub(super) const MAX_KEYS: Path =
-    &["attestation_service", "verifier_config", "tpm_verifier", "max_trusted_ak_keys"];
-
 /// Keys to set and to remove.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Settings {
     pub(super) set: Vec<(Path, Value)>,
     pub(super) remove: Vec<Path>,
     /// The whole table.
     pub(super) admin: Table,
-    /// Keys of the plugin `resource`.
+    /// Keys of the plugin `resource`, unless it has text under them.
     pub(super) plugin: Vec<(&'static str, Value)>,
-    /// Whether the plugin's existing keys are left as they are.
-    pub(super) plugin_is_free: bool,
 }
 
 impl Settings {
-    pub(super) fn of(generation: Generation, intent: &TrusteeIntent, current: &Table) -> Self {
-        let mut settings =
-            Self { remove: INSECURE.to_vec(), plugin_is_free: true, ..Self::default() };
+    pub(super) fn of(intent: &TrusteeIntent, current: &Table) -> Self {
+        let mut settings = Self {
+            set: Vec::new(),
+            remove: INSECURE.to_vec(),
+            admin: roles(intent),
+            plugin: vec![("storage_backend_type", "kvstorage".into())],
+        };
         settings.http(intent);
         settings.tokens(intent);
-        match generation {
-            Generation::Mounted => {
-                settings.admin = personas(intent);
-                settings.files(intent);
-            }
-            Generation::Unified => {
-                settings.admin = personas(intent);
-                settings.storage(intent, current);
-                // v0.19 reads one name, v0.20 the other; neither rejects keys that it does not know.
-                settings.plugin = vec![
-                    ("type", "kvstorage".into()),
-                    ("storage_backend_type", "kvstorage".into()),
-                ];
-            }
-            Generation::V0_21 => {
-                settings.admin = roles(intent);
-                settings.storage(intent, current);
-                settings.plugin = vec![("storage_backend_type", "kvstorage".into())];
-            }
-        }
+        settings.storage(intent, current);
         settings
     }
 
@@ -115,24 +88,9 @@ impl Settings {
         );
         self.set(&["session_storage_type"], "Memory");
     }
-
-    /// The paths that the documents of the mounted form use, below the storage directory.
-    fn files(&mut self, intent: &TrusteeIntent) {
-        let below = |name: &str| format!("{}/{name}", intent.storage_dir.trim_end_matches('/'));
-        self.set(BROKER_POLICIES, below("policies"));
-        self.set(RVPS_STORAGE, "LocalJson");
-        self.set(RVPS_FILE, below("reference-values.json"));
-        self.set(KEY_DIR, intent.ak_dir.as_str());
-        // Keys beyond the limit are skipped silently, in directory order.
-        self.set(MAX_KEYS, i64::from(intent.max_aks));
-        self.set(&["policy_engine", "policy_path"], below("policy.rego"));
-        self.plugin =
-            vec![("type", "LocalFs".into()), ("dir_path", below("kbs-repository").into())];
-        self.plugin_is_free = false;
-    }
 }
 
-/// v0.21: a bearer token with a role.
+/// A bearer token with a role.
 fn roles(intent: &TrusteeIntent) -> Table {
     let Some(key) = &intent.admin_public_key else {
         return one("authorization_mode", "DenyAll");
@@ -150,21 +108,6 @@ fn roles(intent: &TrusteeIntent) -> Table {
         one("bearer_jwt", one("identity_providers", providers)).into(),
     );
     admin.insert("authorization".to_owned(), one("regex_acl", one("acls", list([acl]))).into());
-    admin
-}
-
-/// Until v0.20: a person with a key. `roles` is read since v0.18 and ignored before.
-fn personas(intent: &TrusteeIntent) -> Table {
-    let Some(key) = &intent.admin_public_key else {
-        return one("type", "DenyAll");
-    };
-    let mut persona = one("id", ADMIN);
-    persona.insert("public_key_path".to_owned(), key.as_str().into());
-    let mut role = one("id", ADMIN);
-    role.insert("allowed_endpoints".to_owned(), ADMIN_ENDPOINTS.into());
-    let mut admin = one("type", "Simple");
-    admin.insert("personas".to_owned(), list([persona]));
-    admin.insert("roles".to_owned(), list([role]));
     admin
 }
 

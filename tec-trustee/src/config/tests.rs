@@ -19,40 +19,35 @@ fn intent() -> TrusteeIntent {
 
 #[test]
 fn a_value_that_is_no_number_does_not_count_as_a_change() {
-    let Ok(Patched::Changed(text)) = Generation::V0_21.patch("other = nan", &intent()) else {
+    let Ok(Patched::Changed(text)) = Schema.patch("other = nan", &intent()) else {
         panic!("an empty configuration must change");
     };
-    assert_eq!(Generation::V0_21.patch(&text, &intent()).unwrap(), Patched::Unchanged);
+    assert_eq!(Schema.patch(&text, &intent()).unwrap(), Patched::Unchanged);
 }
 
-fn text(generation: Generation, current: &str, intent: &TrusteeIntent) -> String {
-    match generation.patch(current, intent).unwrap() {
+fn text(current: &str, intent: &TrusteeIntent) -> String {
+    match Schema.patch(current, intent).unwrap() {
         Patched::Changed(text) => text,
         Patched::Unchanged => current.to_owned(),
     }
 }
 
 fn patched(current: &str, intent: &TrusteeIntent) -> Table {
-    text(Generation::V0_21, current, intent).parse().unwrap()
+    text(current, intent).parse().unwrap()
 }
 
 #[test]
 fn an_empty_text_becomes_a_whole_configuration() {
-    for (generation, golden) in [
-        (Generation::Mounted, include_str!("golden/mounted.toml")),
-        (Generation::Unified, include_str!("golden/unified.toml")),
-        (Generation::V0_21, include_str!("golden/v0_21.toml")),
-    ] {
-        assert_eq!(text(generation, "", &intent()), golden, "{generation:?}");
-        assert_eq!(lint(generation, golden, &Facts::default()).unwrap(), []);
-    }
+    let golden = include_str!("golden/v0_21.toml");
+    assert_eq!(text("", &intent()), golden);
+    assert_eq!(lint(golden, &Facts::default()).unwrap(), []);
 }
 
 #[test]
 fn comments_and_layout_stay() {
     let current = "# ours\nworker = 1 # why\n\n[http_server] # the front\nsockets = ['0.0.0.0:8080'] # all\n\
         certificate = \"/old.crt\" # rotate\n";
-    let after = text(Generation::V0_21, current, &intent());
+    let after = text(current, &intent());
     for kept in [
         "# ours\nworker = 1 # why\n",
         "[http_server] # the front\n",
@@ -65,19 +60,20 @@ fn comments_and_layout_stay() {
 
 #[test]
 fn plugins_in_one_line_are_understood() {
-    let after = text(Generation::V0_21, "plugins = [{ name = \"pkcs11\" }]\n", &intent());
+    let after = text("plugins = [{ name = \"pkcs11\" }]\n", &intent());
     let table: Table = after.parse().unwrap();
     assert_eq!(table["plugins"][1]["storage_backend_type"].as_str(), Some("kvstorage"));
 }
 
+/// Tables of the schema of v0.19 and v0.20, whose admin the KBS would reject.
 #[test]
-fn one_generation_becomes_another() {
-    let mut current = String::new();
-    for generation in Generation::ALL {
-        current = text(generation, &current, &intent());
-        let findings = lint(generation, &current, &Facts::default()).unwrap();
-        assert_eq!(findings, [], "{generation:?}:\n{current}");
-    }
+fn a_configuration_of_an_older_trustee_becomes_one_of_this_schema() {
+    let older = "[admin]\ntype = \"Simple\"\n[[admin.personas]]\nid = \"admin\"\n\
+        public_key_path = \"/k/public.pub\"\n[[plugins]]\nname = \"resource\"\ntype = \"kvstorage\"\n";
+    let found = rules(older, &Facts::default());
+    assert!(found.contains(&Rule::UnknownAdminKey), "{found:?}");
+    let current = text(older, &intent());
+    assert_eq!(lint(&current, &Facts::default()).unwrap(), [], "{current}");
 }
 
 #[test]
@@ -90,61 +86,42 @@ fn a_diff_names_keys_and_not_lines() {
     assert_eq!(lines, ["- a: 1", "~ b.c: [1] -> [2]", "+ plugins[1].name: \"q\""]);
 }
 
-fn rules(generation: Generation, text: &str, facts: &Facts) -> Vec<Rule> {
-    let findings = lint(generation, text, facts).unwrap();
+fn rules(text: &str, facts: &Facts) -> Vec<Rule> {
+    let findings = lint(text, facts).unwrap();
     findings.into_iter().map(|finding| finding.rule).collect()
 }
 
 #[test]
 fn what_is_dangerous_is_found_and_mended_by_the_patch() {
     let intent = intent();
-    for (generation, spoil, rule) in [
-        (
-            Generation::V0_21,
-            "[attestation_token]\ninsecure_header_jwk = true",
-            Rule::SelfSignedTokens,
-        ),
-        (Generation::Unified, "[attestation_token]\ninsecure_key = true", Rule::SelfSignedTokens),
-        (Generation::V0_21, "[admin]\nauthorization_mode = \"InsecureAllowAll\"", Rule::OpenAdmin),
-        (Generation::Mounted, "[admin]\ntype = \"InsecureAllowAll\"", Rule::OpenAdmin),
-        (Generation::Mounted, "[admin]\ninsecure_api = true", Rule::OpenAdmin),
-        (Generation::V0_21, "[admin]\ntype = \"Simple\"", Rule::OtherGeneration),
-        (Generation::Unified, "[admin]\nauthorization_mode = \"DenyAll\"", Rule::OtherGeneration),
-        (Generation::V0_21, "[admin]\npersonas = []", Rule::UnknownAdminKey),
-        (Generation::V0_21, "", Rule::NoTable),
-        (Generation::V0_21, "", Rule::NoTrustedSigner),
-        (Generation::V0_21, "", Rule::NoResourcePlugin),
-        (Generation::V0_21, "", Rule::MemoryOnly),
-        (Generation::V0_21, "[storage_backend]\nstorage_type = \"LocalJson\"", Rule::LostSessions),
-        (Generation::Unified, "[storage_backend]\nstorage_type = \"LocalJson\"", Rule::JsonFile),
-        (
-            Generation::V0_21,
-            "[http_server]\nsockets = [\"0.0.0.0:8080\"]\ninsecure_http = true",
-            Rule::PlainHttp,
-        ),
+    for (spoil, rule) in [
+        ("[attestation_token]\ninsecure_header_jwk = true", Rule::SelfSignedTokens),
+        ("[attestation_token]\ninsecure_key = true", Rule::SelfSignedTokens),
+        ("[admin]\nauthorization_mode = \"InsecureAllowAll\"", Rule::OpenAdmin),
+        ("[admin]\ntype = \"InsecureAllowAll\"", Rule::OpenAdmin),
+        ("[admin]\ninsecure_api = true", Rule::OpenAdmin),
+        ("[admin]\ntype = \"Simple\"", Rule::UnknownAdminKey),
+        ("[admin]\npersonas = []", Rule::UnknownAdminKey),
+        ("", Rule::NoTable),
+        ("", Rule::NoTrustedSigner),
+        ("", Rule::NoResourcePlugin),
+        ("", Rule::MemoryOnly),
+        ("[storage_backend]\nstorage_type = \"LocalJson\"", Rule::LostSessions),
+        ("[storage_backend]\nstorage_type = \"LocalJson\"", Rule::JsonFile),
+        ("[http_server]\nsockets = [\"0.0.0.0:8080\"]\ninsecure_http = true", Rule::PlainHttp),
     ] {
-        let found = rules(generation, spoil, &Facts::default());
+        let found = rules(spoil, &Facts::default());
         assert!(found.contains(&rule), "{rule:?} in {found:?}");
-        let mended = text(generation, spoil, &intent);
-        assert_eq!(rules(generation, &mended, &Facts::default()), [], "{mended}");
+        let mended = text(spoil, &intent);
+        assert_eq!(rules(&mended, &Facts::default()), [], "{mended}");
     }
 }
 
 #[test]
 fn what_only_the_deployment_shows_is_found_too() {
-    let mut intent = intent();
-    intent.max_aks = 150;
-    let config = text(Generation::Mounted, "", &intent);
-    let facts = |keys| {
-        Facts::default().with_keys(keys).with_mounted_policies(["default_cpu", "default_gpu"])
-    };
-    assert_eq!(rules(Generation::Mounted, &config, &facts(150)), []);
-    assert_eq!(rules(Generation::Mounted, &config, &facts(151)), [Rule::TooManyKeys]);
-    let config = text(Generation::V0_21, "", &intent);
-    assert_eq!(
-        rules(Generation::V0_21, &config, &facts(9999)),
-        [Rule::NoDefaultPolicy, Rule::NoDefaultPolicy]
-    );
+    let config = text("", &intent());
+    let facts = Facts::default().with_mounted_policies(["default_cpu", "default_gpu"]);
+    assert_eq!(rules(&config, &facts), [Rule::NoDefaultPolicy, Rule::NoDefaultPolicy]);
 }
 
 #[test]
@@ -152,8 +129,8 @@ fn a_loopback_listener_may_speak_plain_http() {
     let mut intent = intent();
     intent.tls = None;
     intent.socket = "127.0.0.1:8081".to_owned();
-    let config = text(Generation::V0_21, "", &intent);
-    assert_eq!(rules(Generation::V0_21, &config, &Facts::default()), []);
+    let config = text("", &intent);
+    assert_eq!(rules(&config, &Facts::default()), []);
 }
 
 #[test]
@@ -216,17 +193,14 @@ fn shared_storage_is_left_alone() {
 
 #[test]
 fn wrong_shapes_and_broken_text_are_typed_errors() {
-    assert!(matches!(
-        Generation::V0_21.patch("[http_server", &intent()),
-        Err(PatchError::Parse(_))
-    ));
+    assert!(matches!(Schema.patch("[http_server", &intent()), Err(PatchError::Parse(_))));
     for (text, culprit) in [
         ("http_server = 1", "http_server"),
         ("plugins = 1", "plugins"),
         ("[attestation_service]\nrvps_config = []", "attestation_service.rvps_config"),
     ] {
         assert!(matches!(
-            Generation::V0_21.patch(text, &intent()),
+            Schema.patch(text, &intent()),
             Err(PatchError::Shape { key }) if key == culprit
         ));
     }
@@ -272,17 +246,16 @@ proptest! {
     #[test]
     fn patching_twice_changes_nothing(
         config in prop::collection::btree_map(key(), value(), 0..6), tls in any::<bool>(),
-        generation in prop::sample::select(Generation::ALL.to_vec()),
     ) {
         let mut intent = intent();
         if !tls {
             intent.tls = None;
         }
         let current = toml::to_string(&config.into_iter().collect::<Table>()).unwrap();
-        if let Ok(Patched::Changed(text)) = generation.patch(&current, &intent) {
+        if let Ok(Patched::Changed(text)) = Schema.patch(&current, &intent) {
             let token = text.parse::<Table>().unwrap()["attestation_token"].clone();
             prop_assert!(token.get("insecure_header_jwk").is_none());
-            prop_assert_eq!(generation.patch(&text, &intent).unwrap(), Patched::Unchanged);
+            prop_assert_eq!(Schema.patch(&text, &intent).unwrap(), Patched::Unchanged);
         }
     }
 }

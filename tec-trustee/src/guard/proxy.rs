@@ -58,7 +58,7 @@ impl Upstream {
         Ok(answer)
     }
 
-    /// Whether the Trustee answers requests. Generations before v0.21 have no `/healthz`: their 404 proves as
+    /// Whether the Trustee answers requests. Versions before v0.21 have no `/healthz`: their 404 proves as
     /// much as the 200 of later ones, which check nothing behind it.
     pub(super) async fn answers(&self) -> bool {
         let Ok(uri) = self.uri(Some(PathAndQuery::from_static("/healthz"))) else {

@@ -86,13 +86,6 @@ impl KbsConfig {
         self
     }
 
-    /// Accepts the tokens that `tokens` accepts, instead of only those of its own signer.
-    #[must_use]
-    pub fn with_token_verifier(mut self, tokens: TokenVerifier) -> Self {
-        self.tokens = tokens;
-        self
-    }
-
     /// Lifetimes of sessions and tokens.
     #[must_use]
     pub fn with_lifetimes(mut self, session_seconds: u32, token_seconds: u32) -> Self {

@@ -6,7 +6,6 @@ use tec_core::attest::{PinnedPcrs, Tee};
 use tec_core::pcr::PcrIndex;
 
 use super::name::path_of;
-use crate::config::Generation;
 
 /// Name of the claim in the token that says which machine attested.
 pub const MACHINE_CLAIM: &str = "tec.machine";
@@ -73,15 +72,6 @@ pub enum ClaimValue {
     Text(String),
 }
 
-/// Who obtains a machine's disk key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Binding {
-    /// The machine that the signing key is registered for.
-    Machine,
-    /// Every machine whose key the service trusts.
-    DangerousAnyMachine,
-}
-
 /// What the policies should enforce.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -89,7 +79,6 @@ pub struct PolicyIntent {
     pub(super) pinned: PinnedPcrs,
     pub(super) tees: BTreeSet<Tee>,
     pub(super) snp: SnpRequirement,
-    pub(super) binding: Binding,
     /// By name: integer key, and value.
     pub(super) claims: BTreeMap<String, (i64, ClaimValue)>,
 }
@@ -118,22 +107,6 @@ pub enum PolicyIntentError {
         /// Integer key of the claim.
         key: i64,
     },
-    /// The attestation service does not expose the signing key to policies.
-    #[error(
-        "the attestation service of generation {generation} does not expose the signing key to policies, so they cannot bind a machine to its own disk key"
-    )]
-    NoKeyClaim {
-        /// The generation.
-        generation: Generation,
-    },
-    /// Any TPM would be accepted, since this generation trusts keys by policy alone.
-    #[error(
-        "the attestation service of generation {generation} trusts keys by policy alone, so a policy that requires no machine would accept every TPM"
-    )]
-    Unbound {
-        /// The generation.
-        generation: Generation,
-    },
 }
 
 impl PolicyIntent {
@@ -156,13 +129,9 @@ impl PolicyIntent {
         }
         match tees.iter().find(|tee| path_of(**tee).is_none()) {
             Some(tee) => Err(PolicyIntentError::Tee { tee: *tee }),
-            None => Ok(Self {
-                pinned,
-                tees,
-                snp: SnpRequirement::default(),
-                binding: Binding::Machine,
-                claims: BTreeMap::new(),
-            }),
+            None => {
+                Ok(Self { pinned, tees, snp: SnpRequirement::default(), claims: BTreeMap::new() })
+            }
         }
     }
 
@@ -213,41 +182,8 @@ impl PolicyIntent {
         Ok(self)
     }
 
-    /// Lets every machine that boots an approved image obtain the disk key of every machine: for Trustee
-    /// v0.16 to v0.19, which trusts keys by a directory and does not report them to policies.
-    ///
-    /// # Security
-    /// Anyone who holds one machine with a trusted key can read the disks of all. The policy denies
-    /// everything on services that trust keys by policy alone (v0.20 and later), where it would accept every
-    /// TPM.
-    #[must_use]
-    pub fn dangerous_any_machine(mut self) -> Self {
-        self.binding = Binding::DangerousAnyMachine;
-        self
-    }
-
     /// The registers that are compared.
     pub fn pinned(&self) -> PinnedPcrs {
         self.pinned
-    }
-
-    /// Checks that policies of this intent work as intended on a Trustee of this generation.
-    ///
-    /// They need `query_reference_value`, which came with v0.16, and, for the binding, the claim `ak_public`,
-    /// which came with v0.20. `Unified` also stands for v0.19, which has no such claim: there the policy
-    /// denies everything.
-    ///
-    /// # Errors
-    /// `NoKeyClaim`, `Unbound`.
-    pub fn check_for(&self, generation: Generation) -> Result<(), PolicyIntentError> {
-        match (self.binding, generation) {
-            (Binding::Machine, Generation::Mounted) => {
-                Err(PolicyIntentError::NoKeyClaim { generation })
-            }
-            (Binding::DangerousAnyMachine, Generation::V0_21) => {
-                Err(PolicyIntentError::Unbound { generation })
-            }
-            _ => Ok(()),
-        }
     }
 }

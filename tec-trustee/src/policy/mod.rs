@@ -7,9 +7,8 @@
 //! full token ─ resource policy ─► allow, if tec.machine == resource-path[1] and ear.status is
 //! affirming
 //! ```
-//! The policies run both on an unmodified Trustee (v0.20 and later) and on the embedded KBS. They use no
-//! `crypto.*` builtins, which Trustee does not have. Trustee v0.16 to v0.19 reports nothing about the key to
-//! policies, so no binding is possible there: [`PolicyIntent::check_for`] refuses it.
+//! The policies run both on an unmodified Trustee (v0.21 and later) and on the embedded KBS. They use no
+//! `crypto.*` builtins, which Trustee does not have.
 //!
 //! ```
 //! use tec_core::attest::{PinnedPcrs, Tee};

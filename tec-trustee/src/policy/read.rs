@@ -3,11 +3,10 @@
 use tec_core::attest::{PinnedPcrs, Tee};
 use tec_core::pcr::{PcrIndex, PcrSet};
 
-use super::intent::{Binding, ClaimValue, MACHINE_CLAIM, PolicyIntent, SnpTcb};
+use super::intent::{ClaimValue, MACHINE_CLAIM, PolicyIntent, SnpTcb};
 use super::name::SNP_MEASUREMENT;
 use super::name::path_of;
 use super::pcr_reference_name;
-use super::render::UNBOUND_HEAD;
 
 impl PolicyIntent {
     /// The intent whose attestation policy is exactly this text; `None` for every other text.
@@ -21,9 +20,6 @@ impl PolicyIntent {
             })
         });
         let mut intent = Self::new(read_pinned(text)?, tees).ok()?;
-        if text.starts_with(UNBOUND_HEAD) {
-            intent.binding = Binding::DangerousAnyMachine;
-        }
         intent.snp.is_measured = text.contains(&format!("approved(\"{SNP_MEASUREMENT}\""));
         intent.snp.minimum = read_minimum(text);
         for (name, key, value) in text.lines().filter_map(read_claim) {
@@ -35,10 +31,7 @@ impl PolicyIntent {
     /// Whether the text is a resource policy of some intent.
     pub fn is_resource_policy(text: &str) -> bool {
         let any = Self::new(PinnedPcrs::boot_manager(), [Tee::Tpm]);
-        any.is_ok_and(|intent| {
-            intent.render_resource() == text
-                || intent.dangerous_any_machine().render_resource() == text
-        })
+        any.is_ok_and(|intent| intent.render_resource() == text)
     }
 }
 

@@ -4,9 +4,7 @@ use std::fmt::Write as _;
 
 use tec_core::attest::Tee;
 
-use super::intent::{
-    Binding, ClaimValue, MACHINE_CLAIM, MACHINE_CLAIM_KEY, PolicyIntent, SnpRequirement,
-};
+use super::intent::{ClaimValue, MACHINE_CLAIM, MACHINE_CLAIM_KEY, PolicyIntent, SnpRequirement};
 use super::name::{PREFIX, SKIP, SNP_MEASUREMENT, TAKE, path_of};
 use super::pcr_reference_name;
 
@@ -16,20 +14,14 @@ impl PolicyIntent {
     /// Codes follow AR4SI: executables 3 approved, 33 not recognized; instance identity 2 recognized, 97 not
     /// recognized.
     pub fn render_attestation(&self) -> String {
-        let mut text = String::from(match self.binding {
-            Binding::Machine => HEAD,
-            Binding::DangerousAnyMachine => UNBOUND_HEAD,
-        });
-        text.push_str(APPROVED);
+        let mut text = [HEAD, APPROVED].concat();
         for tee in &self.tees {
             self.platform(&mut text, *tee);
         }
         if self.snp.minimum.is_some() {
             text.push_str(AT_LEAST);
         }
-        if self.binding == Binding::Machine {
-            text.push_str(&machine());
-        }
+        text.push_str(&machine());
         self.executables(&mut text);
         self.extensions(&mut text);
         text
@@ -49,12 +41,7 @@ impl PolicyIntent {
     }
 
     fn executables(&self, text: &mut String) {
-        text.push_str("\nexecutables := 3 if {\n");
-        text.push_str(match self.binding {
-            Binding::Machine => "\tmachine\n",
-            // If the service reports the key, policies must decide whether the key is trusted.
-            Binding::DangerousAnyMachine => "\tnot registers.ak_public\n",
-        });
+        text.push_str("\nexecutables := 3 if {\n\tmachine\n");
         for pcr in self.pinned.iter() {
             let (name, index) = (pcr_reference_name(pcr), pcr.as_usize());
             let _ = writeln!(text, "\tapproved(\"{name}\", registers.pcr{index:02})");
@@ -64,13 +51,8 @@ impl PolicyIntent {
 
     fn extensions(&self, text: &mut String) {
         text.push_str("\nextensions := [claim | some claim in claims]\n");
-        if self.binding == Binding::Machine {
-            let claim = claim(MACHINE_CLAIM, MACHINE_CLAIM_KEY, "machine");
-            let _ = writeln!(text, "\nclaims contains {claim} if machine");
-        } else {
-            // A set needs at least one rule.
-            text.push_str("\nclaims contains null if false\n");
-        }
+        let machine = claim(MACHINE_CLAIM, MACHINE_CLAIM_KEY, "machine");
+        let _ = writeln!(text, "\nclaims contains {machine} if machine");
         for (name, (key, value)) in &self.claims {
             let value = match value {
                 ClaimValue::Register(pcr) => format!("registers.pcr{:02}", pcr.as_usize()),
@@ -83,21 +65,8 @@ impl PolicyIntent {
 
     /// The resource policy.
     pub fn render_resource(&self) -> String {
-        let mut text = String::from(match self.binding {
-            Binding::Machine => "# A machine may have the key of its own disk: default/<id>/root.",
-            Binding::DangerousAnyMachine => {
-                "# DANGEROUS: every approved machine may have the disk key of every machine."
-            }
-        });
-        text.push_str(RESOURCE);
-        if self.binding == Binding::Machine {
-            let _ = write!(
-                text,
-                "\tis_string(cpu[\"{MACHINE_CLAIM}\"])\n\tcpu[\"{MACHINE_CLAIM}\"] == path[1]\n"
-            );
-        }
-        text.push_str("}\n");
-        text
+        let claim = format!("cpu[\"{MACHINE_CLAIM}\"]");
+        format!("{RESOURCE}\tis_string({claim})\n\t{claim} == path[1]\n}}\n")
     }
 }
 
@@ -166,22 +135,6 @@ trust_claims := {
 }
 "#;
 
-pub(super) const UNBOUND_HEAD: &str = r#"# DANGEROUS: approved boots of any machine whose key lies in the service's directory of keys.
-# For Trustee v0.16 to v0.19 only; later ones trust keys by policy alone, and are denied here.
-package policy
-
-import rego.v1
-
-default executables := 33
-
-trust_claims := {
-	"executables": executables,
-	"instance-identity": 0,
-	"hardware": 0,
-	"configuration": 0,
-}
-"#;
-
 const APPROVED: &str = r"
 # Whether `value` is one of the approved values under `name`; no list, no approval.
 approved(name, value) if {
@@ -201,7 +154,7 @@ at_least(version, least) if {
 }
 "#;
 
-const RESOURCE: &str = r#"
+const RESOURCE: &str = r#"# A machine may have the key of its own disk: default/<id>/root.
 package policy
 
 import rego.v1

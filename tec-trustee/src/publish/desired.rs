@@ -16,11 +16,10 @@ use tokio::sync::watch;
 
 pub(super) use self::state::{Content, Entry, State, canonical};
 use super::index;
-use super::item::{Item, ParseItemError, ReferenceName, TRUSTED_AKS};
+use super::item::{Item, ParseItemError, ReferenceName};
 use crate::policy::{PolicyIntent, ak_reference_name, ak_reference_value, pcr_reference_name};
 
-/// The desired state of every target: policies, reference values, secrets, and for the mounted form trusted
-/// keys and images.
+/// The desired state of every target: policies, reference values, secrets, and for the mounted form images.
 ///
 /// Share it: all methods take `&self`. A change takes effect immediately, costs O(log n) in the number of
 /// items, and waits for no target. Setting a value that is already set changes nothing. Every change has a
@@ -54,12 +53,6 @@ pub enum DesiredError {
     KeyNameTaken {
         /// The name.
         name: ReferenceName,
-    },
-    /// The name of a trusted key is not valid for a cluster object.
-    #[error("{name:?} is not an object name: at most 63 characters of a-z, 0-9 and '-'")]
-    ObjectName {
-        /// The name, at most 64 characters of it.
-        name: String,
     },
 }
 
@@ -187,21 +180,6 @@ impl Desired {
         });
     }
 
-    /// Sets the list of all trusted keys, for the upstream policy only: the list is sent as a whole
-    /// for each key.
-    ///
-    /// # Errors
-    /// Never: the name is legal.
-    pub fn set_trusted_aks<'a>(
-        &self,
-        keys: impl IntoIterator<Item = &'a PublicKey>,
-    ) -> Result<(), DesiredError> {
-        let mut keys: Vec<String> = keys.into_iter().map(PublicKey::to_base64).collect();
-        keys.sort_unstable();
-        keys.dedup();
-        self.set_reference(TRUSTED_AKS, keys.into())
-    }
-
     /// Sets a secret.
     ///
     /// # Security
@@ -220,30 +198,6 @@ impl Desired {
     /// Removes a secret, including one that was only kept.
     pub fn remove_secret(&self, path: &ResourcePath) {
         self.change(|state| state.remove(&Item::Secret(path.clone())));
-    }
-
-    /// Trusts a key under the name of its object: the directory of keys of v0.16 to v0.19
-    /// (Trustee, verifiers). Only the mounted form has one.
-    ///
-    /// # Errors
-    /// The name is not valid for an object.
-    pub fn trust_key(&self, name: &str, key: PublicKey) -> Result<(), DesiredError> {
-        let alphanumeric = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-        let legal = name.len() <= 63
-            && name.starts_with(alphanumeric)
-            && name.ends_with(alphanumeric)
-            && name.chars().all(|c| alphanumeric(c) || c == '-');
-        if !legal {
-            let name = name.chars().take(64).collect();
-            return Err(DesiredError::ObjectName { name });
-        }
-        self.change(|state| state.trust(name, key));
-        Ok(())
-    }
-
-    /// Stops trusting the key of an object.
-    pub fn distrust_key(&self, name: &str) {
-        self.change(|state| state.distrust(name));
     }
 
     /// Sets the images listed in the ConfigMap `image-pcrs`. Only the mounted form has one.

@@ -11,7 +11,7 @@ use tec_core::pcr::PcrIndex;
 use crate::policy::pcr_reference_name;
 
 /// The list of all trusted keys, which the upstream policy asks for.
-pub(super) const TRUSTED_AKS: &str = "trusted_aks";
+const TRUSTED_AKS: &str = "trusted_aks";
 
 /// Separates these fingerprints from all other uses of the hash.
 const FINGERPRINT_LABEL: &[u8] = b"tec publish fingerprint v1\0";

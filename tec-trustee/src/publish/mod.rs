@@ -82,9 +82,8 @@ pub use self::desired::{Desired, DesiredError};
 pub use self::fanout::{Fanout, Health, TargetStatus};
 pub use self::item::{ParseItemError, ReferenceName};
 pub use self::mounted::{
-    Change, Container, Debounce, Form, Layout, Mirrored, Mount, MountedPublisher, MountedTarget,
-    Object, Observed, Patch, Pod, RESTART_ANNOTATION, RenderError, SecretMode, Volume, mirror,
-    render,
+    Change, Debounce, Form, Layout, Mount, MountedPublisher, MountedTarget, Object, Observed,
+    Patch, Pod, RESTART_ANNOTATION, RenderError, Volume, render,
 };
 
 /// How far a call of [`Publisher::publish`] got.

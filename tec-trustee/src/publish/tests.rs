@@ -20,7 +20,6 @@ use tec_core::testing::{ManualClock, SeededEntropy, sample};
 
 use super::*;
 use crate::client::Deadlines;
-use crate::config::Generation;
 use crate::testing::provider;
 
 /// The key of an admin: equal seeds give equal keys.
@@ -36,10 +35,10 @@ fn entropy(seed: u64) -> Arc<SeededEntropy> {
     Arc::new(SeededEntropy::new(seed))
 }
 
-fn api(url: &str, generation: Generation, key: AdminKey, clock: Arc<dyn Clock>) -> AdminApi {
+fn api(url: &str, key: AdminKey, clock: Arc<dyn Clock>) -> AdminApi {
     let endpoint = Endpoint::new(url.parse().unwrap(), "");
     let deadlines = Deadlines::new(Duration::from_secs(20), Duration::from_secs(20));
-    AdminApi::new(&endpoint, generation, key, clock, deadlines, &provider()).unwrap()
+    AdminApi::new(&endpoint, key, clock, deadlines, &provider()).unwrap()
 }
 
 /// A policy that compiles, with a number in it.

@@ -189,7 +189,6 @@ pub(crate) fn cases() -> Vec<Case> {
     cases.extend(boots());
     cases.extend(tokens());
     cases.extend(reports());
-    cases.extend(unbound());
     cases
 }
 
@@ -296,20 +295,5 @@ fn reports() -> Vec<Case> {
         // An unmodified Trustee checks the key, but does not name it.
         case("Azure key not named").without(&format!("{REPORT}/tpm"), "ak_public"),
         case("unknown boot on Azure").claiming("/az-snp-vtpm/tpm/pcr04", value_of("dd").into()),
-    ]
-}
-
-/// Trustee v0.16 to v0.19, where the service does not name the key.
-fn unbound() -> Vec<Case> {
-    let case =
-        |name| base(name, bound().dangerous_any_machine(), tpm()).without("/tpm", "ak_public");
-    vec![
-        case("unbound: approved boot").allowed(),
-        case("unbound: path of another machine").at(&["default", OTHER, "root"]).allowed(),
-        case("unbound: other path").at(&["default", MACHINE, "home"]),
-        case("unbound: unknown boot").claiming("/tpm/pcr04", value_of("dd").into()),
-        case("unbound: sample").sending(annotated("sample", json!({"svn": "1"}))),
-        // A service that names the key leaves it to the policy whether the key is trusted.
-        base("unbound: on a service that names keys", bound().dangerous_any_machine(), tpm()),
     ]
 }

@@ -257,7 +257,6 @@ async fn our_broker_denies_and_refuses_as_the_transcripts_do() {
 #[ignore = "needs trustee-url: set TRUSTEE_URL and TRUSTEE_ADMIN_KEY"]
 async fn a_real_trustee_answers_as_the_transcripts_do() {
     use tec_core::time::Timestamp;
-    use tec_trustee::config::Generation;
     use tec_trustee::publish::{AdminApi, AdminKey};
 
     let variable = |name: &str| std::env::var_os(name).map(|text| text.into_string().unwrap());
@@ -268,9 +267,8 @@ async fn a_real_trustee_answers_as_the_transcripts_do() {
     let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs().try_into().unwrap();
     let clock = Arc::new(ManualClock::new(Timestamp::from_unix_seconds(now)));
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let (generation, deadlines) = (Generation::V0_21, Deadlines::default());
-    let api =
-        AdminApi::dangerous_plain_http(&endpoint, generation, key, clock, deadlines, &provider);
+    let deadlines = Deadlines::default();
+    let api = AdminApi::dangerous_plain_http(&endpoint, key, clock, deadlines, &provider);
     feed(&api.unwrap()).await;
     // Only our broker also states the lifetime of a cookie in seconds, drops an empty segment, and accepts
     // the scheme in any case (RFC 9110, section 11.1).

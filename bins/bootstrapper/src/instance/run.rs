@@ -15,7 +15,7 @@ use tec_node::join::JoinOutcome;
 use tec_node::metadata::{Instance, MetadataSource};
 use tec_node::port::{Pause, StateDisk as _};
 use tec_node::rpc::generated::init::api_server::ApiServer;
-use tec_node::rpc::{InitService, InitServicePorts, OlderMasterSecret, TicketClient};
+use tec_node::rpc::{InitService, InitServicePorts, TicketClient};
 use tec_node::state::Role;
 use tec_node::ticket::NodeName;
 use tec_support::exit;
@@ -167,7 +167,7 @@ impl Parts {
 /// Runs both sides until one of them is done.
 async fn bootstrap(settings: &Settings, node: &Node, cleaner: &Cleaner) -> anyhow::Result<u8> {
     let parts = Parts::new(settings, node).await?;
-    let gate = gate(settings, node, &parts, cleaner).await?;
+    let gate = gate(node, &parts, cleaner).await?;
     note_founder(settings, node, &parts.this).await?;
     let listener = TcpListener::bind(settings.listen).await;
     let listener = listener.with_context(|| format!("cannot listen on {}", settings.listen))?;
@@ -220,12 +220,7 @@ async fn api_server(metadata: &dyn MetadataSource) -> Result<String, PortError> 
     Err(PortError::new(PortErrorKind::Unavailable, operation).with_code(Code::BootstrapMetadata))
 }
 
-async fn gate(
-    settings: &Settings,
-    node: &Node,
-    parts: &Parts,
-    cleaner: &Cleaner,
-) -> anyhow::Result<InitGate> {
+async fn gate(node: &Node, parts: &Parts, cleaner: &Cleaner) -> anyhow::Result<InitGate> {
     let hash = patiently(&*parts.pause, || node.metadata.init_secret_hash()).await;
     let hash = hash.parse::<InitSecretHash>().map_err(|error| {
         let context = "take the hash of the init secret from the metadata";
@@ -240,13 +235,7 @@ async fn gate(
         cluster: Arc::clone(&parts.kubeadm) as Arc<_>,
         pause: Arc::clone(&parts.pause),
     };
-    let older = if settings.accept_older_master_secret {
-        OlderMasterSecret::Taken
-    } else {
-        OlderMasterSecret::Refused
-    };
-    let service = InitService::new(ports).with_older_master_secret(older);
-    Ok(InitGate::new(service, cleaner.clone()))
+    Ok(InitGate::new(InitService::new(ports), cleaner.clone()))
 }
 
 async fn join(settings: &Settings, node: &Node, parts: &Parts) -> anyhow::Result<JoinOutcome> {

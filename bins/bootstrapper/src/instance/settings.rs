@@ -54,8 +54,6 @@ pub struct Settings {
     pub control_plane_ticket: Option<PathBuf>,
     /// Properties of clusters.
     pub kubernetes: Kubernetes,
-    /// Also serve clients of Init that send the master secret in the field used before there were URIs.
-    pub accept_older_master_secret: bool,
     /// Commands for programs that cannot be run by name.
     pub programs: BTreeMap<String, Vec<PathBuf>>,
 }
@@ -75,7 +73,6 @@ impl Default for Settings {
             join_services: Trust::default(),
             control_plane_ticket: None,
             kubernetes: Kubernetes::default(),
-            accept_older_master_secret: false,
             programs: BTreeMap::new(),
         }
     }
@@ -263,7 +260,6 @@ mod tests {
         assert!(!settings.disk.dangerous_without_integrity);
         assert!(!settings.disk.dangerous_state_elsewhere);
         assert!(!settings.disk.dangerous_formatted_elsewhere);
-        assert!(!settings.accept_older_master_secret);
         assert_eq!(settings.kubernetes.dns, ClusterDns::CoreDns);
         assert!(settings.kubernetes.network.is_none());
     }

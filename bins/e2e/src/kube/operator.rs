@@ -16,7 +16,6 @@ use tec_k8s::api::{
 use tec_k8s::controller::{Health, Metrics, Operator, Parts};
 use tec_k8s::render::{Component, Deploy, Installation};
 use tec_support::SystemEntropy;
-use tec_trustee::config::Generation;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
@@ -153,7 +152,7 @@ impl Bench {
             identity.to_owned(),
             Arc::clone(&self.trust) as _,
             Arc::clone(&self.labels) as _,
-            Arc::new(Maker(Generation::V0_21)),
+            Arc::new(Maker),
             Arc::new(self.clock.clone()),
             Arc::new(SystemEntropy),
         )

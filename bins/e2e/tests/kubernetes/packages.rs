@@ -165,7 +165,7 @@ async fn the_values_of_the_chart_reach_the_operator_and_what_it_creates() {
         "replicas": 3, "services": {"kbs-service": load_balancer}, "tolerations": [toleration],
     });
     let values = json!({
-        "replicas": 1, "pcrs": [4, 11], "trusteeGeneration": "unified", "logLevel": "debug",
+        "replicas": 1, "pcrs": [4, 11], "logLevel": "debug",
         "registryMirrors": ["a.example/b=c.example/d"], "sharedSources": ["10.0.0.0/8"],
         "extraArgs": ["--disk-keys=random256"], "nodeSelector": {"a": "b"}, "settings": settings,
         "tolerations": [toleration], "affinity": {"nodeAffinity": {}},
@@ -192,7 +192,6 @@ async fn the_values_of_the_chart_reach_the_operator_and_what_it_creates() {
     for flag in [
         "--log=debug",
         "--pcrs=4,11",
-        "--generation=unified",
         "--mirror=a.example/b=c.example/d",
         "--shared-sources=10.0.0.0/8",
         "--disk-keys=random256",

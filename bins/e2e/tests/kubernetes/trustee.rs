@@ -288,14 +288,3 @@ async fn our_broker_refuses_strangers_as_a_real_trustee_does() {
         assert_eq!(reply(ours, ask).await, reply(world.upstream, ask).await, "{ask:?}");
     }
 }
-
-/// Policies of v0.16 to v0.18 do not get the signing key. Nodes would be refused forever.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_operator_that_could_bind_no_key_to_its_machine_does_not_start() {
-    let bench = Bench::new().await.unwrap();
-    let operator = bench.start_program("one", &["--generation", "mounted"]).unwrap();
-    let why = "does not expose the signing key to policies";
-    let ends = async || Ok(operator.log()?.contains(why) && !operator.is_running());
-    let ended = eventually("the operator says why and ends", ends).await;
-    assert!(ended.is_ok(), "{}", operator.log().unwrap());
-}

@@ -2,8 +2,7 @@
 #[derive(Clone, PartialEq, ::prost::Message)]
 #[prost(skip_debug)]
 pub struct InitRequest {
-    /// Older clients send the master secret in addition to kms_uri, which has it too. Alone it is accepted
-    /// only if the node allows it.
+    /// Older clients send the master secret in addition to kms_uri, which has it too. Alone it is refused.
     #[prost(bytes = "vec", tag = "2")]
     pub master_secret: ::prost::alloc::vec::Vec<u8>,
     /// Where keys come from: kms://...

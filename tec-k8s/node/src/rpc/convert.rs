@@ -1,8 +1,6 @@
 //! Converts messages to and from domain types; the only module that reads their content.
 
-use crate::derive::{
-    DiskId, MasterSecret, MeasurementSalt, MeasurementSecret, ShortMasterSecretError,
-};
+use crate::derive::{DiskId, MeasurementSalt, MeasurementSecret};
 use crate::init::{InitRequest, KubeProxy};
 use crate::state::Role;
 use crate::ticket::{Component, ComponentForm, JoinTicket, RejoinTicket, TicketError};
@@ -26,8 +24,6 @@ pub(super) enum MessageError {
     Member(#[from] TicketError),
     #[error("master_secret is not accepted on its own: pass the master secret in kms_uri")]
     MasterSecret,
-    #[error("master_secret: {0}")]
-    ShortSecret(ShortMasterSecretError),
 }
 
 impl From<MessageError> for tonic::Status {
@@ -36,7 +32,7 @@ impl From<MessageError> for tonic::Status {
             MessageError::Kms(_) => Reason::KmsUri,
             MessageError::Storage(_) => Reason::StorageUri,
             MessageError::Member(_) => Reason::Member,
-            MessageError::MasterSecret | MessageError::ShortSecret(_) => Reason::MasterSecret,
+            MessageError::MasterSecret => Reason::MasterSecret,
         };
         reason.status(tonic::Code::InvalidArgument, error.to_string())
     }
@@ -47,19 +43,19 @@ pub(super) struct InitSecrets {
     pub(super) init_secret: SecretBytes,
     kms_uri: Zeroizing<String>,
     storage_uri: Zeroizing<String>,
-    master_secret: SecretBytes,
-    salt: SecretBytes,
+    has_master_secret: bool,
 }
 
 /// Splits a request into its public part and its secrets. A check belongs to no cluster.
 pub(super) fn take_secrets(message: &mut pb::init::InitRequest) -> InitSecrets {
     message.check = false;
+    let [master_secret, _salt] = [&mut message.master_secret, &mut message.salt]
+        .map(|part| SecretBytes::new(std::mem::take(part)));
     InitSecrets {
         init_secret: SecretBytes::new(std::mem::take(&mut message.init_secret)),
         kms_uri: Zeroizing::new(std::mem::take(&mut message.kms_uri)),
         storage_uri: Zeroizing::new(std::mem::take(&mut message.storage_uri)),
-        master_secret: SecretBytes::new(std::mem::take(&mut message.master_secret)),
-        salt: SecretBytes::new(std::mem::take(&mut message.salt)),
+        has_master_secret: !master_secret.is_empty(),
     }
 }
 
@@ -84,37 +80,14 @@ pub(super) fn uris(
     Ok((kms, storage))
 }
 
-/// Whether the master secret is accepted in the field that clients used before there were URIs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "it is taken or not")]
-pub enum OlderMasterSecret {
-    /// Only as part of `kms_uri`.
-    #[default]
-    Refused,
-    /// As `master_secret` and `salt` too, if `kms_uri` has no key.
-    Taken,
-}
-
 impl InitSecrets {
-    /// The newer ones among the older clients send the master secret in addition to a URI that also has it.
-    /// The oldest send it alone, or with a URI of the cluster's own key service that has no key.
-    pub(super) fn uris(
-        self,
-        older: OlderMasterSecret,
-    ) -> Result<(KmsUri, StorageUri), MessageError> {
-        if self.master_secret.is_empty() || !is_without_key(&self.kms_uri) {
-            return uris(&self.kms_uri, &self.storage_uri);
-        }
-        if older == OlderMasterSecret::Refused {
+    /// Older clients send the master secret in addition to a URI that also has it. Alone, or with a URI that has
+    /// no key, it is refused.
+    pub(super) fn uris(self) -> Result<(KmsUri, StorageUri), MessageError> {
+        if self.has_master_secret && is_without_key(&self.kms_uri) {
             return Err(MessageError::MasterSecret);
         }
-        let storage = match self.storage_uri.as_str() {
-            "" => StorageUri::NoStore,
-            text => StorageUri::parse(text).map_err(MessageError::Storage)?,
-        };
-        let master = MasterSecret::of_parts(self.master_secret, self.salt);
-        let master = master.map_err(MessageError::ShortSecret)?;
-        Ok((KmsUri::Cluster(master), storage))
+        uris(&self.kms_uri, &self.storage_uri)
     }
 }
 

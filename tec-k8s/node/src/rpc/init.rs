@@ -18,7 +18,6 @@ use tec_core::secret::SecretBytes;
 use tonic::{Code, Status};
 
 use super::caller::refusal;
-use super::convert::OlderMasterSecret;
 use super::generated::init::{InitRequest, InitResponse};
 use super::watch::Told;
 use super::{Reason, Watcher, convert};
@@ -107,20 +106,12 @@ impl ClusterInitializer for Keeping<'_> {
 pub struct InitService {
     ports: InitServicePorts,
     log: Option<Arc<dyn NodeLog>>,
-    older: OlderMasterSecret,
 }
 
 impl InitService {
     /// Uses these ports.
     pub fn new(ports: InitServicePorts) -> Self {
-        Self { ports, log: None, older: OlderMasterSecret::default() }
-    }
-
-    /// Sets whether clients without URIs are served.
-    #[must_use]
-    pub fn with_older_master_secret(mut self, older: OlderMasterSecret) -> Self {
-        self.older = older;
-        self
+        Self { ports, log: None }
     }
 
     /// Shows this log to callers that may init and whose watched init failed.
@@ -176,7 +167,7 @@ impl InitService {
     ) -> Result<InitResponse, Status> {
         let AdmittedInit { message, secrets, checks } = admitted;
         let answer = async {
-            let (kms, storage) = secrets.uris(self.older)?;
+            let (kms, storage) = secrets.uris()?;
             let request = convert::init_request(&message, &kms, &storage)?;
             let cluster = Keeping {
                 cluster: &*self.ports.cluster,
@@ -256,7 +247,7 @@ impl InitService {
 /// node must refuse.
 pub fn derived_cluster(mut message: InitRequest) -> Option<ClusterId> {
     let secrets = convert::take_secrets(&mut message);
-    let (kms, storage) = secrets.uris(OlderMasterSecret::Refused).ok()?;
+    let (kms, storage) = secrets.uris().ok()?;
     let request = convert::init_request(&message, &kms, &storage).ok()?;
     let KmsUri::Cluster(master) = kms else {
         return None;

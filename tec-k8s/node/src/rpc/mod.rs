@@ -34,7 +34,7 @@ pub mod generated {
 
 pub use self::caller::Caller;
 pub use self::client::{Dial, Reached, RejoinClient, TicketClient};
-pub use self::convert::{OlderMasterSecret, ticket_from_bytes, ticket_to_bytes};
+pub use self::convert::{ticket_from_bytes, ticket_to_bytes};
 pub use self::endorse::{EndorsementPolicy, Endorsements, Endorser, TpmOffer};
 pub use self::init::{
     AdmittedInit, InitService, InitServicePorts, NodeLog, SecretCheck, derived_cluster,

@@ -31,7 +31,7 @@ macro_rules! reasons {
 reasons! {
     /// The init secret does not match the node's.
     InitSecret = "init-secret";
-    /// The master secret was sent in its older field.
+    /// The master secret was sent in its older field, without a key in `kms_uri`.
     MasterSecret = "master-secret";
     /// `kms_uri` is invalid or not supported.
     KmsUri = "kms-uri";

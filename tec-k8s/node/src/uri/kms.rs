@@ -9,7 +9,6 @@ use tec_core::secret::SecretBytes;
 use zeroize::Zeroizing;
 
 use super::UriError;
-use super::older::PlatformKey;
 use super::query::{Extent, Parsed, Writer};
 use crate::derive::MasterSecret;
 
@@ -105,8 +104,6 @@ pub enum KmsUri {
     Azure(AzureKey),
     /// `kms://gcp?projectID=&location=&keyRing=&credentialsPath=&keyName=`
     Gcp(GcpKey),
-    /// A cloud key without credentials, in a form of the older implementation.
-    Platform(PlatformKey),
     /// Derived from a master secret that a Trustee releases to this node:
     /// `kms://trustee?url=&path=[&ca=]`
     Trustee(TrusteeKey),
@@ -121,9 +118,6 @@ impl KmsUri {
     /// [`UriError`], which names parameters but never values.
     pub fn parse(text: &str) -> Result<Self, UriError> {
         let mut from = Parsed::parse(SCHEME, text)?;
-        if let Some(key) = PlatformKey::parse(&mut from)? {
-            return from.finish().map(|()| Self::Platform(key));
-        }
         let uri = match from.kind {
             "cluster-kms" => Self::Cluster(MasterSecret::new(
                 base64(&mut from, "key")?,
@@ -209,7 +203,6 @@ impl KmsUri {
                 .with("keyRing", key.key_ring.as_bytes())
                 .with_access("credentialsPath", key.credentials_path.as_bytes())
                 .with("keyName", key.key_name.as_bytes()),
-            Self::Platform(key) => key.write(new(key.kind())),
             Self::Trustee(key) => new("trustee")
                 .with("url", key.url.as_str().as_bytes())
                 .with("path", key.path.as_str().as_bytes())

@@ -4,14 +4,14 @@
 //! prints its values: `Debug` and errors only name parameters, and [`KmsUri::to_secret_text`]
 //! requires a reason.
 
+mod connection;
 mod kms;
-mod older;
 mod place;
 mod query;
 mod storage;
 
+pub use self::connection::AzureConnection;
 pub use self::kms::{AwsKey, AzureKey, GcpKey, KmsUri, OpenBaoKey, TrusteeKey};
-pub use self::older::{AzureConnection, PlatformBucket, PlatformKey};
 pub use self::place::{ListedPlaces, ServicePlace, UnlistedPlace};
 pub use self::storage::{AzureBlobs, FileStore, GcpBucket, S3Bucket, StorageUri};
 

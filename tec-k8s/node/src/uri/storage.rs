@@ -5,7 +5,7 @@ use tec_core::endpoint::BaseUrl;
 use tec_core::secret::SecretBytes;
 
 use super::UriError;
-use super::older::{AzureConnection, PlatformBucket};
+use super::connection::AzureConnection;
 use super::query::{Extent, Parsed, Writer};
 
 const SCHEME: &str = "storage";
@@ -74,10 +74,8 @@ pub enum StorageUri {
     Azure(AzureBlobs),
     /// `storage://gcp?projectID=&bucket=&credentialsPath=`
     Gcp(GcpBucket),
-    /// `storage://azure?container=&connectionString=`, as in the older implementation.
+    /// `storage://azure?container=&connectionString=`
     AzureConnection(AzureConnection),
-    /// A cloud bucket without credentials, in a form of the older implementation.
-    Platform(PlatformBucket),
     /// `storage://file?path=`
     File(FileStore),
 }
@@ -89,9 +87,6 @@ impl StorageUri {
     /// [`UriError`], which names parameters but never values.
     pub fn parse(text: &str) -> Result<Self, UriError> {
         let mut from = Parsed::parse(SCHEME, text)?;
-        if let Some(bucket) = PlatformBucket::parse(&mut from)? {
-            return from.finish().map(|()| Self::Platform(bucket));
-        }
         let uri = match from.kind {
             "no-store" => Self::NoStore,
             "aws" | "s3" => Self::S3(S3Bucket {
@@ -155,7 +150,6 @@ impl StorageUri {
                 .with("bucket", bucket.bucket.as_bytes())
                 .with_access("credentialsPath", bucket.credentials_path.as_bytes()),
             Self::AzureConnection(one) => one.write(new("azure"), extent, why),
-            Self::Platform(bucket) => bucket.write(new(bucket.kind())),
             Self::File(store) => new("file").with("path", store.path.as_bytes()),
         }
         .finish()

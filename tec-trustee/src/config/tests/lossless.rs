@@ -107,9 +107,8 @@ proptest! {
     #[test]
     fn what_is_not_known_stays_to_the_byte_and_in_its_order(
         current in configuration(),
-        generation in prop::sample::select(Generation::ALL.to_vec()),
     ) {
-        let after = text(generation, &current, &intent());
+        let after = text(&current, &intent());
         let found = follow_each_other(&kept(&current), &after);
         prop_assert!(found.is_ok(), "{found:?}\n--- before\n{current}\n--- after\n{after}");
     }
@@ -117,19 +116,17 @@ proptest! {
     #[test]
     fn a_patched_text_is_rendered_as_it_was_parsed(
         current in configuration(),
-        generation in prop::sample::select(Generation::ALL.to_vec()),
     ) {
-        let once = text(generation, &current, &intent());
+        let once = text(&current, &intent());
         prop_assert_eq!(once.parse::<DocumentMut>().unwrap().to_string(), once.clone());
-        prop_assert_eq!(generation.patch(&once, &intent()).unwrap(), Patched::Unchanged);
+        prop_assert_eq!(Schema.patch(&once, &intent()).unwrap(), Patched::Unchanged);
     }
 
     #[test]
     fn a_diff_tells_of_every_change_and_of_no_other(
         current in configuration(),
-        generation in prop::sample::select(Generation::ALL.to_vec()),
     ) {
-        let after = text(generation, &current, &intent());
+        let after = text(&current, &intent());
         for change in changes(&current, &after).unwrap() {
             let foreign = change.key.split('.').any(|part| part.starts_with("x_"));
             prop_assert!(!foreign, "{change}");

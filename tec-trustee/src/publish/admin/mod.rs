@@ -24,10 +24,9 @@ pub use self::error::{AdminError, AdminSetupError};
 use self::http::{Call, Channel};
 pub use self::token::{AdminKey, AdminKeyFormatError, MAX_TOKEN_SECONDS};
 use crate::client::Deadlines;
-use crate::config::Generation;
 use crate::wire::ErrorKind;
 
-/// Replaces a secret where there is no DELETE.
+/// Replaces a secret that cannot be deleted.
 const TOMBSTONE: &[u8] = b"{}";
 
 /// A remote Trustee as a [`KeyBroker`].
@@ -38,7 +37,6 @@ const TOMBSTONE: &[u8] = b"{}";
 #[derive(Debug)]
 pub struct AdminApi {
     channel: Channel,
-    generation: Generation,
     attestation_policies: Mutex<()>,
     resource_policies: Mutex<()>,
     references: Mutex<()>,
@@ -46,14 +44,13 @@ pub struct AdminApi {
 }
 
 impl AdminApi {
-    /// The admin API at `endpoint`, of a Trustee of this generation. An HTTPS server is verified against its
+    /// The admin API at `endpoint`. An HTTPS server is verified against its
     /// CA bundle alone or, without one, against the platform's roots.
     ///
     /// # Errors
     /// The endpoint is plain HTTP to another machine, the CA bundle is unusable, or TLS cannot be set up.
     pub fn new(
         endpoint: &Endpoint,
-        generation: Generation,
         key: AdminKey,
         clock: Arc<dyn Clock>,
         deadlines: Deadlines,
@@ -62,7 +59,7 @@ impl AdminApi {
         if !endpoint.url.is_tls() && !is_loopback(&endpoint.url) {
             return Err(AdminSetupError::PlainHttp { server: endpoint.url.clone() });
         }
-        Self::dangerous_plain_http(endpoint, generation, key, clock, deadlines, provider)
+        Self::dangerous_plain_http(endpoint, key, clock, deadlines, provider)
     }
 
     /// Like [`new`](Self::new), but also allows plain HTTP to another machine.
@@ -74,7 +71,6 @@ impl AdminApi {
     /// Anyone who listens on the network gets all disk keys, and an admin's token for five minutes.
     pub fn dangerous_plain_http(
         endpoint: &Endpoint,
-        generation: Generation,
         key: AdminKey,
         clock: Arc<dyn Clock>,
         deadlines: Deadlines,
@@ -83,7 +79,6 @@ impl AdminApi {
         let channel = Channel::new(endpoint, key, clock, deadlines, provider);
         Ok(Self {
             channel: channel.map_err(AdminSetupError::Client)?,
-            generation,
             attestation_policies: Mutex::default(),
             resource_policies: Mutex::default(),
             references: Mutex::default(),
@@ -96,13 +91,9 @@ impl AdminApi {
         self.channel.call(call).await.map(drop)
     }
 
-    /// Deletes a resource, or overwrites it if that is refused: before v0.20 there is no DELETE, and later
-    /// versions refuse a missing resource with the same message as a failed storage (Trustee, KBS admin API).
-    /// So the secret is gone in either case.
+    /// Deletes a resource, or overwrites it if that is refused: a missing resource is refused with the same
+    /// message as a failed storage (Trustee, KBS admin API). So the secret is gone in either case.
     async fn delete(&self, place: &str) -> Result<(), AdminError> {
-        if self.generation == Generation::Mounted {
-            return self.write(Call::post_bytes(place, TOMBSTONE)).await;
-        }
         match self.write(Call::delete(place)).await {
             Err(AdminError::Refused { kind, .. }) if kind != ErrorKind::AdminAuthAccess => {}
             outcome => return outcome,

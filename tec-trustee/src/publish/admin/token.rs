@@ -19,8 +19,7 @@ const ROLE: &str = "admin";
 
 /// The key of an admin: Ed25519, since every version can verify that (Trustee, KBS admin API).
 ///
-/// Tokens carry `role`, `iat` and `exp`. They carry `iss` and `aud` only if those are configured: v0.18 to
-/// v0.20 refuse a token with an audience.
+/// Tokens carry `role`, `iat` and `exp`. They carry `iss` and `aud` only if those are configured.
 pub struct AdminKey {
     key: SigningKey,
     issuer: Option<String>,

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde_json::Value;
-use tec_core::ak::PublicKey;
 use tec_core::image::ApprovedImage;
 use tec_core::secret::SecretBytes;
 
@@ -14,7 +13,7 @@ use super::super::record::Position;
 /// Number of removed items that the journal may hold in excess of the number of items.
 const JOURNAL_SLACK: usize = 1024;
 
-/// Policies, reference values, secrets, trusted keys and images, and what changed when.
+/// Policies, reference values, secrets and images, and what changed when.
 #[derive(Debug, Default)]
 pub(in super::super) struct State {
     /// Distinguishes this value from any other whose revisions look the same.
@@ -28,7 +27,6 @@ pub(in super::super) struct State {
     journal: BTreeMap<u64, Item>,
     /// Changes up to here are no longer in the journal.
     horizon: u64,
-    trusted: BTreeMap<String, PublicKey>,
     images: Vec<ApprovedImage>,
 }
 
@@ -50,10 +48,6 @@ pub(in super::super) enum Content {
 impl State {
     pub(super) fn revision(&self) -> u64 {
         self.revision
-    }
-
-    pub(in super::super) fn trusted(&self) -> &BTreeMap<String, PublicKey> {
-        &self.trusted
     }
 
     pub(in super::super) fn images(&self) -> &[ApprovedImage] {
@@ -122,19 +116,6 @@ impl State {
     pub(super) fn keep(&mut self, item: Item) {
         if !self.items.contains_key(&item) && self.kept.insert(item.clone()) {
             self.note(item);
-        }
-    }
-
-    pub(super) fn trust(&mut self, name: &str, key: PublicKey) {
-        if self.trusted.get(name) != Some(&key) {
-            self.trusted.insert(name.to_owned(), key);
-            self.revision += 1;
-        }
-    }
-
-    pub(super) fn distrust(&mut self, name: &str) {
-        if self.trusted.remove(name).is_some() {
-            self.revision += 1;
         }
     }
 

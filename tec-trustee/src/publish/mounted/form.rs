@@ -10,10 +10,10 @@ use tec_core::secret::SecretBytes;
 
 use super::super::desired::{Content, Desired, State, canonical};
 use super::super::item::Item;
-use super::layout::{Layout, SHARDS, shard, shard_name};
+use super::layout::{CONFIG_DIR, Layout, SHARDS, shard, shard_name};
 use super::pod::Pod;
 use super::reference;
-use crate::config::Generation;
+use crate::config::DEFAULT_POLICIES;
 
 /// Largest size of an object, names and values together (Trustee, KBS configuration: 1 MiB).
 const MAX_OBJECT: usize = 1024 * 1024;
@@ -58,20 +58,12 @@ pub enum RenderError {
         /// The largest size allowed.
         max: usize,
     },
-    /// The KBS silently skips the keys beyond its limit (Trustee, verifiers).
-    #[error("{count} attestation keys are trusted, but the configuration loads only {max}")]
-    TooManyKeys {
-        /// Number of keys.
-        count: usize,
-        /// Maximum number of keys allowed.
-        max: u32,
-    },
 }
 
 /// Renders the mounted form.
 ///
 /// # Errors
-/// If an object is too large, there are too many keys, or a secret has no place.
+/// If an object is too large, or a secret has no place.
 pub fn render(desired: &Desired, layout: &Layout) -> Result<Form, RenderError> {
     desired.read(|state| render_state(state, layout))
 }
@@ -83,9 +75,6 @@ pub(super) fn render_state(desired: &State, layout: &Layout) -> Result<Form, Ren
     form.references(desired, layout);
     form.images(desired);
     form.resources(desired, layout)?;
-    if layout.generation != Generation::V0_21 {
-        form.keys(desired, layout)?;
-    }
     form.sizes()?;
     form.pod = form.pod.sealed(&layout.config);
     Ok(form)
@@ -107,46 +96,35 @@ impl Form {
         self.put("trustee-data", "kbs-config.toml", layout.config.as_str());
         self.put("trustee-data", "policy.rego", policy(desired, &Item::ResourcePolicy));
         let whole = json!({"configMap": {"name": "trustee-data"}});
-        self.pod.mount("trustee-data", whole, &[layout.config_dir().to_owned()]);
-        if layout.generation != Generation::Mounted {
-            let items = json!([{"key": "policy.rego", "path": "resource-policy.rego"}]);
-            let policy = json!({"configMap": {"name": "trustee-data", "items": items}});
-            self.pod.mount("resource-policy", policy, &[layout.below("kbs")]);
-        }
+        self.pod.mount("trustee-data", whole, CONFIG_DIR.to_owned());
+        let items = json!([{"key": "policy.rego", "path": "resource-policy.rego"}]);
+        let policy = json!({"configMap": {"name": "trustee-data", "items": items}});
+        self.pod.mount("resource-policy", policy, layout.below("kbs"));
     }
 
     /// `attestation-policy`: the policy that applies, and empty ones where the service would otherwise try to
     /// write its own into a read-only directory and fail to start (Trustee, KBS configuration).
     fn policies(&mut self, desired: &State, layout: &Layout) {
-        for id in layout.generation.default_policies() {
-            let text = match *id {
+        for id in DEFAULT_POLICIES {
+            let text = match id {
                 "default_cpu" => policy(desired, &Item::AttestationPolicy),
                 _ => "",
             };
             self.put("attestation-policy", &format!("{id}.rego"), text);
         }
         let source = json!({"configMap": {"name": "attestation-policy"}});
-        self.pod.mount("attestation-policy", source, &layout.policy_dirs());
+        self.pod.mount("attestation-policy", source, layout.below("attestation_service_policy"));
     }
 
-    /// One file with all reference values, or since v0.19 one file each.
+    /// The reference values, one file each.
     fn references(&mut self, desired: &State, layout: &Layout) {
-        let records = reference::records(desired, layout.expiration);
-        let dirs = layout.reference_dirs();
-        if dirs.is_empty() {
-            let array = reference::array(&records);
-            self.put("trustee-data", "reference-values.json", array);
-            return;
-        }
-        let sources = shards("reference-values", "configMap");
         for number in 0..SHARDS {
-            self.config_maps.entry(shard_name("reference-values", number)).or_default();
+            self.config_maps.entry(shard_name(number)).or_default();
         }
-        for (name, record) in records {
-            let object = shard_name("reference-values", shard(&name));
-            self.put(&object, &name, canonical(&record));
+        for (name, record) in reference::records(desired, layout.expiration) {
+            self.put(&shard_name(shard(&name)), &name, canonical(&record));
         }
-        self.pod.mount("reference-values", sources, &dirs);
+        self.pod.mount("reference-values", shards(), layout.below("reference_value"));
     }
 
     /// `image-pcrs`: what the operator knows about its images. Trustee does not read it.
@@ -186,10 +164,9 @@ fn policy<'a>(desired: &'a State, item: &Item) -> &'a str {
     }
 }
 
-/// All shards of an object in one directory.
-fn shards(object: &str, kind: &str) -> Value {
-    let sources: Vec<Value> = (0..SHARDS)
-        .map(|number| json!({kind: {"name": shard_name(object, number), "optional": true}}))
-        .collect();
+/// All shards of the reference values in one directory.
+fn shards() -> Value {
+    let source = |number| json!({"configMap": {"name": shard_name(number), "optional": true}});
+    let sources: Vec<Value> = (0..SHARDS).map(source).collect();
     json!({"projected": {"sources": sources}})
 }

@@ -7,7 +7,7 @@
 //!                       ▼
 //!                     Patch ─ MountedTarget::apply ─► cluster
 //! ```
-//! Trustee reads policies, reference values, keys and resources for each request, and its configuration once.
+//! Trustee reads policies, reference values and resources for each request, and its configuration once.
 //! So only a changed configuration or changed volumes require a new pod; the digest of both is an annotation
 //! of the pod template, and the pod is patched when it changes.
 //!
@@ -16,7 +16,6 @@
 mod debounce;
 mod form;
 mod layout;
-mod mirror;
 mod patch;
 mod pod;
 mod publisher;
@@ -26,8 +25,7 @@ mod tests;
 
 pub use self::debounce::Debounce;
 pub use self::form::{Form, RenderError, render};
-pub use self::layout::{Layout, SecretMode};
-pub use self::mirror::{Mirrored, mirror};
+pub use self::layout::Layout;
 pub use self::patch::{Change, Object, Observed, Patch};
-pub use self::pod::{Container, Mount, Pod, RESTART_ANNOTATION, Volume};
+pub use self::pod::{Mount, Pod, RESTART_ANNOTATION, Volume};
 pub use self::publisher::{MountedPublisher, MountedTarget};

@@ -11,25 +11,8 @@ pub const RESTART_ANNOTATION: &str = "trusted-execution-clusters.io/trustee-rest
 /// Separates this digest from all other uses of the hash.
 const RESTART_LABEL: &str = "tec trustee restart v1\n";
 
-/// A container of the pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum Container {
-    /// Trustee.
-    Kbs,
-    /// The sidecar that calls [`mirror`](super::mirror); in the aggregated mode only.
-    Mirror,
-}
-
-impl Container {
-    /// Its name.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Kbs => "kbs",
-            Self::Mirror => "resource-mirror",
-        }
-    }
-}
+/// Name of the container of the KBS.
+const KBS: &str = "kbs";
 
 /// A volume of the pod.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,18 +24,14 @@ pub struct Volume {
     pub source: Value,
 }
 
-/// Where a volume is mounted.
+/// Where a volume is mounted, read-only, in the container of the KBS.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub struct Mount {
-    /// The container.
-    pub container: Container,
     /// The path. Mounts sort so that each one precedes those below it.
     pub path: String,
     /// The volume.
     pub volume: String,
-    /// Whether the container may write.
-    pub is_writable: bool,
 }
 
 /// What the pod template must contain.
@@ -68,33 +47,10 @@ pub struct Pod {
 }
 
 impl Pod {
-    /// Adds a volume that is mounted read-only at each of these paths of the KBS.
-    pub(super) fn mount(&mut self, name: &str, source: Value, paths: &[String]) {
+    /// Adds a volume and mounts it at this path.
+    pub(super) fn mount(&mut self, name: &str, source: Value, path: String) {
         self.volumes.push(Volume { name: name.to_owned(), source });
-        self.mounts.extend(paths.iter().map(|path| Mount {
-            container: Container::Kbs,
-            path: path.clone(),
-            volume: name.to_owned(),
-            is_writable: false,
-        }));
-    }
-
-    /// Lets the KBS container write to a volume: the mount points of other volumes are created in it when the
-    /// container starts.
-    pub(super) fn make_writable(&mut self, volume: &str) {
-        for mount in self.mounts.iter_mut().filter(|mount| mount.volume == volume) {
-            mount.is_writable = true;
-        }
-    }
-
-    /// Also mounts a volume in the sidecar.
-    pub(super) fn mount_in_mirror(&mut self, volume: &str, path: &str, is_writable: bool) {
-        self.mounts.push(Mount {
-            container: Container::Mirror,
-            path: path.to_owned(),
-            volume: volume.to_owned(),
-            is_writable,
-        });
+        self.mounts.push(Mount { path, volume: name.to_owned() });
     }
 
     /// Sorts the parts and computes the digest.
@@ -116,14 +72,8 @@ impl Pod {
 
     fn spec(&self) -> Value {
         let volumes: Vec<Value> = self.volumes.iter().map(volume).collect();
-        let containers = [Container::Kbs, Container::Mirror].into_iter().filter_map(|container| {
-            let mounts = self.mounts.iter().filter(|mount| mount.container == container);
-            let mounts: Vec<Value> = mounts.map(mounted).collect();
-            (!mounts.is_empty())
-                .then(|| json!({"name": container.as_str(), "volumeMounts": mounts}))
-        });
-        let containers: Vec<Value> = containers.collect();
-        json!({"containers": containers, "volumes": volumes})
+        let mounts: Vec<Value> = self.mounts.iter().map(mounted).collect();
+        json!({"containers": [{"name": KBS, "volumeMounts": mounts}], "volumes": volumes})
     }
 }
 
@@ -136,5 +86,5 @@ fn volume(volume: &Volume) -> Value {
 }
 
 fn mounted(mount: &Mount) -> Value {
-    json!({"mountPath": mount.path, "name": mount.volume, "readOnly": !mount.is_writable})
+    json!({"mountPath": mount.path, "name": mount.volume, "readOnly": true})
 }

@@ -55,13 +55,6 @@ impl MountedPublisher {
         let state = State { debounce: Debounce::default(), seen: None };
         Self { target, layout, clock, state: Mutex::new(state) }
     }
-
-    /// Sets other gathering times.
-    #[must_use]
-    pub fn with_debounce(mut self, debounce: Debounce) -> Self {
-        self.state = Mutex::new(State { debounce, seen: None });
-        self
-    }
 }
 
 #[async_trait]

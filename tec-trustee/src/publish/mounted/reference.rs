@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tec_core::time::Timestamp;
 
-use super::super::desired::{Content, State, canonical};
+use super::super::desired::{Content, State};
 use super::super::item::Item;
 use super::super::item::common_names;
 
@@ -37,10 +37,4 @@ pub(super) fn records(desired: &State, expiration: Timestamp) -> Vec<(String, Va
 fn record(name: &str, value: &Value, expiration: Timestamp) -> Value {
     let expiration = expiration.to_string();
     json!({"version": VERSION, "name": name, "expiration": expiration, "value": value})
-}
-
-/// The file `reference-values.json`: an array of records, one per line.
-pub(super) fn array(records: &[(String, Value)]) -> String {
-    let lines: Vec<String> = records.iter().map(|(_, record)| canonical(record)).collect();
-    format!("[\n{}\n]\n", lines.join(",\n"))
 }

@@ -1,4 +1,4 @@
-//! The mounted form: golden files, limits, patches, and the sidecar's mirror.
+//! The mounted form: golden files, limits, and patches.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -16,16 +16,16 @@ use tec_core::trustee::{Patched, TrusteeConfigurator as _, TrusteeIntent};
 
 use super::super::{Desired, Progress, Publisher};
 use super::*;
-use crate::config::{Facts, Generation, lint};
+use crate::config::{Facts, Schema, lint};
 
 /// A configuration of the mounted form: its admin API is closed.
-fn layout(generation: Generation) -> Layout {
+fn layout() -> Layout {
     let signer = ("/opt/tec/signer.key".to_owned(), "/opt/tec/signer.crt".to_owned());
     let trusted = vec!["/opt/tec/ca.crt".to_owned()];
-    let empty = Layout::new(generation, "");
+    let empty = Layout::new("");
     let mut intent = TrusteeIntent::new("0.0.0.0:8080", signer, trusted, &empty.storage_dir);
     intent.tls = Some(("/etc/tls/tls.crt".to_owned(), "/etc/tls/tls.key".to_owned()));
-    let Patched::Changed(config) = generation.patch("", &intent).unwrap() else {
+    let Patched::Changed(config) = Schema.patch("", &intent).unwrap() else {
         panic!("an empty configuration must change");
     };
     Layout { config, expiration: sample::time(0), ..empty }
@@ -48,7 +48,6 @@ fn desired(machines: impl IntoIterator<Item = u64>) -> Desired {
 fn register(desired: &Desired, number: u64) {
     let (ak, machine) = (sample::public_key(number), sample::machine_id(number));
     desired.bind_key(&ak, &machine).unwrap();
-    desired.trust_key(&format!("ak-{number}"), ak).unwrap();
     let secret = format!(r#"{{"key_type":"oct","key":"{number:032}"}}"#);
     desired.put_secret(sample::secret_path(number), SecretBytes::new(secret.into_bytes()));
 }
@@ -84,48 +83,42 @@ fn is_golden(name: &str, form: &Form) {
 }
 
 #[test]
-fn the_form_of_each_generation_is_that_of_its_golden_file() {
-    for (generation, name) in [
-        (Generation::Mounted, "mounted"),
-        (Generation::Unified, "unified"),
-        (Generation::V0_21, "v0_21"),
-    ] {
-        let layout = layout(generation);
-        let form = render(&desired([1, 2]), &layout).unwrap();
-        is_golden(name, &form);
-        // The same state, reached in a different order, gives the same bytes.
-        let again = render(&desired([2, 1]), &layout).unwrap();
-        assert_eq!(shown(&again), shown(&form));
-        let ids = form.config_maps["attestation-policy"].keys();
-        let ids = ids.map(|file| file.trim_end_matches(".rego"));
-        let facts = Facts::default().with_mounted_policies(ids);
-        assert_eq!(lint(generation, &layout.config, &facts).unwrap(), []);
-    }
-    let aggregated = layout(Generation::Mounted).aggregated();
-    is_golden("aggregated", &render(&desired([1, 2]), &aggregated).unwrap());
+fn the_form_is_that_of_its_golden_file() {
+    let layout = layout();
+    let form = render(&desired([1, 2]), &layout).unwrap();
+    is_golden("v0_21", &form);
+    // The same state, reached in a different order, gives the same bytes.
+    let again = render(&desired([2, 1]), &layout).unwrap();
+    assert_eq!(shown(&again), shown(&form));
+    let ids = form.config_maps["attestation-policy"].keys();
+    let ids = ids.map(|file| file.trim_end_matches(".rego"));
+    let facts = Facts::default().with_mounted_policies(ids);
+    assert_eq!(lint(&layout.config, &facts).unwrap(), []);
+}
+
+/// The records by name.
+fn records(form: &Form) -> BTreeMap<String, serde_json::Value> {
+    let objects = form.config_maps.iter().filter(|(name, _)| name.starts_with("reference-values-"));
+    let records = objects.flat_map(|(_, data)| data);
+    records.map(|(name, text)| (name.clone(), serde_json::from_slice(text).unwrap())).collect()
 }
 
 #[test]
 fn reference_values_are_records_with_an_exact_time() {
-    let form = render(&desired([1]), &layout(Generation::Mounted)).unwrap();
-    let text = &form.config_maps["trustee-data"]["reference-values.json"];
-    let records: Vec<serde_json::Value> = serde_json::from_slice(text).unwrap();
-    let names: Vec<&str> = records.iter().map(|one| one["name"].as_str().unwrap()).collect();
-    assert!(names.is_sorted() && names.contains(&"tpm_pcr4") && names.contains(&"trusted_aks"));
-    for record in &records {
+    let form = render(&desired([1]), &layout()).unwrap();
+    let found = records(&form);
+    assert!(found.contains_key("tpm_pcr4") && found.contains_key("trusted_aks"));
+    for (name, record) in &found {
+        assert_eq!(record["name"], name.as_str());
         assert_eq!(record["version"], "0.1.0");
         assert_eq!(record["expiration"], "2026-01-01T00:00:00Z");
     }
     // No image is left: the register is emptied, not omitted.
     let none = desired([]);
     none.set_pcr(PcrIndex::BOOT_MANAGER, []).unwrap();
-    let form = render(&none, &layout(Generation::V0_21)).unwrap();
-    let mut shards =
-        form.config_maps.iter().filter(|(name, _)| name.starts_with("reference-values-"));
-    let record = shards.find_map(|(_, data)| data.get("tpm_pcr4")).unwrap();
-    let record: serde_json::Value = serde_json::from_slice(record).unwrap();
-    assert_eq!(record["value"], json!([]));
-    let far = Layout::new(Generation::Mounted, "").expiration.to_string();
+    let form = render(&none, &layout()).unwrap();
+    assert_eq!(records(&form)["tpm_pcr4"]["value"], json!([]));
+    let far = Layout::new("").expiration.to_string();
     assert_eq!(far, "9999-12-31T23:59:59Z");
 }
 
@@ -133,25 +126,18 @@ fn reference_values_are_records_with_an_exact_time() {
 fn what_does_not_fit_is_refused_with_a_name_and_a_size() {
     let large = desired([]);
     large.set_reference("large", "x".repeat(1_100_000).into()).unwrap();
-    let refused = render(&large, &layout(Generation::Mounted));
+    let refused = render(&large, &layout());
     assert!(matches!(
         refused,
         Err(RenderError::TooLarge { object, bytes, max: 1_048_576 })
-            if object == "trustee-data" && bytes > 1_100_000
-    ));
-    let mut few = layout(Generation::Mounted);
-    few.max_aks = 1;
-    assert!(matches!(
-        render(&desired([1, 2]), &few),
-        Err(RenderError::TooManyKeys { count: 2, max: 1 })
+            if object.starts_with("reference-values-") && bytes > 1_100_000
     ));
     let other = desired([]);
     other.put_secret("default/db/password".parse().unwrap(), sample::secret(1));
-    let refused = render(&other, &layout(Generation::V0_21));
+    let refused = render(&other, &layout());
     assert!(
         matches!(refused, Err(RenderError::Path { path }) if path.as_str() == "default/db/password")
     );
-    assert!(other.trust_key("Not_A_Name", sample::public_key(1)).is_err());
 }
 
 /// A cluster in memory.
@@ -285,7 +271,7 @@ impl World {
 
 #[tokio::test]
 async fn one_patch_and_one_pod_cover_any_number_of_machines() {
-    let world = World::new(layout(Generation::Mounted));
+    let world = World::new(layout());
     let wanted = desired([1]);
     world.settle(&wanted).await;
     assert_eq!(world.cluster.counts(), (1, 1));
@@ -305,32 +291,28 @@ async fn one_patch_and_one_pod_cover_any_number_of_machines() {
 
 #[tokio::test]
 async fn a_new_pod_is_needed_for_volumes_and_configuration_only() {
-    for generation in Generation::ALL {
-        for layout in [layout(generation), layout(generation).aggregated()] {
-            let aggregated = layout.secrets == SecretMode::Aggregated;
-            let world = World::new(layout.clone());
-            let wanted = desired([1]);
-            world.settle(&wanted).await;
-            world.cluster.counts();
-            wanted.set_policies("package policy\n# other", "package policy\n");
-            wanted.set_pcr(PcrIndex::BOOT_MANAGER, []).unwrap();
-            world.settle(&wanted).await;
-            assert_eq!(world.cluster.counts(), (1, 0), "policies and values are read anew");
-            register(&wanted, 2);
-            world.settle(&wanted).await;
-            assert_eq!(world.cluster.counts(), (1, usize::from(!aggregated)));
+    let layout = layout();
+    let world = World::new(layout.clone());
+    let wanted = desired([1]);
+    world.settle(&wanted).await;
+    world.cluster.counts();
+    wanted.set_policies("package policy\n# other", "package policy\n");
+    wanted.set_pcr(PcrIndex::BOOT_MANAGER, []).unwrap();
+    world.settle(&wanted).await;
+    assert_eq!(world.cluster.counts(), (1, 0), "policies and values are read anew");
+    register(&wanted, 2);
+    world.settle(&wanted).await;
+    assert_eq!(world.cluster.counts(), (1, 1));
 
-            let mut other = layout;
-            other.config.push_str("\n# changed\n");
-            let before = render(&wanted, &world.layout).unwrap().pod.restart_digest;
-            assert_ne!(render(&wanted, &other).unwrap().pod.restart_digest, before);
-        }
-    }
+    let mut other = layout;
+    other.config.push_str("\n# changed\n");
+    let before = render(&wanted, &world.layout).unwrap().pod.restart_digest;
+    assert_ne!(render(&wanted, &other).unwrap().pod.restart_digest, before);
 }
 
 #[tokio::test]
 async fn a_patch_that_breaks_off_and_a_cluster_that_somebody_changed_are_mended() {
-    let world = World::new(layout(Generation::Mounted).aggregated());
+    let world = World::new(layout());
     let wanted = desired([1, 2, 3]);
     world.cluster.0.lock().unwrap().breaks = 2;
     world.settle(&wanted).await;
@@ -358,53 +340,14 @@ async fn a_patch_that_breaks_off_and_a_cluster_that_somebody_changed_are_mended(
 
 #[tokio::test]
 async fn a_disk_key_that_is_only_kept_stays_where_it_is() {
-    for aggregated in [false, true] {
-        let mut layout = layout(Generation::V0_21);
-        if aggregated {
-            layout = layout.aggregated();
-        }
-        let world = World::new(layout);
-        world.settle(&desired([1, 2])).await;
-        let before = world.cluster.0.lock().unwrap().secrets.clone();
-        let wanted = desired([1]);
-        wanted.keep_secret(sample::secret_path(2));
-        world.rounds(&wanted).await;
-        assert_eq!(world.cluster.0.lock().unwrap().secrets, before);
-        wanted.remove_secret(&sample::secret_path(2));
-        world.settle(&wanted).await;
-        assert!(world.cluster.holds(&wanted, &world.layout));
-    }
-}
-
-#[test]
-fn the_mirror_makes_what_the_kbs_reads_and_nothing_else() {
-    let root = std::env::temp_dir().join(format!("tec-mirror-{}", std::process::id()));
-    let (from, to) = (root.join("from"), root.join("to"));
-    for generation in Generation::ALL {
-        fs::create_dir_all(&from).unwrap();
-        fs::create_dir_all(&to).unwrap();
-        let machine = |number| sample::machine_id(number).to_string();
-        let place = |number: u64| match generation {
-            Generation::Mounted => to.join(machine(number)).join("root"),
-            _ => to.join(format!(r"default\x2F{}\x2Froot", machine(number))),
-        };
-        let upper = "7C9E6679-7425-40DE-944B-E07FC1F90AE7";
-        for name in [machine(1).as_str(), &machine(2), "..data", "notes", upper] {
-            fs::write(from.join(name), name).unwrap();
-        }
-        let done = mirror(&from, &to, generation).unwrap();
-        assert_eq!((done.written, done.removed), (2, 0));
-        assert_eq!(fs::read_to_string(place(1)).unwrap(), machine(1));
-        assert_eq!(mirror(&from, &to, generation).unwrap(), Mirrored::default());
-
-        fs::write(from.join(machine(2)), "another key").unwrap();
-        fs::remove_file(from.join(machine(1))).unwrap();
-        fs::write(to.join("stray"), "left by nobody we know").unwrap();
-        let done = mirror(&from, &to, generation).unwrap();
-        assert_eq!((done.written, done.removed), (1, 2));
-        assert!(!place(1).exists());
-        assert_eq!(fs::read_to_string(place(2)).unwrap(), "another key");
-        assert!(mirror(&root.join("none"), &to, generation).is_err());
-        fs::remove_dir_all(&root).unwrap();
-    }
+    let world = World::new(layout());
+    world.settle(&desired([1, 2])).await;
+    let before = world.cluster.0.lock().unwrap().secrets.clone();
+    let wanted = desired([1]);
+    wanted.keep_secret(sample::secret_path(2));
+    world.rounds(&wanted).await;
+    assert_eq!(world.cluster.0.lock().unwrap().secrets, before);
+    wanted.remove_secret(&sample::secret_path(2));
+    world.settle(&wanted).await;
+    assert!(world.cluster.holds(&wanted, &world.layout));
 }

@@ -35,20 +35,19 @@ async fn the_admin_api_of_the_embedded_kbs_is_a_key_broker() {
     let clock = clock();
     key_broker(async || {
         let url = embedded(&clock).await;
-        api(&url, Generation::V0_21, admin_key(1), Arc::clone(&clock) as _)
+        api(&url, admin_key(1), Arc::clone(&clock) as _)
     })
     .await;
 }
 
 #[tokio::test]
-async fn every_generation_is_a_key_broker() {
-    for fake in Fake::all() {
-        key_broker(async || {
-            fake.restore(super::fake::Store::default());
-            api(&fake.serve().await, fake.generation(), admin_key(1), fake.clock())
-        })
-        .await;
-    }
+async fn a_trustee_is_a_key_broker() {
+    let fake = Fake::new();
+    key_broker(async || {
+        fake.restore(super::fake::Store::default());
+        api(&fake.serve().await, admin_key(1), fake.clock())
+    })
+    .await;
 }
 
 /// Publishes, withdraws, and starts again from the notes in the target.
@@ -74,48 +73,40 @@ async fn publishes_and_takes_back(broker: Arc<dyn KeyBroker>, entropy: Arc<dyn E
 async fn publishing_to_the_embedded_kbs_converges_and_takes_back() {
     let clock = clock();
     let url = embedded(&clock).await;
-    let api = api(&url, Generation::V0_21, admin_key(1), clock);
+    let api = api(&url, admin_key(1), clock);
     publishes_and_takes_back(Arc::new(api), entropy(4)).await;
 }
 
 /// Disk keys are sent only to servers that the pinned bundle vouches for.
 #[tokio::test]
 async fn the_admin_api_trusts_the_pinned_bundle_alone() {
-    let fake = Fake::new(Generation::V0_21, true);
+    let fake = Fake::new();
     let (pem, url) = serve_tls("localhost", fake.router());
     let (other, _) = serve_tls("localhost", fake.router());
     for (bundle, is_right) in [(&pem, true), (&other, false)] {
         let endpoint = Endpoint::new(url.parse().unwrap(), bundle.clone());
         let (key, deadlines) = (admin_key(1), Deadlines::default());
-        let generation = fake.generation();
-        let api = AdminApi::new(&endpoint, generation, key, fake.clock(), deadlines, &provider());
+        let api = AdminApi::new(&endpoint, key, fake.clock(), deadlines, &provider());
         let outcome = api.unwrap().put(&sample::secret_path(1), &sample::secret(1)).await;
         assert_eq!(outcome.is_ok(), is_right);
         assert_eq!(fake.taken().0.len(), usize::from(is_right));
     }
 }
 
-/// Any KBS that the environment names: TRUSTEE_URL, TRUSTEE_ADMIN_KEY (file), if needed TRUSTEE_CA (file) and
-/// TRUSTEE_GENERATION (mounted, unified). It should be a test instance: its policies are replaced by ones
-/// that deny everything.
+/// Any KBS that the environment names: TRUSTEE_URL, TRUSTEE_ADMIN_KEY (file), and if needed TRUSTEE_CA (file).
+/// It should be a test instance: its policies are replaced by ones that deny everything.
 #[tokio::test]
 #[ignore = "needs trustee-url: set TRUSTEE_URL and TRUSTEE_ADMIN_KEY"]
 async fn a_real_kbs_is_a_key_broker_and_can_be_published_to() {
     let variable = |name: &str| std::env::var_os(name).map(|text| text.into_string().unwrap());
     let (url, key) = (variable("TRUSTEE_URL").unwrap(), variable("TRUSTEE_ADMIN_KEY").unwrap());
-    let generation = match variable("TRUSTEE_GENERATION").as_deref() {
-        Some("mounted") => Generation::Mounted,
-        Some("unified") => Generation::Unified,
-        _ => Generation::V0_21,
-    };
     let ca = variable("TRUSTEE_CA").map(|file| std::fs::read_to_string(file).unwrap());
     let endpoint = Endpoint::new(url.parse().unwrap(), ca.unwrap_or_default());
     let pem = SecretBytes::new(std::fs::read(key).unwrap());
     let make = || {
         let key = AdminKey::from_pem(&pem).unwrap();
         let (clock, deadlines) = (Arc::new(SystemClock), Deadlines::default());
-        AdminApi::dangerous_plain_http(&endpoint, generation, key, clock, deadlines, &provider())
-            .unwrap()
+        AdminApi::dangerous_plain_http(&endpoint, key, clock, deadlines, &provider()).unwrap()
     };
     key_broker(async || make()).await;
 
@@ -157,7 +148,7 @@ async fn tokens_live_five_minutes_at_most_and_say_who_but_not_for_whom() {
     let clock = clock();
     let now = clock.now().unix_seconds();
     let claims = async |key: AdminKey| -> Value {
-        let api = api(&url, Generation::V0_21, key, Arc::clone(&clock) as _);
+        let api = api(&url, key, Arc::clone(&clock) as _);
         api.put(&sample::secret_path(1), &sample::secret(1)).await.unwrap();
         let header = seen.lock().unwrap().clone();
         let payload = header.strip_prefix("Bearer ").unwrap().split('.').nth(1).unwrap();
@@ -183,33 +174,23 @@ fn an_admin_key_is_ed25519_and_does_not_show() {
 #[test]
 fn disk_keys_do_not_travel_over_plain_http() {
     let endpoint = Endpoint::new("http://kbs-service:8080".parse().unwrap(), "");
-    let (generation, deadlines) = (Generation::V0_21, Deadlines::default());
-    let refused =
-        AdminApi::new(&endpoint, generation, admin_key(1), clock(), deadlines, &provider());
+    let deadlines = Deadlines::default();
+    let refused = AdminApi::new(&endpoint, admin_key(1), clock(), deadlines, &provider());
     assert!(matches!(refused, Err(AdminSetupError::PlainHttp { .. })));
     let clock = clock();
-    let taken = AdminApi::dangerous_plain_http(
-        &endpoint,
-        generation,
-        admin_key(1),
-        clock,
-        deadlines,
-        &provider(),
-    );
+    let taken =
+        AdminApi::dangerous_plain_http(&endpoint, admin_key(1), clock, deadlines, &provider());
     assert!(taken.is_ok());
 }
 
 #[tokio::test]
 async fn a_token_of_another_key_or_time_is_denied_and_not_tried_again() {
-    let fake = Fake::new(Generation::V0_21, true);
+    let fake = Fake::new();
     let url = fake.serve().await;
-    let other = api(&url, Generation::V0_21, admin_key(2), fake.clock());
+    let other = api(&url, admin_key(2), fake.clock());
     let late = Arc::new(ManualClock::new(sample::time(1000 - 600)));
-    let late = api(&url, Generation::V0_21, admin_key(1), late);
-    let unified = Fake::new(Generation::Unified, true);
-    let audience = admin_key(1).with_audience("kbs");
-    let audience = api(&unified.serve().await, Generation::Unified, audience, unified.clock());
-    for api in [other, late, audience] {
+    let late = api(&url, admin_key(1), late);
+    for api in [other, late] {
         let publisher = BrokerPublisher::new(Arc::new(api), entropy(1));
         let error = publisher.publish(&desired([1])).await.unwrap_err();
         assert_eq!(error.kind(), PortErrorKind::Denied);
@@ -220,21 +201,19 @@ async fn a_token_of_another_key_or_time_is_denied_and_not_tried_again() {
 
 #[tokio::test]
 async fn a_refused_admin_is_denied_wherever_it_writes() {
-    for fake in Fake::all() {
-        let generation = fake.generation();
-        let api = api(&fake.serve().await, generation, admin_key(9), fake.clock());
-        let policy = api.set_policy(PolicySlot::Resource, &rego(1)).await.unwrap_err();
-        let secret = api.put(&sample::secret_path(1), &sample::secret(1)).await.unwrap_err();
-        for error in [policy, secret] {
-            assert_eq!(error.kind(), PortErrorKind::Denied, "{generation}");
-        }
+    let fake = Fake::new();
+    let api = api(&fake.serve().await, admin_key(9), fake.clock());
+    let policy = api.set_policy(PolicySlot::Resource, &rego(1)).await.unwrap_err();
+    let secret = api.put(&sample::secret_path(1), &sample::secret(1)).await.unwrap_err();
+    for error in [policy, secret] {
+        assert_eq!(error.kind(), PortErrorKind::Denied);
     }
 }
 
 #[tokio::test]
 async fn answers_are_told_apart_by_their_type_and_not_by_their_status() {
-    let fake = Fake::new(Generation::V0_21, true);
-    let api = api(&fake.serve().await, Generation::V0_21, admin_key(1), fake.clock());
+    let fake = Fake::new();
+    let api = api(&fake.serve().await, admin_key(1), fake.clock());
     for (fault, kind) in [
         (Fault::Refused("AdminAuthAccess"), PortErrorKind::Denied),
         (Fault::Refused("AdminAuth"), PortErrorKind::Denied),
@@ -263,8 +242,7 @@ async fn a_server_that_says_nothing_is_given_up() {
     let url = serve(Router::new().fallback(handler)).await;
     let endpoint = Endpoint::new(url.parse().unwrap(), "");
     let deadlines = Deadlines::new(Duration::from_millis(200), Duration::from_millis(200));
-    let api =
-        AdminApi::new(&endpoint, Generation::V0_21, admin_key(1), clock(), deadlines, &provider());
+    let api = AdminApi::new(&endpoint, admin_key(1), clock(), deadlines, &provider());
     let publisher = BrokerPublisher::new(Arc::new(api.unwrap()), entropy(1));
     let begin = Instant::now();
     let error = publisher.publish(&desired([1])).await.unwrap_err();
@@ -274,17 +252,17 @@ async fn a_server_that_says_nothing_is_given_up() {
 
 #[tokio::test]
 async fn a_secret_is_gone_even_where_nothing_can_be_deleted() {
-    for fake in Fake::all() {
-        let api = api(&fake.serve().await, fake.generation(), admin_key(1), fake.clock());
-        let path = sample::secret_path(1);
+    let fake = Fake::new();
+    let api = api(&fake.serve().await, admin_key(1), fake.clock());
+    let path = sample::secret_path(1);
+    let refused = Fault::Refused("PluginInternalError");
+    // The first DELETE is refused as if the storage had failed, or every one is.
+    for faults in [&[refused][..], &[refused, Fault::None, refused]] {
         api.put(&path, &sample::secret(1)).await.unwrap();
-        // The first DELETE is refused as if the storage had failed.
-        if fake.generation() != Generation::Mounted {
-            fake.plan([Fault::Refused("PluginInternalError")]);
-        }
+        fake.plan(faults.iter().copied());
         api.remove(&path).await.unwrap();
         let left = fake.store().resources.get(path.as_str()).cloned();
-        assert!(left.is_none_or(|left| left == b"{}"), "{:?}", fake.generation());
+        assert_eq!(left, (faults.len() > 1).then(|| b"{}".to_vec()));
     }
 }
 
@@ -306,7 +284,7 @@ async fn writes_into_one_namespace_follow_one_another() {
         }
     };
     let url = serve(Router::new().fallback(handler)).await;
-    let api = api(&url, Generation::Unified, admin_key(1), clock());
+    let api = api(&url, admin_key(1), clock());
     let secret = sample::secret(1);
     let paths: Vec<_> = (1..=8).map(sample::secret_path).collect();
     let puts = paths.iter().map(|path| api.put(path, &secret));

@@ -19,7 +19,7 @@ pub(super) async fn settle(publisher: &BrokerPublisher, desired: &Desired) {
 
 /// A new publisher, over HTTP.
 pub(super) async fn publisher(fake: &Fake) -> BrokerPublisher {
-    let api = api(&fake.serve().await, fake.generation(), admin_key(1), fake.clock());
+    let api = api(&fake.serve().await, admin_key(1), fake.clock());
     BrokerPublisher::new(Arc::new(api), entropy(5))
 }
 
@@ -38,47 +38,37 @@ const FAULTS: [Fault; 10] = [
 
 #[tokio::test]
 async fn any_fault_at_any_request_is_got_over() {
-    for fake in Fake::all() {
-        let wanted = desired([1, 2]);
-        let api = api(&fake.serve().await, fake.generation(), admin_key(1), fake.clock());
-        let api: Arc<dyn KeyBroker> = Arc::new(api);
-        let first = BrokerPublisher::new(Arc::clone(&api), entropy(5));
-        settle(&first, &wanted).await;
-        assert_eq!(fake.store().differences(&wanted), Vec::<String>::new());
-        assert_eq!(fake.early_secrets(), 0, "policies come before secrets");
-        let (store, record) = (fake.store(), first.record.lock().await.clone());
+    let fake = Fake::new();
+    let wanted = desired([1, 2]);
+    let api = api(&fake.serve().await, admin_key(1), fake.clock());
+    let api: Arc<dyn KeyBroker> = Arc::new(api);
+    let first = BrokerPublisher::new(Arc::clone(&api), entropy(5));
+    settle(&first, &wanted).await;
+    assert_eq!(fake.store().differences(&wanted), Vec::<String>::new());
+    assert_eq!(fake.early_secrets(), 0, "policies come before secrets");
+    let (store, record) = (fake.store(), first.record.lock().await.clone());
 
-        revoke(&wanted, 1);
-        register(&wanted, 3);
-        fake.taken();
-        settle(&first, &wanted).await;
-        // A publisher that starts from the notes in the target reads a few of them first.
-        let requests = fake.taken().0.len() + 3;
-        for (at, (nth, fault)) in
-            (0..requests).flat_map(|at| FAULTS.iter().enumerate().map(move |one| (at, one)))
-        {
-            // All of them for the latest, a third for each of the others; by a publisher that knows what it
-            // did, and by one that has just started.
-            let is_latest = fake.generation() == Generation::V0_21;
-            let records = [record.clone(), Record::default()];
-            for (which, record) in records.into_iter().enumerate() {
-                if !is_latest && (at + nth + which) % 3 != 0 {
-                    continue;
-                }
-                fake.restore(store.clone());
-                let publisher = BrokerPublisher::new(Arc::clone(&api), entropy(6));
-                *publisher.record.lock().await = record;
-                fake.plan((0..at).map(|_| Fault::None).chain([*fault]));
+    revoke(&wanted, 1);
+    register(&wanted, 3);
+    fake.taken();
+    settle(&first, &wanted).await;
+    // A publisher that starts from the notes in the target reads a few of them first.
+    let requests = fake.taken().0.len() + 3;
+    for (at, fault) in (0..requests).flat_map(|at| FAULTS.iter().map(move |one| (at, one))) {
+        // By a publisher that knows what it did, and by one that has just started.
+        for record in [record.clone(), Record::default()] {
+            fake.restore(store.clone());
+            let publisher = BrokerPublisher::new(Arc::clone(&api), entropy(6));
+            *publisher.record.lock().await = record;
+            fake.plan((0..at).map(|_| Fault::None).chain([*fault]));
+            settle(&publisher, &wanted).await;
+            fake.plan([]);
+            if *fault == Fault::RestartAfter {
+                // A loss after the last request is noticed by the next round.
                 settle(&publisher, &wanted).await;
-                fake.plan([]);
-                if *fault == Fault::RestartAfter {
-                    // A loss after the last request is noticed by the next round.
-                    settle(&publisher, &wanted).await;
-                }
-                let left = fake.store().differences(&wanted);
-                let generation = fake.generation();
-                assert_eq!(left, Vec::<String>::new(), "{generation:?} {fault:?} at {at}");
             }
+            let left = fake.store().differences(&wanted);
+            assert_eq!(left, Vec::<String>::new(), "{fault:?} at {at}");
         }
     }
 }
@@ -86,7 +76,7 @@ async fn any_fault_at_any_request_is_got_over() {
 #[tokio::test]
 async fn what_was_sent_and_not_answered_is_in_doubt_when_it_is_no_longer_wanted() {
     for at in 0..12 {
-        let fake = Fake::new(Generation::V0_21, true);
+        let fake = Fake::new();
         let wanted = desired([1, 2]);
         let publisher = BrokerPublisher::new(Arc::new(fake.clone()), entropy(7));
         settle(&publisher, &wanted).await;
@@ -108,23 +98,22 @@ async fn what_was_sent_and_not_answered_is_in_doubt_when_it_is_no_longer_wanted(
 
 #[tokio::test]
 async fn a_publisher_that_knows_nothing_finds_what_an_earlier_one_left() {
-    for fake in Fake::all() {
-        settle(&publisher(&fake).await, &desired(1..=20)).await;
-        // Names that belong to others are not touched.
-        let mut store = fake.store();
-        store.resources.insert("default/other/thing".to_owned(), b"theirs".to_vec());
-        fake.restore(store);
-        let wanted = desired([7]);
-        settle(&publisher(&fake).await, &wanted).await;
-        let mut store = fake.store();
-        assert!(store.resources.remove("default/other/thing").is_some());
-        assert_eq!(store.differences(&wanted), Vec::<String>::new());
-    }
+    let fake = Fake::new();
+    settle(&publisher(&fake).await, &desired(1..=20)).await;
+    // Names that belong to others are not touched.
+    let mut store = fake.store();
+    store.resources.insert("default/other/thing".to_owned(), b"theirs".to_vec());
+    fake.restore(store);
+    let wanted = desired([7]);
+    settle(&publisher(&fake).await, &wanted).await;
+    let mut store = fake.store();
+    assert!(store.resources.remove("default/other/thing").is_some());
+    assert_eq!(store.differences(&wanted), Vec::<String>::new());
 }
 
 #[tokio::test]
 async fn with_nothing_to_do_two_requests_are_made_and_with_one_machine_eight() {
-    let fake = Fake::new(Generation::V0_21, true);
+    let fake = Fake::new();
     let wanted = desired(1..=30);
     let publisher = publisher(&fake).await;
     settle(&publisher, &wanted).await;
@@ -140,7 +129,7 @@ async fn with_nothing_to_do_two_requests_are_made_and_with_one_machine_eight() {
 
 #[tokio::test]
 async fn values_that_are_lost_are_seen_and_secrets_that_are_lost_are_refreshed() {
-    let fake = Fake::new(Generation::Unified, true);
+    let fake = Fake::new();
     let wanted = desired([1]);
     let publisher = publisher(&fake).await;
     settle(&publisher, &wanted).await;
@@ -161,7 +150,7 @@ async fn values_that_are_lost_are_seen_and_secrets_that_are_lost_are_refreshed()
 
 #[tokio::test]
 async fn a_policy_that_is_refused_stops_secrets_and_no_revocation() {
-    let fake = Fake::new(Generation::V0_21, true);
+    let fake = Fake::new();
     let wanted = desired([1]);
     let publisher = publisher(&fake).await;
     settle(&publisher, &wanted).await;
@@ -217,7 +206,7 @@ fn acts(silent: bool) -> impl Strategy<Value = Vec<Act>> {
 }
 
 async fn play(acts: Vec<Act>, silent: bool) -> Vec<String> {
-    let fake = Fake::new(Generation::V0_21, true);
+    let fake = Fake::new();
     let wanted = desired([]);
     let new = |seed| BrokerPublisher::new(Arc::new(fake.clone()) as _, entropy(seed));
     let mut publisher = new(0);

@@ -1,4 +1,4 @@
-//! A KBS of any generation that keeps what it receives, and fails as instructed.
+//! A KBS that keeps what it receives, and fails as instructed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::pin::Pin;
@@ -20,7 +20,6 @@ use tec_core::testing::ManualClock;
 use super::super::desired::{Content, Desired};
 use super::super::item::Item;
 use super::*;
-use crate::config::Generation;
 use crate::kbs::AdminAuth;
 use crate::testing::serve;
 use crate::wire::{ErrorBody, ErrorKind};
@@ -104,40 +103,21 @@ struct Inner {
 #[derive(Clone, Debug)]
 pub(super) struct Fake {
     inner: Arc<Mutex<Inner>>,
-    generation: Generation,
-    /// v0.19 has none, v0.20 has.
-    has_delete: bool,
     auth: AdminAuth,
     clock: Arc<ManualClock>,
 }
 
 impl Fake {
-    pub(super) fn new(generation: Generation, has_delete: bool) -> Self {
+    pub(super) fn new() -> Self {
         Self {
             inner: Arc::default(),
-            generation,
-            has_delete,
             auth: AdminAuth::from_pem(&admin_key(1).public_pem()).unwrap(),
             clock: clock(),
         }
     }
 
-    /// v0.16 to v0.18, v0.19, v0.20, v0.21.
-    pub(super) fn all() -> [Self; 4] {
-        [
-            Self::new(Generation::Mounted, false),
-            Self::new(Generation::Unified, false),
-            Self::new(Generation::Unified, true),
-            Self::new(Generation::V0_21, true),
-        ]
-    }
-
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap()
-    }
-
-    pub(super) fn generation(&self) -> Generation {
-        self.generation
     }
 
     pub(super) fn clock(&self) -> Arc<ManualClock> {
@@ -179,13 +159,7 @@ impl Fake {
         use tec_core::port::Clock as _;
         let header = headers.get("authorization").and_then(|value| value.to_str().ok());
         let token = header.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
-        let payload = token.split('.').nth(1).unwrap_or_default();
-        let payload = URL_SAFE_NO_PAD.decode(payload).unwrap_or_default();
-        let has_audience = serde_json::from_slice::<Value>(&payload)
-            .is_ok_and(|claims| claims.get("aud").is_some());
-        // Before v0.21 a token with an audience is refused, since none is configured there.
-        let audience_is_fine = !has_audience || self.generation == Generation::V0_21;
-        audience_is_fine && self.auth.accepts(token, self.clock.now())
+        self.auth.accepts(token, self.clock.now())
     }
 
     fn handle(&self, method: &Method, place: &str, body: &[u8]) -> Result<Vec<u8>, ErrorKind> {
@@ -232,7 +206,7 @@ impl Fake {
                 inner.early += usize::from(lax);
                 Ok(Vec::new())
             }
-            (&Method::DELETE, ("resource", path)) if self.has_delete => {
+            (&Method::DELETE, ("resource", path)) => {
                 let there = store.resources.remove(path);
                 there.map(|_| Vec::new()).ok_or(ErrorKind::PluginInternalError)
             }
@@ -260,9 +234,12 @@ async fn answer(State(fake): State<Fake>, request: Request<Body>) -> Response<Bo
         _ => {}
     }
     if !fake.authorized(&parts.headers) {
-        // Recorded: v0.21 uses a different name for it when resources are written.
-        let is_other = fake.generation() == Generation::V0_21 && place.starts_with("resource/");
-        let name = if is_other { "AdminAuthInitialization" } else { "AdminAuthAccess" };
+        // Recorded: there is a different name for it when resources are written.
+        let name = if place.starts_with("resource/") {
+            "AdminAuthInitialization"
+        } else {
+            "AdminAuthAccess"
+        };
         return refusal(&ErrorKind::Other(name.to_owned()));
     }
     let before = fake.store();

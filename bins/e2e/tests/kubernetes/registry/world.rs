@@ -20,7 +20,6 @@ use tec_k8s::render::{Component, REGISTRY_VARIABLE};
 use tec_support::{SystemClock, SystemEntropy};
 use tec_tpm::verifier::TpmVerifier;
 use tec_trustee::client::Deadlines;
-use tec_trustee::config::Generation;
 use tec_trustee::kbs::{AdminAuth, Kbs, KbsConfig, MemoryBackend};
 use tec_trustee::publish::{AdminApi, AdminKey};
 use tec_trustee::token::TokenSigner;
@@ -86,7 +85,6 @@ impl World {
         bench.create(&cluster).await.unwrap();
         let broker = AdminApi::new(
             &Endpoint::new(url.parse().unwrap(), ""),
-            Generation::V0_21,
             admin,
             Arc::new(SystemClock),
             Deadlines::default(),

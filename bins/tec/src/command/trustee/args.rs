@@ -7,7 +7,6 @@ use tec_core::attest::Tee;
 use tec_core::id::ResourcePath;
 use tec_core::pcr::PcrIndex;
 use tec_support::evidence::parse_tcb;
-use tec_trustee::config::Generation;
 use tec_trustee::policy::SnpTcb;
 
 use crate::args::DryRun;
@@ -45,46 +44,12 @@ pub(crate) enum TrusteeCommand {
     TestPolicy(Box<TestArgs>),
 }
 
-/// Generation of Trustee's schema.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum GenerationName {
-    /// v0.16 to v0.18: everything is a mounted file.
-    Mounted,
-    /// v0.19 and v0.20: one storage for everything.
-    Unified,
-    /// v0.21 and later.
-    #[value(name = "v0.21")]
-    V0_21,
-}
-
-impl From<GenerationName> for Generation {
-    fn from(name: GenerationName) -> Self {
-        match name {
-            GenerationName::Mounted => Self::Mounted,
-            GenerationName::Unified => Self::Unified,
-            GenerationName::V0_21 => Self::V0_21,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, Args)]
-pub(crate) struct Schema {
-    /// Generation of the schema, determined by the code of the KBS, not by the tag of its image.
-    #[arg(long, value_enum, default_value_t = GenerationName::V0_21)]
-    pub(crate) generation: GenerationName,
-}
-
 #[derive(Debug, Args)]
 #[group(id = "checked", required = true, multiple = true)]
 pub(crate) struct LintArgs {
     /// Configuration of the KBS.
     #[arg(group = "checked")]
     pub(crate) config: Option<PathBuf>,
-    #[command(flatten)]
-    pub(crate) schema: Schema,
-    /// Number of mounted attestation keys.
-    #[arg(long, default_value_t = 0)]
-    pub(crate) keys: u32,
     /// Name of a policy on a read-only mount, for example default_cpu; repeatable.
     #[arg(long = "mounted-policy", value_name = "NAME")]
     pub(crate) mounted_policies: Vec<String>,
@@ -102,8 +67,6 @@ pub(crate) struct LintArgs {
 pub(crate) struct PatchArgs {
     /// Configuration to patch (default: create a new one).
     pub(crate) config: Option<PathBuf>,
-    #[command(flatten)]
-    pub(crate) schema: Schema,
     /// Listening address of the KBS.
     #[arg(long, default_value = "0.0.0.0:8080")]
     pub(crate) socket: String,
@@ -131,9 +94,6 @@ pub(crate) struct PatchArgs {
     /// Directory where the KBS stores its data, or below which files are mounted.
     #[arg(long, default_value = "/opt/trustee/storage")]
     pub(crate) storage_dir: String,
-    /// Maximum number of attestation keys with the generation `mounted`.
-    #[arg(long, default_value_t = 10_000)]
-    pub(crate) max_aks: u32,
     /// Write the file in place instead of printing the text.
     #[arg(long, requires = "config", help_heading = "What to do")]
     pub(crate) write: bool,
@@ -180,8 +140,6 @@ pub(crate) struct ClaimArg {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "What the policies shall enforce")]
 pub(crate) struct IntentArgs {
-    #[command(flatten)]
-    pub(crate) schema: Schema,
     /// Registers that must have approved values, separated by commas.
     #[arg(
         long,
@@ -203,10 +161,6 @@ pub(crate) struct IntentArgs {
     /// Additional claim for tokens, with a key below -65536; the value `pcr<n>` stands for the register.
     #[arg(long = "claim", value_name = "NAME:KEY=VALUE", value_parser = parse_claim)]
     pub(crate) extension_claims: Vec<ClaimArg>,
-    /// Give every approved machine access to the disk key of every machine, because Trustee v0.16 to v0.19
-    /// cannot distinguish machines.
-    #[arg(long)]
-    pub(crate) dangerous_any_machine: bool,
 }
 
 #[derive(Debug, Args)]

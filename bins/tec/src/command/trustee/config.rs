@@ -7,7 +7,7 @@ use serde::Serialize;
 use tec_core::trustee::{Patched, TrusteeConfigurator as _, TrusteeIntent};
 use tec_support::exit::{FAILED, OK};
 use tec_support::files::write_private;
-use tec_trustee::config::{Change, Facts, Finding, Generation, Severity, changes};
+use tec_trustee::config::{Change, Facts, Finding, Schema, Severity, changes};
 use tec_trustee::policy::{lint_attestation, lint_resource};
 
 use super::MAX_TEXT;
@@ -61,8 +61,7 @@ pub(super) fn lint(args: &LintArgs, output: &Output) -> anyhow::Result<u8> {
     };
     if let Some(file) = &args.config {
         let text = read(file)?;
-        let findings =
-            tec_trustee::config::lint(args.schema.generation.into(), &text, &facts(args));
+        let findings = tec_trustee::config::lint(&text, &facts(args));
         add(file, findings.with_context(|| file.display().to_string())?);
     }
     if let Some(file) = &args.attestation_policy {
@@ -79,7 +78,7 @@ pub(super) fn lint(args: &LintArgs, output: &Output) -> anyhow::Result<u8> {
 }
 
 fn facts(args: &LintArgs) -> Facts {
-    let facts = Facts::default().with_keys(args.keys);
+    let facts = Facts::default();
     if args.mounted_policies.is_empty() {
         return facts;
     }
@@ -133,8 +132,7 @@ pub(super) fn patch(args: &PatchArgs, output: &Output) -> anyhow::Result<u8> {
         Some(file) => read(file)?,
         None => String::new(),
     };
-    let generation = Generation::from(args.schema.generation);
-    let patched = generation.patch(&current, &intent(args)).with_context(|| {
+    let patched = Schema.patch(&current, &intent(args)).with_context(|| {
         let file = args.config.as_deref().unwrap_or_else(|| Path::new("a new file"));
         format!("patch {}", file.display())
     })?;
@@ -165,6 +163,5 @@ fn intent(args: &PatchArgs) -> TrusteeIntent {
     let mut intent = TrusteeIntent::new(&args.socket, signer, trusted, &args.storage_dir);
     intent.tls = args.tls_cert.clone().zip(args.tls_key.clone());
     intent.admin_public_key.clone_from(&args.admin_key);
-    intent.max_aks = args.max_aks;
     intent
 }

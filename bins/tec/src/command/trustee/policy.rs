@@ -10,9 +10,6 @@ use crate::output;
 
 pub(super) fn print(which: PolicyName, args: &IntentArgs) -> anyhow::Result<u8> {
     let intent = intent(args)?;
-    if args.dangerous_any_machine {
-        tracing::warn!("with this policy every approved machine obtains the key of every machine");
-    }
     output::raw(&match which {
         PolicyName::Attestation => intent.render_attestation(),
         PolicyName::Resource => intent.render_resource(),
@@ -20,7 +17,7 @@ pub(super) fn print(which: PolicyName, args: &IntentArgs) -> anyhow::Result<u8> 
     Ok(OK)
 }
 
-/// The policy that the flags describe, if the generation supports it.
+/// The policy that the flags describe.
 pub(super) fn intent(args: &IntentArgs) -> anyhow::Result<PolicyIntent> {
     let pinned = PinnedPcrs::new(args.pcrs.iter().copied().collect())?;
     let tees = args.platforms.iter().map(|platform| (*platform).into());
@@ -32,10 +29,6 @@ pub(super) fn intent(args: &IntentArgs) -> anyhow::Result<PolicyIntent> {
     for ClaimArg { name, key, value } in &args.extension_claims {
         intent = intent.with_claim(name, *key, claim_value(value))?;
     }
-    if args.dangerous_any_machine {
-        intent = intent.dangerous_any_machine();
-    }
-    intent.check_for(args.schema.generation.into())?;
     Ok(intent)
 }
 

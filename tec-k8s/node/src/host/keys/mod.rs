@@ -56,13 +56,6 @@ pub enum KeyServiceError {
         /// The feature that the service needs.
         feature: &'static str,
     },
-    /// The URI relies on the machine's identity on its platform, which proves nothing about what the machine
-    /// booted.
-    #[error("{uri} contains no credentials, and those of the platform are never used")]
-    NoCredentials {
-        /// Scheme and type.
-        uri: String,
-    },
     /// The keys would be stored on the disk that they open.
     #[error("the directory of storage://file is on the disk that its keys open")]
     OnItsOwnDisk,
@@ -76,11 +69,6 @@ pub enum KeyServiceError {
 
 fn refused(error: KeyServiceError) -> PortError {
     PortError::new(PortErrorKind::Invalid, "open a key service").because(error)
-}
-
-fn without_credentials(scheme: &str, kind: &str) -> PortError {
-    let uri = format!("{scheme}://{kind}");
-    refused(KeyServiceError::NoCredentials { uri })
 }
 
 /// Opens every service that was built in.
@@ -141,7 +129,6 @@ impl KeyBackends {
                 }
                 Ok(Arc::new(FileKeys::new(path)))
             }
-            StorageUri::Platform(bucket) => Err(without_credentials("storage", bucket.kind())),
             other => cloud_store(&other),
         }
     }
@@ -163,7 +150,6 @@ impl KeyServices for KeyBackends {
 fn wrapper(kms: KmsUri) -> Result<Arc<dyn KeyWrapper>, PortError> {
     match kms {
         KmsUri::OpenBao(key) => Ok(Arc::new(OpenBaoTransit::new(key)?)),
-        KmsUri::Platform(key) => Err(without_credentials("kms", key.kind())),
         other => cloud_wrapper(other),
     }
 }
