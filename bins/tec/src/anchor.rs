@@ -8,6 +8,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use anyhow::Context as _;
 use tec_core::attest::PinnedPcrs;
 use tec_core::boot::Pins;
 use tec_core::code::Code;
@@ -16,7 +17,7 @@ use tec_core::ignition::ClevisPinGenerator;
 use tec_core::machine::Machine;
 use tec_core::port::{
     AkRegistry, AttemptLog, AuditSink, ClockLog, ImageRegistry, MachineRegistry, PlatformLog,
-    PortError, PortErrorKind, SecretStore,
+    PortError, SecretStore,
 };
 use tec_core::store::{Store, StoreError};
 use tec_k8s::client::{AttemptRecords, pinned_of};
@@ -25,7 +26,7 @@ use tec_support::exit::CodedError;
 use crate::args::{Access, MachineFilter, MachineRef};
 use crate::attempt::LastSeen;
 use crate::image::Approval;
-use crate::known::{Known, meant, unknown};
+use crate::known::{Known, Unknown, meant, unknown};
 use crate::kube;
 use crate::kube::access::Cluster;
 use crate::state::{Endpoints, Said, open_existing};
@@ -147,12 +148,17 @@ impl Anchor {
 
     /// The given ID, even if there is no such machine, or the ID of the machine with this name.
     pub(crate) async fn id_of(&self, asked: &MachineRef) -> anyhow::Result<MachineId> {
-        if let Ok(id) = asked.machine.parse() {
-            return Ok(id);
+        Ok(self.meant(&asked.machine).await?.map_err(|none| unknown(none.to_string()))?)
+    }
+
+    /// The same, if one machine is meant.
+    pub(crate) async fn meant(&self, asked: &str) -> anyhow::Result<Result<MachineId, Unknown>> {
+        if let Ok(id) = asked.parse() {
+            return Ok(Ok(id));
         }
         let known = self.known().await?;
         let known = known.into_iter().map(|known| (known.machine.id, known.name));
-        Ok(meant(known, &asked.machine).map_err(|none| unknown(none.to_string()))?)
+        Ok(meant(known, asked))
     }
 
     /// The machine that the filter of a list names, if any.
@@ -163,27 +169,26 @@ impl Anchor {
         }
     }
 
-    /// Names a machine. Commands find it by its name, so no other machine may have it, as name or as ID.
-    pub(crate) async fn set_name(&self, id: MachineId, name: &str) -> anyhow::Result<()> {
-        let taken = || {
-            anyhow::anyhow!("cannot name machine {id} {name}: another machine has that name or ID")
-        };
-        if name.parse::<MachineId>().is_ok() {
-            return Err(taken());
+    /// Refuses the name of another machine, because commands would find neither, and IDs, because they would hide
+    /// a machine.
+    pub(crate) async fn check_name(&self, id: MachineId, name: &str) -> anyhow::Result<()> {
+        let known = self.known().await?;
+        let has_it = |one: &Known| one.machine.id != id && one.name.as_deref() == Some(name);
+        if name.parse::<MachineId>().is_ok() || known.iter().any(has_it) {
+            anyhow::bail!("cannot name machine {id} {name}: another machine has that name or ID");
         }
+        Ok(())
+    }
+
+    /// Names a machine.
+    pub(crate) async fn set_name(&self, id: MachineId, name: &str) -> anyhow::Result<()> {
+        self.check_name(id, name).await?;
         match &self.place {
-            Place::Directory(_, store) => match store.name_machine(&id, name).await {
-                Err(error) if error.kind() == PortErrorKind::Conflict => Err(taken()),
-                named => Ok(named.map_err(self.failed(format!("name machine {id}")))?),
-            },
-            Place::Namespace(cluster) => {
-                let known = self.known().await?;
-                let has_it = |one: &Known| one.name.as_deref() == Some(name);
-                if known.iter().any(|one| one.machine.id != id && has_it(one)) {
-                    return Err(taken());
-                }
-                kube::machine::set_name(cluster, &id, name).await
+            Place::Directory(_, store) => {
+                let named = store.name_machine(&id, name).await;
+                Ok(named.map_err(self.failed(format!("name machine {id}")))?)
             }
+            Place::Namespace(cluster) => kube::machine::set_name(cluster, &id, name).await,
         }
     }
 
@@ -192,9 +197,9 @@ impl Anchor {
         match &self.place {
             Place::Directory(path, _) => Said::pins(path),
             Place::Namespace(cluster) => {
-                let pinned = pinned_of(&cluster.cluster_object().await?);
-                let pinned =
-                    pinned.and_then(|pcrs| PinnedPcrs::new(pcrs.into_iter().collect()).ok());
+                let pinned = pinned_of(&cluster.cluster_object().await?)
+                    .context("the operator has not said yet which PCRs boots must match")?;
+                let pinned = PinnedPcrs::new(pinned.into_iter().collect());
                 Ok(pinned.map_or(Pins::Predicted, Pins::Exactly))
             }
         }

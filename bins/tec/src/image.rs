@@ -219,7 +219,10 @@ pub(crate) struct UnpinnedImage {
 impl UnpinnedImage {
     /// Those of these images whose approval is valid.
     pub(crate) fn among(images: &[Approval]) -> Vec<Self> {
-        let live = images.iter().filter(|one| one.is_live() && !one.unpinned.is_empty());
+        // Also if it is held back: a key broker counts an image once its values are known.
+        let is_open =
+            |one: &&Approval| one.image.is_live(SystemClock.now()) && !one.unpinned.is_empty();
+        let live = images.iter().filter(is_open);
         let of =
             |one: &Approval| Self { image: one.image.name.clone(), unpinned: one.unpinned.clone() };
         live.map(of).collect()

@@ -96,7 +96,10 @@ fn admit(
 fn last_of(db: &Connection, machine: &str) -> Result<Option<PlatformRecord>, StoreError> {
     // Stores of earlier versions have one record for each key that the machine had.
     let key: Option<String> = db
-        .prepare_cached("SELECT ak FROM platform WHERE machine = ?1 ORDER BY ak LIMIT 1")?
+        .prepare_cached(
+            "SELECT platform.ak FROM platform LEFT JOIN ak ON ak.fingerprint = platform.ak \
+             WHERE platform.machine = ?1 ORDER BY ak.submitted_at DESC LIMIT 1",
+        )?
         .query_row((machine,), |row| row.get(0))
         .optional()?;
     key.map_or(Ok(None), |key| find(db, &key))

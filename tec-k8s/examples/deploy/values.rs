@@ -190,7 +190,10 @@ pub(crate) fn values() -> String {
 
 /// Properties of the schema.
 pub(crate) fn properties() -> Map<String, Value> {
-    SETTINGS.iter().map(|setting| (setting.name.to_owned(), (setting.schema)())).collect()
+    let settings = SETTINGS.iter().map(|setting| (setting.name, (setting.schema)()));
+    // A value of earlier charts that `helm upgrade --reuse-values` still sends. The generation that is left had it.
+    let former = ("trusteeGeneration", json!({ "enum": ["", "v0.21"] }));
+    settings.chain([former]).map(|(name, schema)| (name.to_owned(), schema)).collect()
 }
 
 /// The page of the chart.

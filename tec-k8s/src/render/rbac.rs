@@ -267,7 +267,8 @@ fn user_role(kind: &str, plural: &str, who: &str, verbs: &[&str]) -> Object {
         vec![rule(GROUP, &[plural], verbs), rule(GROUP, &[format!("{plural}/status")], &["get"])];
     if who == "admin" {
         // A change checks that the namespace still has the authority, and leaves an audit line.
-        rules.extend([named(rule("", &["configmaps"], &["get"]), AUTHORITY), events()]);
+        let line = rule("events.k8s.io", &["events"], &["create"]);
+        rules.extend([named(rule("", &["configmaps"], &["get"]), AUTHORITY), line]);
     }
     // The label `app` selects pods, and a role for people has none.
     labels.remove("app");

@@ -203,7 +203,7 @@ fn annotate(template: &mut PodTemplateSpec, files: &TrusteeFiles) {
 }
 
 /// The kubelet cannot reach the loopback address of a pod, so the guard probes the key broker on its behalf,
-/// with a request that every generation answers, unlike `/healthz`.
+/// with a request that every version answers, unlike `/healthz`.
 fn key_broker(image: &str) -> Container {
     Container {
         command: Some(vec![

@@ -206,7 +206,7 @@ const REFUSALS: Alert = Alert {
     impact: "The affected nodes do not boot, and keep retrying.",
     steps: &[
         "The label `code` shows which check failed; docs/errors has a page for each code.",
-        "`kubectl tec machine list` shows the machines with their last code, and `kubectl tec \
+        "`kubectl tec machine list -o wide` shows the machines with their last code, and `kubectl tec \
          explain <machine>` says why.",
         "TEC-A412 on many machines at the same time means that an update was rolled out whose \
          image is not approved.",
@@ -268,7 +268,7 @@ const MACHINE_FAILING: Alert = Alert {
     impact: "The machine may not boot: its disk key is lost, its ID is in use by another machine, or the \
              object is malformed.",
     steps: &[
-        "`kubectl tec machine list` shows the reason.",
+        "`kubectl tec machine list -o wide` shows the reason.",
         "KeyLost: restore the Secret from a backup. Without one, the disk opens with its recovery key \
          only; remove the machine and reinstall it.",
         "Duplicate: remove the wrong object.",
@@ -283,7 +283,7 @@ const KEYS_WAIT: Alert = Alert {
     summary: "Attestation keys are waiting to be approved.",
     impact: "The affected nodes wait at their first boot.",
     steps: &[
-        "`kubectl tec ak list` shows what each key waits for.",
+        "`kubectl tec ak list` shows the keys, and `kubectl describe attestationkey` what each waits for.",
         "If a key waits for an admin, compare its fingerprint with the one on the node's console, \
          then run `kubectl tec ak approve <key>`.",
     ],

@@ -179,7 +179,7 @@ impl Guard {
         Router::new().fallback(serve).with_state(self.clone())
     }
 
-    /// Whether the Trustee answers requests, regardless of its generation; for probes.
+    /// Whether the Trustee answers requests, whatever its version; for probes.
     pub async fn is_ready(&self) -> bool {
         self.0.upstream.answers().await
     }

@@ -315,6 +315,15 @@ async fn revocation_counts_at_once_for_sessions_that_exist() {
     let images: &dyn ImageRegistry = &*world.registry;
     images.revoke(&sample::image_name(1), &sample::line_at(1000)).await.unwrap();
     denied_after(&world, &cookie, Code::PcrMismatch).await;
+
+    // Another image under the name of the one that was booted.
+    let world = World::new().await;
+    let cookie = attest(&world).await;
+    let images: &dyn ImageRegistry = &*world.registry;
+    let mut other = sample::image(2);
+    other.name = sample::image_name(1);
+    images.put(&other).await.unwrap();
+    denied_after(&world, &cookie, Code::PcrMismatch).await;
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Publishing: against the embedded KBS, against a fake of each generation that fails on purpose, and, if the
+//! Publishing: against the embedded KBS, against a fake that fails on purpose, and, if the
 //! environment names one, against a real KBS.
 
 mod admin;

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use tec_node::host::ClusterDns;
 use tec_node::uri::ListedPlaces;
 use tec_support::program;
@@ -54,8 +54,19 @@ pub struct Settings {
     pub control_plane_ticket: Option<PathBuf>,
     /// Properties of clusters.
     pub kubernetes: Kubernetes,
+    /// A setting of earlier versions, which may still be false: the field of Init that it was for is not served.
+    #[serde(deserialize_with = "only_false")]
+    pub accept_older_master_secret: (),
     /// Commands for programs that cannot be run by name.
     pub programs: BTreeMap<String, Vec<PathBuf>>,
+}
+
+fn only_false<'de, D: Deserializer<'de>>(from: D) -> Result<(), D::Error> {
+    if bool::deserialize(from)? {
+        let why = "accept_older_master_secret is gone: clients must send the key in kms_uri";
+        return Err(serde::de::Error::custom(why));
+    }
+    Ok(())
 }
 
 impl Default for Settings {
@@ -73,6 +84,7 @@ impl Default for Settings {
             join_services: Trust::default(),
             control_plane_ticket: None,
             kubernetes: Kubernetes::default(),
+            accept_older_master_secret: (),
             programs: BTreeMap::new(),
         }
     }

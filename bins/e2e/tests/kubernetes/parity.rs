@@ -20,7 +20,9 @@ use tec_core::secret::SecretBytes;
 use tec_core::store::Store;
 use tec_core::testing::sample;
 use tec_e2e::settings::own_program;
-use tec_k8s::api::{ApprovedImage, ApprovedImageSpec, MACHINE_LABEL, TpmClock};
+use tec_k8s::api::{
+    ApprovedImage, ApprovedImageSpec, MACHINE_LABEL, TpmClock, TrustedExecutionCluster,
+};
 use tec_k8s::client::{AttemptRecords, KubeRegistry};
 use tec_support::{SystemClock, SystemEntropy};
 
@@ -142,6 +144,9 @@ async fn equal_contents_read_the_same_in_a_directory_and_in_a_namespace() {
 async fn a_refused_boot_is_approved_as_it_was() {
     let (plugin, registry, _) = world().await;
     plugin.make_cluster().await;
+    let clusters = plugin.api::<TrustedExecutionCluster>();
+    let said = Patch::Merge(json!({ "status": { "pins": "Predicted" } }));
+    clusters.patch_status("tec", &PatchParams::default(), &said).await.unwrap();
     let mut refused = sample::attempt(7, Some(1));
     refused.ladder.fail(Gate::Pcrs, "PCR 4 differs");
     refused.measured = sample::image(1).expected;

@@ -10,7 +10,7 @@ use tec_support::exit::{CodedError, OK};
 use crate::anchor::Anchor;
 use crate::args::MachineRef;
 use crate::attempt::{page, render};
-use crate::known::{is_unknown, unknown};
+use crate::known::{Unknown, is_unknown, unknown};
 use crate::output::Output;
 
 /// At least as many attempts as are kept of one machine, signed or not.
@@ -52,56 +52,52 @@ pub(crate) fn explain_code(args: &ExplainArgs, output: &Output) -> Option<anyhow
     Some(output.print(&Page::of(code), text).map(|()| OK))
 }
 
-/// A UUID may name an attempt or a machine; attempts are looked up first.
+/// A UUID may name a machine, or else an attempt.
 pub(super) async fn find(anchor: &Anchor, subject: Option<&str>) -> anyhow::Result<Attempt> {
     let failed = || anchor.failed("look up the attempts");
-    if let Some(id) = subject.and_then(|text| text.parse::<AttemptId>().ok())
+    let Some(subject) = subject else {
+        let latest = anchor.attempts.latest(None, 1).await.map_err(failed())?.pop();
+        let none = || CodedError::new(Code::NoAttempt, "no boot of any machine is recorded");
+        return Ok(latest.ok_or_else(none)?);
+    };
+    let id = named(anchor, subject).await?;
+    let known = match anchor.find(&MachineRef { machine: id.to_string() }).await {
+        Err(error) if is_unknown(&error) => None,
+        known => Some(known?),
+    };
+    if let (None, Ok(id)) = (&known, subject.parse::<AttemptId>())
         && let Some(attempt) = anchor.attempts.find(&id).await.map_err(failed())?
     {
         return Ok(attempt);
     }
-    let machine = match subject {
-        Some(text) => Some(named(anchor, text).await?),
-        None => None,
-    };
     // A machine that is unknown or was removed may still have attempts.
-    let latest = if machine.is_some() { OF_ONE } else { 1 };
-    let mut latest = anchor.attempts.latest(machine, latest).await.map_err(failed())?;
+    let mut latest = anchor.attempts.latest(Some(id), OF_ONE).await.map_err(failed())?;
     // Anyone can send evidence without a signature in a machine's name.
     let signed = latest.iter().position(|attempt| !attempt.unsigned).unwrap_or_default();
     if signed < latest.len() {
         return Ok(latest.swap_remove(signed));
     }
-    let Some(id) = machine else {
-        return Err(CodedError::new(Code::NoAttempt, "no boot of any machine is recorded").into());
+    let Some(known) = known else {
+        return Err(unknown(format!("no machine and no attempt has the id {id}")).into());
     };
-    match anchor.find(&MachineRef { machine: id.to_string() }).await {
-        Ok(known) => {
-            let mut lines = vec![format!(
-                "no boot of machine {} is recorded: it never reached the key broker",
-                known.label()
-            )];
-            lines.extend(known.standing(anchor.program()));
-            Err(CodedError::new(Code::NoAttempt, lines.join("\n")).into())
-        }
-        Err(error) if is_unknown(&error) => {
-            Err(unknown(format!("no machine and no attempt has the id {id}")).into())
-        }
-        Err(error) => Err(error),
-    }
+    let why = known.last_seen.as_ref().map_or_else(
+        || "it never reached the key broker".to_owned(),
+        |seen| format!("it was {}", seen.sentence()),
+    );
+    let mut lines = vec![format!("no boot of machine {} is recorded: {why}", known.label())];
+    lines.extend(known.standing(anchor.program()));
+    Err(CodedError::new(Code::NoAttempt, lines.join("\n")).into())
 }
 
 /// The machine with this ID, an ID that starts with these digits, or this name.
 async fn named(anchor: &Anchor, text: &str) -> anyhow::Result<MachineId> {
-    anchor.id_of(&MachineRef { machine: text.to_owned() }).await.map_err(|error| {
-        if !is_unknown(&error) {
-            return error;
-        }
-        anyhow::anyhow!(
+    anchor.meant(text).await?.map_err(|none| match none {
+        Unknown::None(_) => anyhow::anyhow!(
             "cannot explain {text:?}: it is not the ID or name of a machine, the ID of an attempt, \
              or an error code (list machines with `{} machine list`)",
             anchor.program()
-        )
+        ),
+        several @ Unknown::Several(..) => unknown(several.to_string()).into(),
     })
 }
 

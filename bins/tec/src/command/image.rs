@@ -122,8 +122,16 @@ async fn approve(
             Some(anchor) => anchor,
             None => Anchor::directory(state_dir, open(state_dir)?),
         };
+        if let Place::Namespace(cluster) = &anchor.place {
+            kube::image::may_write_values(cluster).await?;
+        }
         let ports = &*anchor.ports;
-        flow::publish_image(ports, ports, &image, pins, inputs).await?;
+        match flow::publish_image(ports, ports, &image, pins, inputs).await {
+            Err(PublishError::Store { source, .. }) => {
+                return Err(anchor.failed(format!("approve image {}", image.name))(source).into());
+            }
+            published => published?,
+        }
     }
     let image = Approval::new(image, pins);
     let state = if go { image.state() } else { "would be approved".to_owned() };
@@ -279,12 +287,11 @@ async fn revoke(
     consent: Consent,
     output: &Output,
 ) -> anyhow::Result<()> {
-    find(anchor, name).await?;
+    let image = find(anchor, name).await?.image;
     let machines = on_image(anchor, name).await?;
-    let now = SystemClock.now();
-    let images = anchor.approvals().await?;
-    let mut live = images.iter().filter(|one| one.image.is_live(now)).map(|one| &one.image.name);
-    let is_last = live.next() == Some(name) && live.next().is_none();
+    let is_other = |one: &Approval| one.image.name != *name && one.is_live();
+    let is_last =
+        image.is_live(SystemClock.now()) && !anchor.approvals().await?.iter().any(is_other);
     let dry_run = consent.dry_run.dry_run;
     if if is_last { consented(&[last_image(name)], consent)? } else { !dry_run } {
         let revoked = flow::revoke_image(&*anchor.ports, &SystemClock, name).await;

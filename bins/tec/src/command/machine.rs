@@ -8,10 +8,12 @@ use tec_core::ak::AkRecord;
 use tec_core::attest::Attempt;
 use tec_core::code::Code;
 use tec_core::flow;
-use tec_core::flow::RegisterPorts;
+use tec_core::flow::{RegisterError, RegisterPorts};
 use tec_core::id::MachineId;
 use tec_core::machine::{MachineChange, MachineState, RegisteredBy};
-use tec_core::port::{AkRegistry, Clock as _, MachineRegistry, PortErrorKind};
+use tec_core::port::{
+    AkRegistry, AuditAction, AuditEvent, Clock as _, EntropyRng, MachineRegistry, PortErrorKind,
+};
 use tec_support::exit::{CodedError, OK};
 use tec_support::{SystemClock, SystemEntropy};
 
@@ -21,6 +23,7 @@ use crate::args::{Consent, DryRun, MachineRef};
 use crate::attempt::{LastSeen, one_line, page};
 use crate::consent::consented;
 use crate::known::{Known, unknown};
+use crate::kube;
 use crate::machine::{Final, MachineCommand, say};
 use crate::output::{Output, Table};
 use crate::recovery;
@@ -120,12 +123,23 @@ async fn final_change(
                 flow::remove_machine(ports, ports, ports, clock, id).await
             }
             // Its keys are objects that it owns, and go with it.
-            (Final::Remove, Place::Namespace(_)) => MachineRegistry::remove(ports, &id).await,
+            (Final::Remove, Place::Namespace(_)) => {
+                let line = AuditEvent::new(clock.now(), AuditAction::MachineRemoved, Some(id), "");
+                match ports.append(&line).await {
+                    Ok(()) => MachineRegistry::remove(ports, &id).await,
+                    failed => failed,
+                }
+            }
         };
         changed.map_err(anchor.failed(format!("{label} cannot be {}", to.done())))?;
     }
     say(output, to.done(), consent.dry_run.dry_run, &[id])
 }
+
+/// At least as many attempts as are kept of one machine, signed or not.
+const OF_ONE: usize = 64;
+/// Number of attempts that are shown of a machine.
+const SHOWN: usize = 5;
 
 fn machine_table(machines: &[Known]) -> Table {
     let row = |known: &Known| {
@@ -138,9 +152,10 @@ fn machine_table(machines: &[Known]) -> Table {
             machine.registered_at.to_string(),
             seen.map_or_else(|| "-".to_owned(), LastSeen::age),
             seen.map_or_else(|| "-".to_owned(), |seen| seen.result.clone()),
+            known.unmet.first().map_or_else(|| "-".to_owned(), Clone::clone),
         ]
     };
-    let head = ["MACHINE", "NAME", "STATE", "BY", "REGISTERED", "LAST SEEN", "RESULT"];
+    let head = ["MACHINE", "NAME", "STATE", "BY", "REGISTERED", "LAST SEEN", "RESULT", "UNMET"];
     Table::new(&head, machines.iter().map(row)).narrow(5)
 }
 
@@ -155,10 +170,16 @@ async fn show(anchor: &Anchor, asked: &MachineRef, output: &Output) -> anyhow::R
     let mut machine = anchor.find(asked).await?;
     let id = machine.machine.id;
     let failed = || anchor.failed(format!("look up machine {id}"));
-    let attempts = anchor.attempts.latest(Some(id), 5).await.map_err(failed())?;
-    // Anyone can send evidence without a signature in the machine's name.
-    if let Some(last) = attempts.iter().find(|attempt| !attempt.unsigned) {
+    let mut attempts = anchor.attempts.latest(Some(id), OF_ONE).await.map_err(failed())?;
+    // Anyone can send evidence without a signature in the machine's name: it comes last.
+    attempts.sort_by_key(|attempt| attempt.unsigned);
+    attempts.truncate(SHOWN);
+    if let Some(last) = attempts.first().filter(|attempt| !attempt.unsigned) {
         machine.last_seen = Some(LastSeen::of(last));
+    }
+    if let Place::Namespace(cluster) = &anchor.place {
+        machine.claimed_by =
+            kube::machine::claims(cluster).await.remove(&id.to_string()).unwrap_or_default();
     }
     let keys = AkRegistry::list(&*anchor.ports, Some(id)).await.map_err(failed())?;
     output.print(&Shown { machine, keys, attempts }, |shown| {
@@ -190,12 +211,21 @@ async fn add(
 ) -> anyhow::Result<()> {
     // Without an address there is no config, and therefore no machine.
     let pins = anchor.pins().await?;
+    let id = id.unwrap_or_else(|| MachineId::random(&mut EntropyRng::new(&SystemEntropy)));
+    if let Some(name) = &name {
+        anchor.check_name(id, name).await?;
+    }
     if dry_run.dry_run {
-        return say(output, "registered", true, id.as_slice());
+        return say(output, "registered", true, &[id]);
     }
     let store = &*anchor.ports;
     let ports = RegisterPorts::new(store, store, &pins, &SystemClock, &SystemEntropy);
-    let registration = flow::register_by_admin(ports, id).await?;
+    let registration = match flow::register_by_admin(ports, Some(id)).await {
+        Err(RegisterError::Store(error)) => {
+            return Err(anchor.failed(format!("register machine {id}"))(error).into());
+        }
+        registered => registered?,
+    };
     if let Some(name) = name {
         anchor.set_name(registration.machine, &name).await?;
     }

@@ -3,6 +3,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt as _;
 use serde_json::json;
+use tec_core::flow;
 use tec_core::port::Clock as _;
 use tec_k8s::api::{AttestationKey, ConditionKind, Reason, set_condition};
 use tec_k8s::client::is_object_name;
@@ -10,6 +11,7 @@ use tec_support::SystemClock;
 use tec_support::exit::CodedError;
 
 use super::access::Cluster;
+use super::{failed, of};
 use crate::ak::not_one;
 use crate::args::DryRun;
 use crate::known::PREFIX;
@@ -52,8 +54,16 @@ pub(crate) async fn revoke(
     key: &AttestationKey,
     dry_run: DryRun,
 ) -> anyhow::Result<()> {
+    let (name, record) = (key.name_any(), key.to_core(None));
+    if let (Ok(record), false) = (record, dry_run.dry_run) {
+        let key = record.fingerprint();
+        let registry = of(cluster).with_key_object(key, &*name);
+        let revoked = flow::revoke_ak(&registry, &SystemClock, key).await;
+        return Ok(revoked.map_err(failed(format!("revoke key {name}")))?);
+    }
+    // An object that is no key can be revoked as an object only.
     let change = json!({"spec": {"revokedAt": SystemClock.now().to_string()}});
-    cluster.merge::<AttestationKey>(&key.name_any(), &change, dry_run).await?;
+    cluster.merge::<AttestationKey>(&name, &change, dry_run).await?;
     Ok(())
 }
 

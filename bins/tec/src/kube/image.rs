@@ -1,15 +1,19 @@
 //! Images of a namespace, as `tec image` shows them, and their approval by reference.
 
 use anyhow::Context as _;
+use k8s_openapi::api::authorization::v1::SelfSubjectAccessReview;
+use kube::api::PostParams;
+use kube::{Api, Resource as _};
+use serde_json::json;
 use tec_core::attest::PinnedPcrs;
 use tec_core::boot::Pins;
 use tec_core::code::Code;
 use tec_core::id::ImageName;
 use tec_core::pcr::PcrIndex;
-use tec_k8s::api::{ApprovedImage, ApprovedImageSpec, ConditionKind, Machine};
+use tec_k8s::api::{ApprovedImage, ApprovedImageSpec, ConditionKind, GROUP, Machine};
 use tec_support::exit::CodedError;
 
-use super::access::Cluster;
+use super::access::{Cluster, coded};
 use super::{condition, is_true};
 use crate::image::{Approval, ApproveArgs, OnImage};
 use crate::output::Output;
@@ -64,6 +68,25 @@ pub(crate) async fn approve(
     let value = serde_json::json!({ "image": name, "action": "approved", "dry_run": dry_run });
     let would = if dry_run { "would be " } else { "" };
     output.print(&value, |_| format!("image {name} {would}approved"))
+}
+
+/// Refuses before anything is replaced: without this right, an approval would lose its values.
+pub(crate) async fn may_write_values(cluster: &Cluster) -> anyhow::Result<()> {
+    let review = json!({ "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+        "metadata": {}, "spec": { "resourceAttributes": {
+            "namespace": cluster.namespace, "verb": "patch", "group": GROUP,
+            "resource": ApprovedImage::plural(&()), "subresource": "status",
+        }},
+    });
+    let review: SelfSubjectAccessReview = serde_json::from_value(review)?;
+    let reviews: Api<SelfSubjectAccessReview> = Api::all(cluster.client.clone());
+    let asked = "ask for the right to patch approvedimages/status".to_owned();
+    let answer = reviews.create(&PostParams::default(), &review).await.map_err(coded(asked))?;
+    if !answer.status.is_some_and(|status| status.allowed) {
+        let why = "approve values: this takes the right to patch approvedimages/status";
+        return Err(CodedError::new(Code::ClusterForbidden, why).into());
+    }
+    Ok(())
 }
 
 /// The machines that last booted the image, or parts of it.

@@ -33,9 +33,7 @@ pub(crate) async fn known(cluster: &Cluster) -> anyhow::Result<Vec<Known>> {
 pub(crate) async fn find(cluster: &Cluster, id: &MachineId) -> anyhow::Result<Option<Known>> {
     let object = of(cluster).machine_object(id).await;
     let object = object.map_err(failed(format!("look up machine {id}")))?;
-    let Some(known) = object.as_ref().and_then(of_object) else { return Ok(None) };
-    let claimed_by = claims(cluster).await.remove(&id.to_string()).unwrap_or_default();
-    Ok(Some(Known { claimed_by, ..known }))
+    Ok(object.as_ref().and_then(of_object))
 }
 
 pub(crate) async fn set_name(cluster: &Cluster, id: &MachineId, name: &str) -> anyhow::Result<()> {
@@ -62,7 +60,7 @@ fn of_object(object: &Machine) -> Option<Known> {
 }
 
 /// Names of Nodes by the machine ID in their label. A user who may not list Nodes sees no names.
-async fn claims(cluster: &Cluster) -> BTreeMap<String, Vec<String>> {
+pub(crate) async fn claims(cluster: &Cluster) -> BTreeMap<String, Vec<String>> {
     let nodes: Api<Node> = Api::all(cluster.client.clone());
     let mut claims: BTreeMap<_, Vec<_>> = BTreeMap::new();
     match nodes.list_metadata(&ListParams::default().labels(MACHINE_LABEL)).await {

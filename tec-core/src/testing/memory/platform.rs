@@ -33,10 +33,14 @@ impl PlatformLog for MemoryRegistry {
         at: Timestamp,
     ) -> Result<PlatformOutcome, PortError> {
         let mut state = self.state();
-        let (record, outcome) = match state.platform(key) {
+        let mut of_machine = state.platforms.iter().filter(|(_, one)| one.machine == machine);
+        let last = of_machine.next().map_or(*key, |(last, _)| *last);
+        let known = state.platform(key).or_else(|| state.platform(&last));
+        let (record, outcome) = match known {
             None => (PlatformRecord::first(machine, seen), PlatformOutcome::Recorded),
             Some(record) => record.after(seen, at),
         };
+        state.platforms.retain(|_, one| one.machine != machine);
         state.platforms.insert(*key, record);
         let State { platforms, approvals, .. } = &mut *state;
         let is_used = |from: &Firmware| platforms.values().any(|r| r.baseline.firmware == *from);
