@@ -7,7 +7,7 @@ use tec_core::code::Code;
 use tec_core::id::{AttemptId, MachineId};
 use tec_support::exit::{CodedError, OK};
 
-use crate::anchor::Anchor;
+use crate::anchor::{Anchor, Place};
 use crate::args::MachineRef;
 use crate::attempt::{page, render};
 use crate::known::{Unknown, is_unknown, unknown};
@@ -52,7 +52,7 @@ pub(crate) fn explain_code(args: &ExplainArgs, output: &Output) -> Option<anyhow
     Some(output.print(&Page::of(code), text).map(|()| OK))
 }
 
-/// A UUID may name a machine, or else an attempt.
+/// A UUID may name an attempt or a machine.
 pub(super) async fn find(anchor: &Anchor, subject: Option<&str>) -> anyhow::Result<Attempt> {
     let failed = || anchor.failed("look up the attempts");
     let Some(subject) = subject else {
@@ -65,7 +65,9 @@ pub(super) async fn find(anchor: &Anchor, subject: Option<&str>) -> anyhow::Resu
         Err(error) if is_unknown(&error) => None,
         known => Some(known?),
     };
-    if let (None, Ok(id)) = (&known, subject.parse::<AttemptId>())
+    // In a namespace, this lists the records of all machines.
+    let is_attempt = known.is_none() || matches!(anchor.place, Place::Directory(..));
+    if let (true, Ok(id)) = (is_attempt, subject.parse::<AttemptId>())
         && let Some(attempt) = anchor.attempts.find(&id).await.map_err(failed())?
     {
         return Ok(attempt);
