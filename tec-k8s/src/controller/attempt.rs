@@ -12,6 +12,9 @@ use super::context::{Context, Task};
 use crate::api::{ConditionKind, LastAttestation, Machine, MachineStatus, Reason};
 use crate::client::{ATTEMPT, ATTEMPT_REPORTER, RELEASED};
 
+/// By how many seconds the clock of a guard may be ahead.
+const AHEAD: i64 = 600;
+
 /// What the status of a machine does not report yet.
 #[derive(Debug, Default)]
 pub(super) struct News {
@@ -52,13 +55,18 @@ pub(super) fn news(ctx: &Context, machine: &Machine) -> News {
         event.regarding.as_ref().and_then(|about| about.uid.as_ref()) == uid
     };
     let events = events.iter().filter(about_this).map(|event| &**event);
-    newest(events, machine.status.as_ref())
+    newest(events, machine.status.as_ref(), ctx.latest())
 }
 
-fn newest<'a>(events: impl Iterator<Item = &'a Event>, status: Option<&MachineStatus>) -> News {
+fn newest<'a>(
+    events: impl Iterator<Item = &'a Event>,
+    status: Option<&MachineStatus>,
+    now: Timestamp,
+) -> News {
     let (mut attempts, mut boots) = (Vec::new(), Vec::new());
     for event in events {
-        let read = read(event);
+        // One from the future would hide all later ones.
+        let read = read(event).filter(|(at, _)| *at <= now.plus_seconds(AHEAD));
         boots.extend(read.clone().filter(|_| is_boot(event)));
         attempts.extend(read);
     }
@@ -135,6 +143,18 @@ mod tests {
         event
     }
 
+    fn at() -> Timestamp {
+        "2026-11-21T04:31:00Z".parse().unwrap()
+    }
+
+    #[test]
+    fn an_event_from_the_future_hides_nothing() {
+        let event = event(Some("TEC-A412"));
+        let told = |now: Timestamp| newest([&event].into_iter(), None, now).last.is_some();
+        assert!(told(at()) && told(at().plus_seconds(-AHEAD)));
+        assert!(!told(at().plus_seconds(-AHEAD - 1)));
+    }
+
     #[test]
     fn a_refusal_says_its_code_and_a_release_none() {
         let (_, refused) = read(&event(Some("TEC-A412"))).unwrap();
@@ -170,15 +190,15 @@ mod tests {
         released.metadata.name = Some("attempt-uid-released".to_owned());
         let (_, last) = read(&refused).unwrap();
         let mut status = MachineStatus { last_attestation: Some(last), ..MachineStatus::default() };
-        let news = newest([&refused, &released].into_iter(), Some(&status));
+        let news = newest([&refused, &released].into_iter(), Some(&status), at());
         assert_eq!((news.last, &news.boot), (None, &Some(read(&released).unwrap().1)));
         status.last_boot = news.boot.map(|boot| boot.at);
-        let news = newest([&refused, &released].into_iter(), Some(&status));
+        let news = newest([&refused, &released].into_iter(), Some(&status), at());
         assert_eq!((news.last, news.boot), (None, None), "it is reported once");
         status.image = Some("os-1".to_owned());
         let text = r#"{"at": "2026-11-21T04:31:00Z", "image": "os-2"}"#;
         released.metadata.annotations = Some([(ATTEMPT.to_owned(), text.to_owned())].into());
-        let news = newest([&refused, &released].into_iter(), Some(&status));
+        let news = newest([&refused, &released].into_iter(), Some(&status), at());
         assert_eq!(news.boot.unwrap().image.unwrap(), "os-2", "of the same second");
     }
 

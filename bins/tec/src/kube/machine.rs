@@ -7,7 +7,7 @@ use kube::api::ListParams;
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 use tec_core::id::MachineId;
-use tec_k8s::api::{MACHINE_LABEL, Machine};
+use tec_k8s::api::{ConditionKind, MACHINE_LABEL, Machine};
 
 use super::access::Cluster;
 use super::{failed, of};
@@ -53,7 +53,10 @@ fn of_object(object: &Machine) -> Option<Known> {
     known.last_seen = status
         .last_attestation
         .and_then(|last| Some(LastSeen::at(last.at.parse().ok()?, last.code.as_deref())));
-    let unmet = status.conditions.into_iter().filter(|condition| condition.status != "True");
+    // The last attempt says more than its condition.
+    let is_told = |kind: &str| kind == ConditionKind::Attested.as_str();
+    let unmet = status.conditions.into_iter();
+    let unmet = unmet.filter(|one| one.status != "True" && !is_told(&one.type_));
     known.unmet =
         unmet.map(|one| format!("{}: {} {}", one.type_, one.reason, one.message)).collect();
     Some(known)
