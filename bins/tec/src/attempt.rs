@@ -17,6 +17,9 @@ use tec_support::age::age;
 
 use crate::output::Table;
 
+/// At least as many attempts as are kept of one machine, signed or not.
+pub(crate) const OF_ONE: usize = 64;
+
 /// Attempts as a table.
 pub(crate) fn attempt_table(attempts: &[Attempt]) -> Table {
     Table::new(&["ATTEMPT", "AT", "MACHINE", "RESULT"], attempts.iter().map(row))

@@ -11,10 +11,9 @@ use tec_support::SystemClock;
 use tec_support::page::{Page, Seen, standing};
 
 use crate::anchor::{Anchor, Place};
+use crate::attempt::OF_ONE;
 use crate::status::Status;
 
-/// At least as many attempts as a store keeps for one machine, signed or not.
-const OF_ONE: usize = 64;
 /// How many machines may show all of their attempts.
 const SMALL_FLEET: usize = 200;
 /// How far back to look for attempts of unknown machines.

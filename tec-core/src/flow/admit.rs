@@ -245,7 +245,8 @@ fn note_platform(ladder: &mut Ladder, machine: MachineId, outcome: &PlatformOutc
 }
 
 /// The last gate before a release: only evidence that passed all others updates the TPM's clock, so
-/// that evidence refused for another reason leaves no trace.
+/// that evidence refused for another reason leaves no trace. One exception: a new key's platform is compared
+/// with the baseline of the machine's last key only afterwards, when it is recorded.
 async fn history_gate(
     clocks: &dyn ClockLog,
     appraisal: &mut Appraisal,

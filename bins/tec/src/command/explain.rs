@@ -9,12 +9,9 @@ use tec_support::exit::{CodedError, OK};
 
 use crate::anchor::{Anchor, Place};
 use crate::args::MachineRef;
-use crate::attempt::{page, render};
+use crate::attempt::{OF_ONE, page, render};
 use crate::known::{Unknown, is_unknown, unknown};
 use crate::output::Output;
-
-/// At least as many attempts as are kept of one machine, signed or not.
-const OF_ONE: usize = 64;
 
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {

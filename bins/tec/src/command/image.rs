@@ -293,7 +293,8 @@ async fn revoke(
     let is_last =
         image.is_live(SystemClock.now()) && !anchor.approvals().await?.iter().any(is_other);
     let dry_run = consent.dry_run.dry_run;
-    if if is_last { consented(&[last_image(name)], consent)? } else { !dry_run } {
+    let go = if is_last { consented(&[last_image(name)], consent)? } else { !dry_run };
+    if go {
         let revoked = flow::revoke_image(&*anchor.ports, &SystemClock, name).await;
         revoked.map_err(anchor.failed(format!("revoke image {name}")))?;
     }

@@ -20,7 +20,7 @@ use tec_support::{SystemClock, SystemEntropy};
 use super::word;
 use crate::anchor::{Anchor, Place};
 use crate::args::{Consent, DryRun, MachineRef};
-use crate::attempt::{LastSeen, one_line, page};
+use crate::attempt::{LastSeen, OF_ONE, one_line, page};
 use crate::consent::consented;
 use crate::known::{Known, unknown};
 use crate::kube;
@@ -136,8 +136,6 @@ async fn final_change(
     say(output, to.done(), consent.dry_run.dry_run, &[id])
 }
 
-/// At least as many attempts as are kept of one machine, signed or not.
-const OF_ONE: usize = 64;
 /// Number of attempts that are shown of a machine.
 const SHOWN: usize = 5;
 
