@@ -175,7 +175,7 @@ fn over(registry: &KubeRegistry) -> LivePorts {
         registry.clone(),
         registry.clone(),
         registry.clone(),
-        registry,
+        (registry.clone(), registry),
         Arc::new(MemoryRegistry::new()),
         clock(),
     )

@@ -386,6 +386,16 @@ codes! {
         "Compare `date` on the node with the dates of the server's certificate. Set the clock in the \
          firmware's settings, or renew the certificate (`tec serve` does so by itself when it starts with the right \
          clock); the node continues by itself.";
+    NodeUnsafe = "TEC-N426", 422, "the header of a disk does not protect it",
+        "The LUKS2 header of a disk that is bound describes a part that is not encrypted, a second part, or a \
+         re-encryption that is under way. Who has the disk can write that, to get its volume key or plain text.",
+        "No passphrase was used. If you started a re-encryption, finish it with the recovery key on a system that you \
+         trust (`cryptsetup reencrypt --resume-only`). If not, suspect the disk, and restore its header from a backup.";
+    NodeRoot = "TEC-N427", 422, "the root file system is not on the disk that was opened",
+        "The initramfs opened a disk with a released key, and something else is mounted as the root file system. \
+         Somebody may have planted it, to read the disk from there. Nothing of it was started.",
+        "Remove the disk, partition or logical volume that has the UUID or label of the root. If the root is meant to \
+         be elsewhere, open the disk after the boot, not in the initramfs.";
     NodeFull = "TEC-N507", 507, "no space left on the node",
         "The file system that the node writes to is full, or a quota is exceeded.",
         "Free space, and run the same command again: nothing was lost.";

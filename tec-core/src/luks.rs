@@ -1,4 +1,6 @@
-//! Disk keys: generation, and the JSON form in which a KBS holds them.
+//! Disk keys: generation, the JSON form in which a KBS holds them, and the headers of disks that they open.
+
+pub mod header;
 
 use std::fmt;
 

@@ -113,7 +113,7 @@ impl World {
                 registry.clone(),
                 registry.clone(),
                 registry.clone(),
-                registry.clone(),
+                (registry.clone(), registry.clone()),
                 registry.clone(),
                 clock.clone(),
             );

@@ -106,7 +106,7 @@ impl Anchor {
             store.clone(),
             store.clone(),
             store.clone(),
-            store.clone(),
+            (store.clone(), store.clone()),
             store.clone(),
             Arc::clone(&self.clock),
         );

@@ -66,6 +66,4 @@ async fn write_intent(
 }
 
 #[cfg(test)]
-mod crash;
-#[cfg(test)]
 mod tests;

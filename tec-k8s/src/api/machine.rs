@@ -5,6 +5,8 @@ use kube::{CustomResource, KubeSchema, ResourceExt as _};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tec_core::ak::{AkRecord, Fingerprint};
+use tec_core::attest::Attempt;
+use tec_core::boot::BootState;
 use tec_core::id::MachineId;
 use tec_core::machine;
 use tec_core::machine::{LastBinding, MachineState, RegisteredBy};
@@ -207,6 +209,18 @@ pub struct LastAttestation {
 }
 
 impl LastAttestation {
+    /// An attempt, without its checks.
+    pub fn of(attempt: &Attempt) -> Self {
+        let images = attempt.booted.iter().flat_map(BootState::images);
+        let images: Vec<_> = images.map(ToString::to_string).collect();
+        Self {
+            at: attempt.at.to_string(),
+            attempt: Some(attempt.id.to_string()),
+            code: attempt.ladder.code.map(|code| code.to_string()),
+            image: Some(images.join(", ")).filter(|images| !images.is_empty()),
+        }
+    }
+
     /// Returns a merge patch that replaces an earlier attempt completely.
     #[cfg(feature = "controller")]
     pub(crate) fn patch(&self) -> serde_json::Value {

@@ -155,7 +155,7 @@ fn operator_rules() -> Vec<PolicyRule> {
         // Needed if a cert-manager issuer is named.
         rule(CERT_MANAGER, &["certificates"], &["create", "get", "patch"]),
         // Which CAs machines reported that they trust, and how machines attest after boot.
-        rule(GROUP, &[RECORDS], &["list", "watch"]),
+        rule(GROUP, &[RECORDS], &["get", "list", "watch"]),
         rule("", &["configmaps", "services"], &OWN),
         // Permissions cannot distinguish metadata from data, nor names that are not known beforehand; the
         // Role makes sure that Secrets of other namespaces are out of reach.
@@ -263,8 +263,11 @@ fn user_role(kind: &str, plural: &str, who: &str, verbs: &[&str]) -> Object {
     let aggregate = if who == "admin" { "admin" } else { "view" };
     let aggregate = format!("rbac.authorization.k8s.io/aggregate-to-{aggregate}");
     let mut labels = labels(Component::Operator);
+    // Approving an attestation key is a condition of its status. The status of an image has its measurements, which a
+    // signature may have to cover.
+    let status: &[_] = if (plural, who) == (KEYS, "admin") { &["get", "patch"] } else { &["get"] };
     let mut rules =
-        vec![rule(GROUP, &[plural], verbs), rule(GROUP, &[format!("{plural}/status")], &["get"])];
+        vec![rule(GROUP, &[plural], verbs), rule(GROUP, &[format!("{plural}/status")], status)];
     if who == "admin" {
         // A change checks that the namespace still has the authority, and leaves an audit line.
         let line = rule("events.k8s.io", &["events"], &["create"]);

@@ -4,20 +4,24 @@
 //! a power cut (LUKS2 On-Disk Format Specification, "Metadata Recovery").
 
 mod cryptsetup;
-#[cfg(test)]
-pub(crate) mod fake;
 mod found;
 mod recovery;
+pub(crate) mod stack;
+#[cfg(test)]
+pub(crate) mod tests;
 mod token;
 
 use std::fs::File;
+use std::path::PathBuf;
 use std::{fmt, fs, io};
 
+use tec_core::luks::header::HeaderError;
 use tec_core::secret::SecretBytes;
 use tec_trustee::clevis::ClevisError;
 
 pub use self::cryptsetup::Cryptsetup;
 pub use self::found::bound;
+pub(crate) use self::found::check_all;
 pub use self::recovery::{RecoveryState, RecoveryToken, RecoveryView, SlotMark};
 pub use self::token::Token;
 
@@ -43,7 +47,7 @@ pub enum DiskError {
         message: String,
     },
     /// The disks of the machine cannot be listed.
-    #[error("lsblk cannot list the disks: {reason}")]
+    #[error("cannot list the disks: {reason}")]
     List {
         /// The reason reported.
         reason: String,
@@ -51,6 +55,15 @@ pub enum DiskError {
     /// The metadata is not LUKS2 metadata.
     #[error("the header has no LUKS2 metadata")]
     Metadata(#[source] serde_json::Error),
+    /// A header that no passphrase may be given to.
+    #[error("the header of {} does not protect the disk", device.display())]
+    Unsafe {
+        /// The disk.
+        device: PathBuf,
+        /// The finding.
+        #[source]
+        source: HeaderError,
+    },
     /// The disk has no token of the pin.
     #[error("the header has no token of the Clevis pin trustee")]
     NoToken,

@@ -68,6 +68,14 @@ pub enum Failure {
     /// The header of the disk cannot be read or changed.
     #[error("cannot use the header of the disk")]
     Disk(#[from] DiskError),
+    /// A root file system beside the disk that was opened.
+    #[error(
+        "{mount} is mounted as the root or below it, and is not on the disk that the released key opened"
+    )]
+    Beside {
+        /// What is mounted.
+        mount: String,
+    },
     /// The CAs that a server hands out cannot be pinned.
     #[error("cannot use the CA certificates that {server} provides: {reason}")]
     Bundle {
@@ -130,6 +138,8 @@ impl Failure {
             }
             Self::NotCurrent => Code::RotationNotCurrent,
             Self::Sealed { .. } | Self::Disk(DiskError::Sealed { .. }) => Code::NodeHeader,
+            Self::Disk(DiskError::Unsafe { .. }) => Code::NodeUnsafe,
+            Self::Beside { .. } => Code::NodeRoot,
             Self::Disk(_) | Self::Rotation { .. } => Code::NodeDisk,
             Self::Tpm { code, .. } | Self::Foretell { code, .. } => *code,
             Self::Bundle { .. } => Code::TlsMaterial,

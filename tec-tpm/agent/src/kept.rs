@@ -11,7 +11,8 @@
 //! running system   server ─► TEC-A424 ─► the kept key, if it is the one that the server names
 //! ```
 //! Everything on a disk but what its key encrypts may be an attacker's: the header, the token, and a root beside it.
-//! Only a root that somebody with the key wrote to has its mark.
+//! Only a root that somebody with the key wrote to has its mark. One without it, as after a first boot, starts without
+//! the key, and not beside a disk that the key opened.
 
 use std::fs;
 use std::fs::OpenOptions;
@@ -20,13 +21,18 @@ use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
+use linux_keyutils::{KeyRing, KeyRingIdentifier};
 use sha2::{Digest as _, Sha256};
 use tec_core::digest::Sha256Digest;
 use tec_core::id::ResourcePath;
+use tec_core::luks::content_key;
 use tec_core::rotation::KeyMark;
 use tec_core::secret::SecretBytes;
+use tec_trustee::clevis::SealedPassphrase;
 use tec_trustee::rotation::Kept;
 
+use crate::disk::stack::Blocks;
+use crate::disk::{Cryptsetup, Header as _};
 use crate::failure::Failure;
 use crate::settings::Settings;
 use crate::tpm::NodeTpm;
@@ -34,7 +40,7 @@ use crate::tpm::NodeTpm;
 /// Keeps a key in this file, after a line with its path.
 ///
 /// # Security
-/// For file systems in memory, and until [`hand_over`] only.
+/// For file systems in memory, and until [`leave_initramfs`] only.
 pub(crate) fn keep(file: &Path, path: &ResourcePath, key: &SecretBytes) -> io::Result<()> {
     let directory = file.parent().unwrap_or_else(|| Path::new("/"));
     // A request that was under way at the end of the initramfs.
@@ -43,6 +49,11 @@ pub(crate) fn keep(file: &Path, path: &ResourcePath, key: &SecretBytes) -> io::R
     }
     fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     replace(file, path, key)
+}
+
+/// Records that a passphrase is given out in this initramfs.
+pub(crate) fn opened(file: &Path) -> io::Result<()> {
+    fs::write(file.with_file_name(OPENED), "")
 }
 
 /// Keeps a key instead of one that was replaced.
@@ -71,6 +82,9 @@ pub(crate) fn kept(file: &Path, path: &ResourcePath) -> Option<SecretBytes> {
 
 /// Beside the key: nothing is kept any more.
 const ENDED: &str = "ended";
+/// Beside the key: a passphrase was given out, so a disk may be open. A disk that is bound in this boot has nothing to
+/// protect yet, and its root may be elsewhere.
+const OPENED: &str = "opened";
 /// Domain of the mark of a root; the resource follows.
 const MARK: &[u8] = b"tec root mark v1\0";
 
@@ -92,18 +106,22 @@ pub(crate) fn mark(file: &Path, key: &SecretBytes) -> io::Result<()> {
     write(file, &[mark.as_bytes()])
 }
 
-/// Removes the kept key unless the root that is started has its mark.
-pub(crate) fn hand_over(file: &Path, mark: &Path) -> io::Result<()> {
-    gone(fs::remove_file(file.with_extension("new")))?;
+/// The kept key, unless the root that is started has its mark.
+fn not_for(file: &Path, mark: &Path) -> io::Result<Option<SecretBytes>> {
     let content = match fs::read(file) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         content => SecretBytes::new(content?),
     };
     let text = content.expose("compare the mark of the root");
     let key = text.iter().position(|byte| *byte == b'\n').and_then(|end| text.get(end + 1..));
-    let wanted = key.map(|key| mark_of(&SecretBytes::new(key.to_vec())));
-    let is_marked = wanted.is_some_and(|wanted| is_file_with(mark, &wanted));
-    if is_marked { Ok(()) } else { gone(fs::remove_file(file)) }
+    let is_whole = key.is_some();
+    let key = SecretBytes::new(key.unwrap_or_default().to_vec());
+    Ok((!is_whole || !is_file_with(mark, &mark_of(&key))).then_some(key))
+}
+
+/// Removes the kept key.
+fn remove(file: &Path) -> io::Result<()> {
+    gone(fs::remove_file(file))
 }
 
 fn gone(removed: io::Result<()>) -> io::Result<()> {
@@ -132,17 +150,55 @@ pub fn enter_initramfs(settings: &Settings) -> Result<(), Failure> {
 /// has its mark.
 ///
 /// # Errors
-/// `Io`, `Tpm`: nothing of the root may run.
+/// `Beside`, `Io`, `Tpm`: nothing of the root may run.
 pub fn leave_initramfs(settings: &Settings, root: &Path, is_measured: bool) -> Result<(), Failure> {
     let failed = || Failure::io("remove the kept disk key");
     if let Some(directory) = settings.kept_key.parent().filter(|directory| directory.is_dir()) {
         fs::write(directory.join(ENDED), "").map_err(failed())?;
     }
+    remove(&settings.kept_key.with_extension("new")).map_err(failed())?;
+    let mark = settings.root_mark.strip_prefix("/").unwrap_or(&settings.root_mark);
+    let taken = not_for(&settings.kept_key, &root.join(mark)).map_err(failed())?;
+    let is_opened = settings.kept_key.with_file_name(OPENED).exists();
+    if let Some(key) = taken.as_ref().filter(|_| is_opened) {
+        let beside = Blocks::default().beside(root, &|device| opens(key, device));
+        if let Some(mount) = beside.map_err(Failure::io("find out where the root lies"))? {
+            return Err(Failure::Beside { mount });
+        }
+    }
     if !is_measured {
         NodeTpm::open(settings)?.measure_phase(b"leave-initrd")?;
     }
-    let mark = settings.root_mark.strip_prefix("/").unwrap_or(&settings.root_mark);
-    hand_over(&settings.kept_key, &root.join(mark)).map_err(failed())
+    if taken.is_some() {
+        forget_passphrases();
+        remove(&settings.kept_key).map_err(failed())?;
+    }
+    Ok(())
+}
+
+/// systemd keeps passphrases of disks in the keyring of root for some minutes, also the one that Clevis answered with
+/// (systemd-ask-password(1), `--keyname`).
+fn forget_passphrases() {
+    let forgotten =
+        KeyRing::from_special_id(KeyRingIdentifier::User, false).and_then(|ring| ring.clear());
+    if let Err(error) = forgotten {
+        // A kernel without keyrings keeps nothing.
+        tracing::info!(%error, "the keyring of root cannot be cleared");
+    }
+}
+
+/// Whether this resource opens a disk. A token can be copied to another disk; the key slot that its passphrase opens
+/// cannot be made without it.
+fn opens(resource: &SecretBytes, device: &Path) -> bool {
+    let Ok(key) = content_key(resource) else { return false };
+    let disk = Cryptsetup::new(device);
+    disk.tokens().unwrap_or_default().iter().any(|token| {
+        let sealed = SealedPassphrase::parse(&token.sealed);
+        let passphrase = sealed.and_then(|sealed| sealed.open(&key));
+        passphrase.is_ok_and(|passphrase| {
+            token.slots.iter().any(|slot| disk.opens(slot, &passphrase).unwrap_or(false))
+        })
+    })
 }
 
 /// Whether a server releases this key, as it says.
@@ -161,6 +217,10 @@ mod tests {
 
     use super::*;
 
+    fn hand_over(file: &Path, mark: &Path) -> io::Result<()> {
+        if not_for(file, mark)?.is_some() { remove(file) } else { Ok(()) }
+    }
+
     #[test]
     fn a_kept_key_is_private_and_of_one_path() {
         let dir = tempfile::tempdir().unwrap();
@@ -175,7 +235,6 @@ mod tests {
             assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         }
         let key = |bytes: &[u8]| SecretBytes::new(bytes.to_vec());
-        fs::write(file.with_extension("new"), "half of a key").unwrap();
         let marked = dir.path().join("etc/mark");
         mark(&marked, &key(b"second")).unwrap();
         assert!(!marked.exists(), "it has no place for it");
@@ -190,7 +249,7 @@ mod tests {
         keep(&file, &path, &key(b"second")).unwrap();
         mark(&marked, &key(b"second")).unwrap();
         hand_over(&file, &marked).unwrap();
-        assert!(file.exists() && !file.with_extension("new").exists());
+        assert!(file.exists());
         let link = dir.path().join("link");
         std::os::unix::fs::symlink(&marked, &link).unwrap();
         hand_over(&file, &link).unwrap();

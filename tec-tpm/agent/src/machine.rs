@@ -68,7 +68,7 @@ impl Pinned {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk::fake::FakeHeader;
+    use crate::disk::tests::fake::FakeHeader;
 
     const ID: &str = "7c9e6679-7425-40de-944b-e07fc1f90ae7";
 

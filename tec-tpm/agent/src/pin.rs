@@ -12,10 +12,12 @@ use tec_trustee::clevis;
 use tec_trustee::clevis::SealedPassphrase;
 use tokio::time::Instant;
 
+use crate::disk;
+use crate::disk::DiskError;
 use crate::failure::Failure;
 use crate::fetch::{FetchError, Stage, fetch_key};
 use crate::kbs::KbsRound;
-use crate::kept::{is_current, keep, kept, mark};
+use crate::kept::{is_current, keep, kept, mark, opened};
 use crate::register::{AkIdentity, HttpRegistrar, RegisterError, RegisterPorts, register};
 use crate::report::Report;
 use crate::settings::Settings;
@@ -125,6 +127,11 @@ async fn try_decrypt(
     sealed: &SealedPassphrase,
     entropy: &Arc<dyn Entropy>,
 ) -> Result<SecretBytes, Failure> {
+    match disk::check_all() {
+        // Where nothing opens disks, another file was sealed.
+        Err(DiskError::Start { .. }) if !settings.keeps_key => {}
+        checked => checked?,
+    }
     let tpm = NodeTpm::open(settings)?;
     // A key created now would not be registered, and would hide what happened.
     let key = released_key(settings, &tpm, sealed.config(), Stage::LaterBoot, entropy)
@@ -137,6 +144,9 @@ async fn try_decrypt(
             },
             other => other,
         })?;
+    if settings.keeps_key {
+        opened(&settings.kept_key).map_err(Failure::io("record that a disk is opened"))?;
+    }
     sealed.open(&key).map_err(|source| Failure::Sealed {
         operation: "open the passphrase: the key that was released is another one",
         source,

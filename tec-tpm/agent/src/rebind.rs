@@ -172,7 +172,7 @@ mod tests {
     use tec_core::testing::SeededEntropy;
 
     use super::*;
-    use crate::disk::fake::{FakeHeader, KEY, config_for};
+    use crate::disk::tests::fake::{FakeHeader, KEY, config_for};
 
     const OLD: &str = "https://old:1";
     const NEW: &str = "https://new:1";

@@ -183,6 +183,4 @@ impl Combiner {
 }
 
 #[cfg(test)]
-mod simulation;
-#[cfg(test)]
 mod tests;

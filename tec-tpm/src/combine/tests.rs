@@ -1,3 +1,5 @@
+mod simulation;
+
 use tec_core::attest::PinnedPcrs;
 use tec_core::digest::Sha256Digest;
 use tec_core::image::{ExpectedPcr, ExpectedPcrs, ImageEvent};

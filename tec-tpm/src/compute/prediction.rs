@@ -128,6 +128,23 @@ impl Prediction {
         is_parameters && self.is_known(pcr) && is_measured(SECTIONS) && !is_measured(PARAMETERS)
     }
 
+    /// Whether the measured command line names the hash of the root or of `/usr` (systemd,
+    /// systemd-veritysetup-generator(8)); `None` if none is predicted. Without it, whoever can write to the disk can
+    /// replace programs of the root file system, unless that is encrypted.
+    pub fn has_root_hash(&self) -> Option<bool> {
+        let is_line = |one: &&Measurement| {
+            matches!(one.component, Component::Pcr8KernelCmdline | Component::Pcr9LoadOptions)
+        };
+        let is_hash = |word: &str| {
+            let hash = word.strip_prefix("roothash=").or_else(|| word.strip_prefix("usrhash="));
+            hash.is_some_and(|hash| hash.len() >= HASH)
+        };
+        let lines =
+            self.measurements.iter().filter(is_line).filter_map(|one| one.subject.as_deref());
+        let found: Vec<_> = lines.map(|line| line.split_whitespace().any(is_hash)).collect();
+        (!found.is_empty()).then(|| found.into_iter().all(|found| found))
+    }
+
     fn is_known(&self, pcr: PcrIndex) -> bool {
         !self.unpredictable.contains_key(&pcr)
     }
@@ -136,6 +153,8 @@ impl Prediction {
 /// PCR of the sections of a unified kernel image, and of what it is given from outside (UAPI group,
 /// "Linux TPM PCR Registry").
 const SECTIONS: u8 = 11;
+/// Digits of the shortest hash that counts, SHA-256.
+const HASH: usize = 64;
 const PARAMETERS: u8 = 12;
 
 fn recorder(pcr: PcrIndex) -> Option<Component> {
@@ -171,5 +190,31 @@ impl fmt::Display for Register<'_> {
             Self::Recorded(value) => write!(f, "{} (recorded)", value.sha256()),
             Self::Unpredictable(reason) => reason.fmt(f),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event_log::EventKind;
+
+    fn with_lines(lines: &[&str]) -> Prediction {
+        let line = |line: &&str| {
+            let digests = BankDigests::of(Banks::SHA256, line.as_bytes());
+            let (component, pcr) = (Component::Pcr8KernelCmdline, PcrIndex::BOOT_COMMANDS);
+            Measurement::new(component, pcr, EventKind::IPL, digests).about(*line)
+        };
+        Prediction::new(lines.iter().map(line).collect(), BTreeMap::new(), Banks::SHA256)
+    }
+
+    #[test]
+    fn a_root_hash_counts_on_every_command_line() {
+        let hash = "ab".repeat(32);
+        let [root, usr] = ["roothash=", "usrhash="].map(|name| format!("quiet {name}{hash} ro"));
+        let short = "root=/dev/sda2 roothash= xroothash=ab";
+        assert_eq!(with_lines(&[]).has_root_hash(), None);
+        assert_eq!(with_lines(&[&root, &usr]).has_root_hash(), Some(true));
+        assert_eq!(with_lines(&[short]).has_root_hash(), Some(false));
+        assert_eq!(with_lines(&[&root, short]).has_root_hash(), Some(false));
     }
 }

@@ -60,7 +60,8 @@ pub use self::next_boot::{Accepted, CurrentBoot, NextBoot, NextRegister, Verdict
 pub use self::pcrlock::pcrlock;
 pub use self::pcrread::{pcrread, read_pcrread};
 pub use self::prediction::{
-    PredictedEvent, PredictedRegister, PredictionReport, UnpredictableRegisters, unpredictable_text,
+    PredictedEvent, PredictedRegister, PredictionReport, UnpredictableRegisters, root_text,
+    unpredictable_text,
 };
 pub use self::trustee::ReferenceValues;
 

@@ -149,7 +149,7 @@ impl NextBoot {
         prediction: PredictionReport,
         current: CurrentBoot<'_>,
     ) -> Result<Self, EventLogError> {
-        let PredictionReport { pcrs, unpredictable } = prediction;
+        let PredictionReport { pcrs, unpredictable, .. } = prediction;
         let replayed = current.log.map(EventLog::replay_sha256).transpose()?;
         // The log ends where the boot does; a running system extends registers further.
         let now = |pcr| match (&replayed, current.values) {

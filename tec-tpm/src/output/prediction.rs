@@ -19,6 +19,9 @@ pub struct PredictionReport {
     pub pcrs: Vec<PredictedRegister>,
     /// The registers that cannot be predicted, by reason.
     pub unpredictable: Vec<UnpredictableRegisters>,
+    /// See [`Prediction::has_root_hash`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub root_hash: Option<bool>,
 }
 
 /// One register whose value is known.
@@ -85,6 +88,7 @@ impl PredictionReport {
         Self {
             pcrs: PcrIndex::all().filter_map(|pcr| register(prediction, pcr)).collect(),
             unpredictable: unpredictable(prediction, remedy),
+            root_hash: prediction.has_root_hash(),
         }
     }
 
@@ -102,7 +106,7 @@ impl PredictionReport {
                 let _ = writeln!(text, "  {}  {:15} {said}", event.hash, event.id);
             }
         }
-        text + &unpredictable_text(&self.unpredictable)
+        text + &unpredictable_text(&self.unpredictable) + root_text(self.root_hash)
     }
 }
 
@@ -120,6 +124,17 @@ pub fn unpredictable_text(unpredictable: &[UnpredictableRegisters]) -> String {
         }
     }
     text
+}
+
+/// What it means that a command line names no hash of the root, see [`Prediction::has_root_hash`]; empty if it does.
+pub fn root_text(root_hash: Option<bool>) -> &'static str {
+    match root_hash {
+        Some(false) => {
+            "root file system: not measured (no roothash= or usrhash= on the command line); only encryption with the \
+             released key protects it\n"
+        }
+        _ => "",
+    }
 }
 
 fn plural(count: usize) -> &'static str {

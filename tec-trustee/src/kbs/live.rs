@@ -60,33 +60,24 @@ pub struct LivePorts {
 }
 
 impl LivePorts {
-    /// Combines these ports.
+    /// Combines these ports; `history` is what is known of each machine's TPM and platform.
     pub fn new(
         aks: Arc<dyn AkRegistry>,
         images: Arc<dyn ImageRegistry>,
         secrets: Arc<dyn SecretStore>,
         audit: Arc<dyn AuditSink>,
-        clocks: Arc<dyn ClockLog>,
+        (clocks, platforms): (Arc<dyn ClockLog>, Arc<dyn PlatformLog>),
         attempts: Arc<dyn AttemptLog>,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        Self {
-            aks,
-            images,
-            secrets,
-            audit,
-            clocks,
-            platforms: None,
-            disk_keys: None,
-            attempts,
-            clock,
-        }
+        let (platforms, disk_keys) = (Some(platforms), None);
+        Self { aks, images, secrets, audit, clocks, platforms, disk_keys, attempts, clock }
     }
 
-    /// Also compares each machine's platform with its baseline.
+    /// Leaves firmware and Secure Boot policy unchecked: whoever replaces the firmware of a machine gets its key.
     #[must_use]
-    pub fn with_platforms(mut self, platforms: Arc<dyn PlatformLog>) -> Self {
-        self.platforms = Some(platforms);
+    pub fn dangerous_without_platforms(mut self) -> Self {
+        self.platforms = None;
         self
     }
 
@@ -100,19 +91,20 @@ impl LivePorts {
     /// Uses one store for everything, such as `tec_core::store::Store`.
     pub fn of<S>(store: Arc<S>, clock: Arc<dyn Clock>) -> Self
     where
-        S: AkRegistry + ImageRegistry + SecretStore + AuditSink + ClockLog + AttemptLog + 'static,
+        S: AkRegistry + ImageRegistry + SecretStore + AuditSink + ClockLog + AttemptLog,
+        S: PlatformLog + DiskKeys + 'static,
     {
-        Self {
-            aks: Arc::clone(&store) as _,
-            images: Arc::clone(&store) as _,
-            secrets: Arc::clone(&store) as _,
-            audit: Arc::clone(&store) as _,
-            clocks: Arc::clone(&store) as _,
-            platforms: None,
-            disk_keys: None,
-            attempts: store,
+        let history = (Arc::clone(&store) as _, Arc::clone(&store) as _);
+        Self::new(
+            Arc::clone(&store) as _,
+            Arc::clone(&store) as _,
+            Arc::clone(&store) as _,
+            Arc::clone(&store) as _,
+            history,
+            Arc::clone(&store) as _,
             clock,
-        }
+        )
+        .with_disk_keys(store)
     }
 }
 
@@ -133,13 +125,13 @@ pub struct LiveBackend {
 }
 
 impl LiveBackend {
-    /// A backend with the policies of `intent`, which also sets what is pinned. Only whole images are
+    /// A backend with the policies of `intent`. Each image pins what its prediction contains, and only whole images are
     /// admitted.
     pub fn new(ports: LivePorts, intent: &PolicyIntent) -> Self {
         Self {
             ports,
             pinned: intent.pinned(),
-            pins: intent.pinned().into(),
+            pins: Pins::Predicted,
             states: Arc::new(WholeImages),
             attestation: intent.render_attestation().into(),
             resource: intent.render_resource().into(),
@@ -161,8 +153,8 @@ impl LiveBackend {
         Ok(self)
     }
 
-    /// Judges boots by these registers, regardless of what the policies ask about. For [`Pins::Predicted`]
-    /// the intent should pin PCR 4, which every admitted image pins.
+    /// Judges boots by these registers, regardless of what the policies ask about. For [`Pins::Predicted`], the
+    /// default, the intent should pin PCR 4, which every admitted image pins.
     #[must_use]
     pub fn with_pins(mut self, pins: Pins) -> Self {
         self.pins = pins;

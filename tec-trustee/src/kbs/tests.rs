@@ -86,7 +86,6 @@ async fn register(registry: &MemoryRegistry, number: u64) {
 
 fn ports(registry: &Arc<MemoryRegistry>, clock: &Arc<ManualClock>) -> LivePorts {
     LivePorts::of(Arc::clone(registry), Arc::clone(clock) as _)
-        .with_disk_keys(Arc::clone(registry) as _)
 }
 
 impl World {

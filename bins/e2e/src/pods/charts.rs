@@ -206,15 +206,15 @@ impl Charts {
     /// # Errors
     /// Something is left.
     pub fn remove_everything(&self) -> anyhow::Result<()> {
+        let said = format!("{DANGEROUS_DELETE}=yes");
+        self.kubectl(&["annotate", "trustedexecutionclusters", "--all", &said])?;
         let objects = "trustedexecutionclusters,machines,approvedimages,attestationkeys";
         self.kubectl(&["delete", objects, "--all", "--timeout=90s"])?;
         self.uninstall()?;
         self.helm(&["uninstall", "tec-crds"])?;
         let all = self.everywhere(&["get", "crds", "--output=name"])?;
         let ours: Vec<&str> = all.lines().filter(|name| name.ends_with(GROUP)).collect();
-        self.everywhere(
-            &[&["annotate"][..], &ours, &[&format!("{DANGEROUS_DELETE}=yes")]].concat(),
-        )?;
+        self.everywhere(&[&["annotate"][..], &ours, &[&said]].concat())?;
         self.everywhere(&[&["delete"][..], &ours].concat())?;
         let guards = "validatingadmissionpolicies,validatingadmissionpolicybindings";
         self.everywhere(&["delete", guards, &definition_guard().0.name_any()])?;

@@ -21,6 +21,7 @@ mod gpt;
 mod initramfs;
 pub mod key;
 mod line;
+pub mod luks;
 mod machine;
 mod tpm;
 mod uki;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
 use tec_core::machine::{Machine as Known, RegisteredBy};
@@ -13,7 +13,7 @@ use tec_core::port::{Clock as _, SecretStore};
 use tec_core::testing::sample;
 use tec_e2e::kube::{Bench, ControlPlane, cluster, eventually};
 use tec_e2e::packages::kustomize;
-use tec_k8s::api::{ApprovedImage, ApprovedImageSpec, Machine};
+use tec_k8s::api::{ApprovedImage, ApprovedImageSpec, Machine, TrustedExecutionCluster};
 use tec_k8s::client::KubeRegistry;
 use tec_k8s::render::DANGEROUS_DELETE;
 use tec_support::SystemClock;
@@ -53,7 +53,7 @@ async fn has_key(bench: &Bench, number: u64) {
 }
 
 #[tokio::test]
-async fn a_definition_is_deleted_only_after_somebody_said_that_it_is_dangerous() {
+async fn a_definition_or_a_cluster_is_deleted_only_after_somebody_said_that_it_is_dangerous() {
     let plane = ControlPlane::start().await.unwrap();
     let client = plane.admin().unwrap();
     apply_all(&client, &kustomize("kustomize/crds").unwrap()).await;
@@ -71,8 +71,15 @@ async fn a_definition_is_deleted_only_after_somebody_said_that_it_is_dangerous()
     }
     let said = json!({"metadata": {"annotations": {DANGEROUS_DELETE: "yes"}}});
     let params = PatchParams::default();
-    definitions.patch(MACHINES, &params, &Patch::Merge(said)).await.unwrap();
+    definitions.patch(MACHINES, &params, &Patch::Merge(&said)).await.unwrap();
     definitions.delete(MACHINES, &DeleteParams::default()).await.unwrap();
+
+    let clusters: Api<TrustedExecutionCluster> = Api::default_namespaced(client);
+    clusters.create(&PostParams::default(), &cluster("cluster")).await.unwrap();
+    let refused = clusters.delete("cluster", &DeleteParams::default()).await.unwrap_err();
+    assert!(refused.to_string().contains(DANGEROUS_DELETE), "{refused}");
+    clusters.patch("cluster", &params, &Patch::Merge(&said)).await.unwrap();
+    clusters.delete("cluster", &DeleteParams::default()).await.unwrap();
 }
 
 pub(crate) async fn remove_definition(bench: &Bench, name: &str) {

@@ -9,14 +9,16 @@ use k8s_openapi::api::events::v1::Event;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Resource as _, ResourceExt as _};
 use serde_json::{Value, json};
-use tec_core::id::MachineId;
+use tec_core::boot::BootState;
+use tec_core::explain::Gate;
+use tec_core::id::{ImageName, MachineId};
 use tec_core::machine::{Machine as Known, RegisteredBy};
-use tec_core::port::{MachineRegistry as _, UnclaimedLimit};
+use tec_core::port::{AttemptLog as _, MachineRegistry as _, UnclaimedLimit};
 use tec_core::testing::sample;
 use tec_e2e::kube::{Bench, eventually};
 use tec_e2e::settings::own_program;
 use tec_k8s::api::{AttestationKey, Machine, MachineStatus, PAUSED, TrustedExecutionCluster};
-use tec_k8s::client::{ATTEMPT, ATTEMPT_REPORTER, KubeRegistry};
+use tec_k8s::client::{ATTEMPT, ATTEMPT_REPORTER, AttemptRecords, KubeRegistry};
 use tec_support::SystemClock;
 
 const BROKER_SERVICE: &str = "kbs-service";
@@ -194,11 +196,33 @@ async fn a_name_finds_one_machine_and_none_where_two_have_it() {
     bench.stop().await.unwrap();
 }
 
-/// Writes what a guard writes about an attempt.
-pub(crate) async fn tell(bench: &Bench, number: u64, second: u32, outcome: Value) {
+/// Records an attempt, and writes the Event about it, as the guard does.
+async fn attempted(bench: &Bench, number: u64, second: u32, outcome: Value) {
+    let registry =
+        KubeRegistry::new(bench.admin().unwrap(), &bench.namespace, Arc::new(SystemClock));
+    let mut attempt = sample::attempt_in_boot(second.into(), second);
+    attempt.machine = Some(id(number));
+    attempt.at = at(second).parse().unwrap();
+    let images = outcome["image"].as_str().unwrap_or_default().split(", ");
+    let images = images.filter_map(|image| image.parse().ok()).collect::<Vec<ImageName>>();
+    attempt.booted = (!images.is_empty()).then(|| BootState::whole(images, []));
+    match outcome["code"].as_str() {
+        Some(code) => attempt.ladder.code = Some(code.parse().unwrap()),
+        None => attempt.ladder.pass(Gate::Key, "released"),
+    }
+    AttemptRecords::new(registry).record(&attempt).await.unwrap();
+    claim(bench, number, second, outcome).await;
+}
+
+fn at(second: u32) -> String {
+    format!("2026-01-01T00:00:{second:02}Z")
+}
+
+/// Writes an Event about an attempt, as everyone can who may create Events.
+pub(crate) async fn claim(bench: &Bench, number: u64, second: u32, outcome: Value) {
     let machines = bench.objects::<Machine>().unwrap();
     let machine = machines.get(&Machine::name_of(&id(number))).await.unwrap();
-    let mut last = json!({"at": format!("2026-01-01T00:00:{second:02}Z")});
+    let mut last = json!({"at": at(second)});
     last.as_object_mut().unwrap().extend(outcome.as_object().unwrap().clone());
     // Only a released key is a boot.
     let ending = if outcome.get("code").is_some() { "refused" } else { "released" };
@@ -226,26 +250,32 @@ async fn the_image_of_the_last_good_boot_stays_on_the_machine_when_another_boot_
         eventually(&format!("{image} {code:?}"), async || {
             let status = status(&bench, 1).await;
             let last = status.last_attestation.unwrap_or_default();
-            let at = format!("2026-01-01T00:00:{second:02}Z");
-            let is_it = last.at == at && last.code.as_deref() == code;
+            let is_it = last.at == at(second) && last.code.as_deref() == code;
             // The time of the refused boots differs from that of the last good one.
             let second = if code.is_none() { second } else { 1 };
-            let boot = format!("2026-01-01T00:00:{second:02}Z");
-            let is_boot = status.last_boot.as_deref() == Some(&boot);
+            let is_boot = status.last_boot == Some(at(second));
             Ok(is_it && is_boot && status.image.as_deref() == Some(image))
         })
         .await
         .unwrap();
     };
-    tell(&bench, 1, 1, json!({"image": "44.1"})).await;
+    attempted(&bench, 1, 1, json!({"image": "44.1"})).await;
     says("44.1", None, 1).await;
-    tell(&bench, 1, 2, json!({"code": "TEC-A412"})).await;
+    attempted(&bench, 1, 2, json!({"code": "TEC-A412"})).await;
     says("44.1", Some("TEC-A412"), 2).await;
     // A machine refused for a reason other than its boot still booted something.
-    tell(&bench, 1, 3, json!({"code": "TEC-A408", "image": "44.2"})).await;
+    attempted(&bench, 1, 3, json!({"code": "TEC-A408", "image": "44.2"})).await;
     says("44.1", Some("TEC-A408"), 3).await;
-    tell(&bench, 1, 4, json!({"image": "44.1, 44.2"})).await;
+    attempted(&bench, 1, 4, json!({"image": "44.1, 44.2"})).await;
     says("44.1, 44.2", None, 4).await;
+    claim(&bench, 1, 5, json!({"image": "45.0"})).await;
+    attempted(&bench, 1, 6, json!({"image": "44.2"})).await;
+    says("44.2", None, 6).await;
+    claim(&bench, 1, 7, json!({"image": "44.1"})).await;
+    let quiet = eventually("the claim is believed", async || {
+        Ok(status(&bench, 1).await.image.as_deref() == Some("44.1"))
+    });
+    assert!(tokio::time::timeout(std::time::Duration::from_secs(2), quiet).await.is_err());
     bench.stop().await.unwrap();
 }
 

@@ -23,7 +23,7 @@ use tec_k8s::signal::Event;
 use tec_support::SystemClock;
 
 use crate::events::reported;
-use crate::standing::{plugin, tell};
+use crate::standing::{claim, plugin};
 
 /// A namespace with a policy, and the Nodes of its machines.
 struct World {
@@ -337,12 +337,12 @@ async fn events_that_a_node_forges_neither_harm_others_nor_clear_it() {
     world.attempt(1, 1, true).await;
     world.attempt(2, 2, false).await;
     world.has_marks(2, &["NoSchedule"]).await;
-    tell(&world.bench, 1, 58, json!({"code": "TEC-A412"})).await;
-    tell(&world.bench, 2, 59, json!({})).await;
-    eventually("the Events are shown", async || {
+    claim(&world.bench, 1, 58, json!({"code": "TEC-A412"})).await;
+    claim(&world.bench, 2, 59, json!({})).await;
+    eventually("what is recorded is shown", async || {
         let [one, two] = [world.status(1).await, world.status(2).await];
         let code = |status: MachineStatus| Some(status.last_attestation?.code);
-        Ok(code(one) == Some(Some("TEC-A412".to_owned())) && code(two) == Some(None))
+        Ok(code(one) == Some(None) && code(two) == Some(Some("TEC-A412".to_owned())))
     })
     .await
     .unwrap();

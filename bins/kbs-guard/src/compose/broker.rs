@@ -35,11 +35,10 @@ pub fn key_broker(args: &Args, api: &ApiServer) -> anyhow::Result<Kbs> {
         Arc::clone(&api.images) as _,
         Arc::clone(registry) as _,
         Arc::clone(registry) as _,
-        Arc::clone(registry) as _,
+        (Arc::clone(registry) as _, Arc::clone(registry) as _),
         Arc::clone(&api.attempts) as _,
         Arc::clone(&clock),
-    )
-    .with_platforms(Arc::clone(registry) as _);
+    );
     // Machines are updated one component at a time, and may boot between two updates.
     let states = Arc::new(MixedStates::default());
     let backend = LiveBackend::new(ports, &intent).with_pins(pins).with_states(states);

@@ -209,7 +209,7 @@ fn router(registry: &Arc<MemoryRegistry>, matcher: impl AkMatcher + 'static) -> 
         registry.clone(),
         registry.clone(),
         registry.clone(),
-        registry.clone(),
+        (registry.clone(), registry.clone()),
         registry.clone(),
         clock.clone(),
     )

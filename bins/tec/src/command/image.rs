@@ -18,7 +18,7 @@ use tec_support::boot;
 use tec_support::boot::{ChainArgs, MachineArgs};
 use tec_support::exit::{CodedError, OK};
 use tec_tpm::compute::Banks;
-use tec_tpm::output::{PredictionReport, UnpredictableRegisters, unpredictable_text};
+use tec_tpm::output::{PredictionReport, UnpredictableRegisters, root_text, unpredictable_text};
 
 use super::booted::{Booted, Review, booted};
 use super::input;
@@ -135,9 +135,10 @@ async fn approve(
     }
     let image = Approval::new(image, pins);
     let state = if go { image.state() } else { "would be approved".to_owned() };
-    let approved = Approved { image, unpredictable: values.unpredictable, review };
+    let Values { unpredictable, root_hash, .. } = values;
+    let approved = Approved { image, unpredictable, root_hash, review };
     output.print(&approved, |Approved { image, unpredictable, .. }| {
-        image.text(&state) + &unpredictable_text(unpredictable)
+        image.text(&state) + &unpredictable_text(unpredictable) + root_text(root_hash)
     })
 }
 
@@ -187,6 +188,7 @@ struct Values {
     /// Expiry that came with the values.
     expires_at: Option<Timestamp>,
     unpredictable: Vec<UnpredictableRegisters>,
+    root_hash: Option<bool>,
 }
 
 /// An approval as printed, with the registers that it does not cover.
@@ -196,6 +198,9 @@ struct Approved {
     image: Approval,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     unpredictable: Vec<UnpredictableRegisters>,
+    /// Whether a hash covers the root file system, as far as its boot is predicted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    root_hash: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     review: Option<Review>,
 }
@@ -207,6 +212,7 @@ impl Values {
             expected,
             expires_at: None,
             unpredictable: Vec::new(),
+            root_hash: None,
         }
     }
 }
@@ -233,6 +239,7 @@ fn values(
     let prediction = boot::predict(path, chain, &machine, Banks::SHA256)?;
     Ok(Values {
         unpredictable: PredictionReport::new(&prediction, boot::remedy).unpredictable,
+        root_hash: prediction.has_root_hash(),
         ..Values::of_file(path, prediction.expected())
     })
 }

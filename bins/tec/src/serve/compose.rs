@@ -162,11 +162,10 @@ fn kbs(
         store.clone(),
         store.clone(),
         records.clone(),
-        store.clone(),
+        (store.clone(), store.clone()),
         records,
         clock.clone(),
     )
-    .with_platforms(store.clone())
     .with_disk_keys(store.clone());
     // Machines are updated one component at a time, and may boot between two updates.
     let states = Arc::new(MixedStates::default());

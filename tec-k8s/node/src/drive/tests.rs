@@ -1,3 +1,4 @@
+mod crash;
 mod race;
 
 use std::sync::Arc;

@@ -6,7 +6,7 @@
 //! ```
 //! *What it is*: a log that passes every attempt on to another log and also reports it to the cluster.
 //! Recording waits for no API server. *What it is not*: proof. Anyone who may create Events can write the
-//! same. They are for people, and no decision depends on them.
+//! same. They are for people, and tell the operator when to read the records; no decision depends on them.
 //!
 //! # Floods
 //! Anyone who knows a public key can make attempts fail in its name. However many there are, the same outcome
@@ -28,7 +28,6 @@ use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, Resource as _, ResourceExt as _};
 use serde_json::json;
 use tec_core::attest::Attempt;
-use tec_core::boot::BootState;
 use tec_core::code::Code;
 use tec_core::id::{AttemptId, MachineId};
 use tec_core::port::{AttemptLog, PortError, PortErrorKind, chain};
@@ -201,9 +200,7 @@ impl AttemptLog for AttemptEvents {
     async fn record(&self, attempt: &Attempt) -> Result<(), PortError> {
         self.log.record(attempt).await?;
         if let (Some(machine), Some(outcome)) = (attempt.machine, Outcome::of(attempt)) {
-            let images = attempt.booted.iter().flat_map(BootState::images);
-            let images: Vec<_> = images.map(ToString::to_string).collect();
-            let image = Some(images.join(", ")).filter(|images| !images.is_empty());
+            let image = LastAttestation::of(attempt).image;
             let (attempt, at) = (attempt.id, attempt.at);
             let line = Line { machine, outcome, attempt, at, count: 1, image };
             if self.tally().add(line, Instant::now()) == News::Yes {

@@ -4,6 +4,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use tec_core::luks::header::LuksHeader;
 use tec_core::secret::SecretBytes;
 use zeroize::Zeroizing;
 
@@ -29,9 +30,17 @@ impl Cryptsetup {
         &self.device
     }
 
+    /// # Security
+    /// Fails if the disk is bound and its header does not protect it.
     fn metadata(&self) -> Result<Vec<u8>, DiskError> {
         let arguments = ["luksDump", "--dump-json-metadata"];
-        self.good("read the header", &arguments, b"")
+        let json = self.good("read the header", &arguments, b"")?;
+        if Token::is_bound(&json)? {
+            let checked = LuksHeader::parse(&json).and_then(|header| header.check());
+            let device = || self.device.clone();
+            checked.map_err(|source| DiskError::Unsafe { device: device(), source })?;
+        }
+        Ok(json)
     }
 
     fn good(

@@ -9,7 +9,7 @@ use tec_trustee::clevis::SealedPassphrase;
 use super::DiskError;
 
 /// Type of Clevis tokens.
-const CLEVIS: &str = "clevis";
+pub(super) const CLEVIS: &str = "clevis";
 /// Number of tokens a header can hold (LUKS2 On-Disk Format Specification, "Tokens").
 const MAX_TOKENS: u32 = 32;
 
@@ -68,6 +68,12 @@ impl Token {
         Ok(tokens.filter_map(|(id, value)| Self::read(*id, value)).collect())
     }
 
+    /// Whether there is a token of Clevis, for whatever pin: one may contain ours.
+    pub(super) fn is_bound(metadata: &[u8]) -> Result<bool, DiskError> {
+        let metadata: Metadata = serde_json::from_slice(metadata).map_err(DiskError::Metadata)?;
+        Ok(metadata.tokens.values().any(|token| token["type"] == CLEVIS))
+    }
+
     /// The lowest unused token number.
     pub(super) fn free(metadata: &[u8]) -> Result<u32, DiskError> {
         let metadata: Metadata = serde_json::from_slice(metadata).map_err(DiskError::Metadata)?;
@@ -97,7 +103,7 @@ impl Token {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fake::sealed_for;
+    use super::super::tests::fake::sealed_for;
     use super::*;
 
     #[test]

@@ -4,7 +4,7 @@ use tec_core::testing::SeededEntropy;
 use tec_trustee::jwe::{Curve, EcPrivateKey};
 
 use super::*;
-use crate::disk::fake::{FakeHeader, PASSPHRASE};
+use crate::disk::tests::fake::{FakeHeader, PASSPHRASE};
 
 const SERVER: &str = "https://a:1";
 

@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use tec_core::testing::SeededEntropy;
 
 use super::*;
-use crate::disk::fake::{FakeHeader, KEY};
+use crate::disk::tests::fake::{FakeHeader, KEY};
 use crate::fetch::{FetchError, Verdict};
 use crate::rebind::proven_passphrase;
 

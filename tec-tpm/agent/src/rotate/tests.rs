@@ -5,7 +5,7 @@ use tec_core::rotation::{Confirmed, Forget};
 use tec_core::testing::SeededEntropy;
 
 use super::*;
-use crate::disk::fake::{FakeHeader, KEY, config_for};
+use crate::disk::tests::fake::{FakeHeader, KEY, config_for};
 
 const SERVER: &str = "https://a:1";
 const NEW: [u8; 32] = [8; 32];

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail, ensure};
+use serde_json::{Value, json};
 use tec_core::id::MachineId;
 use tec_tpm::ak::AkHandle;
 use tec_tpm::compute::Guid;
@@ -12,9 +13,10 @@ use tec_tpm::testing::Swtpm;
 use tec_tpm::tss::{Tpm, TpmAttester};
 
 use super::dbx::append;
-use crate::qemu::VariableStore;
+use crate::qemu::disk::ROOT;
 use crate::qemu::key::{SHA256, signature_list};
 use crate::qemu::variables::BOOT_ONLY;
+use crate::qemu::{VariableStore, disk, luks};
 use crate::vm::boot::Ended;
 use crate::vm::image::Image;
 use crate::vm::node::Node;
@@ -24,6 +26,36 @@ use crate::wire::{Session, some_pubkey};
 
 /// A refused boot, as shown in the table.
 type Row = [String; 3];
+
+/// Changes of the LUKS2 header that would give away the volume key, or the machine's own data.
+const HEADERS: [(&str, fn(&mut Value)); 3] = [
+    ("the header declares a part that is not encrypted", |header| {
+        let mut rest = header["segments"]["0"].clone();
+        rest["offset"] = (ROOT / 2).to_string().into();
+        header["segments"]["1"] = rest;
+        let size = (ROOT / 2 - HEADER).to_string();
+        header["segments"]["0"] =
+            json!({"type": "linear", "offset": HEADER.to_string(), "size": size});
+    }),
+    ("the header declares a cipher that does nothing", |header| {
+        header["segments"]["0"]["encryption"] = "cipher_null-ecb".into();
+    }),
+    ("the header declares a re-encryption", |header| {
+        header["config"]["requirements"] = json!({"mandatory": ["online-reencrypt-v2"]});
+    }),
+];
+/// Size of a LUKS2 header with its key slots, as `cryptsetup` makes it.
+const HEADER: u64 = 16 << 20;
+
+/// No server is asked: the pin refuses to give a passphrase to such a header.
+fn changed_header(one: &mut Node, what: &str, change: fn(&mut Value)) -> anyhow::Result<Row> {
+    let before = fs::read(one.disk()).context("cannot read the disk")?;
+    luks::change(&one.disk(), disk::offset_of_root(), change)?;
+    let ended = one.boot()?.ended()?;
+    fs::write(one.disk(), before).context("cannot restore the disk")?;
+    ensure!(ended == Ended::Refused("TEC-N426".to_owned()), "{what}: {ended:?}");
+    Ok([what.to_owned(), "TEC-N426".to_owned(), "(the node asked no server)".to_owned()])
+}
 
 impl Stage {
     /// Every boot is refused, and `tec explain` names what differs.
@@ -44,6 +76,9 @@ impl Stage {
         one.install(&good)?;
         rows.push(story.works("Secure Boot is switched off", || self.without_keys(&mut one, id))?);
         rows.push(story.works("the variables are swapped", || self.other_variables(&mut one, id))?);
+        for (what, change) in HEADERS {
+            rows.push(story.works(what, || changed_header(&mut one, what, change))?);
+        }
         rows.push(
             story.works("the disk is put into another machine", || self.moved_disk(&one, &good))?,
         );

@@ -1,9 +1,8 @@
-//! The metadata of a LUKS2 header. They are not authenticated: whoever can write to the disk can make them
-//! declare that the disk is not encrypted, or only weakly.
+//! The header of a state disk: beyond what every header must be, exactly what Constellation makes.
 
-use std::collections::BTreeMap;
+use tec_core::luks::header::{LuksHeader, Segment, must};
 
-use serde::Deserialize;
+pub use tec_core::luks::header::HeaderError;
 
 /// The only cipher for segments and key slots (Constellation).
 const CIPHER: &str = "aes-xts-plain64";
@@ -12,7 +11,7 @@ const KDF: &str = "argon2id";
 /// Derivation and hash of the volume key's digest.
 const DIGEST: (&str, &str) = ("pbkdf2", "sha256");
 /// Size of a sector (Constellation).
-const SECTOR: u32 = 4096;
+const SECTOR: &str = "4096";
 /// Integrity algorithm of the state disk, with its own key.
 const INTEGRITY: &str = "hmac(sha256)";
 
@@ -26,100 +25,13 @@ pub enum Integrity {
     Optional,
 }
 
-/// A header that is dangerous, or that cannot be parsed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum HeaderError {
-    /// The metadata are not LUKS2 JSON.
-    #[error("the header's metadata cannot be read")]
-    Malformed(#[source] serde_json::Error),
-    /// A member has an unacceptable value.
-    #[error("the header's {member} is {found:?}, expected {expected}")]
-    Refused {
-        /// The member.
-        member: &'static str,
-        /// Its value.
-        found: String,
-        /// The required value.
-        expected: &'static str,
-    },
-}
-
-#[derive(Deserialize)]
-struct Metadata {
-    keyslots: BTreeMap<u32, Slot>,
-    segments: BTreeMap<u32, Segment>,
-    digests: BTreeMap<u32, Digest>,
-    config: Config,
-}
-
-#[derive(Deserialize)]
-struct Slot {
-    r#type: String,
-    area: Area,
-    kdf: Kdf,
-}
-
-#[derive(Deserialize)]
-struct Area {
-    encryption: String,
-}
-
-#[derive(Deserialize)]
-struct Kdf {
-    r#type: String,
-}
-
-#[derive(Deserialize)]
-struct Segment {
-    r#type: String,
-    encryption: String,
-    sector_size: u32,
-    #[serde(default)]
-    integrity: Option<SegmentIntegrity>,
-}
-
-#[derive(Deserialize)]
-struct SegmentIntegrity {
-    r#type: String,
-    journal_encryption: String,
-    journal_integrity: String,
-}
-
-#[derive(Deserialize)]
-struct Digest {
-    r#type: String,
-    hash: String,
-}
-
-#[derive(Deserialize)]
-struct Config {
-    #[serde(default)]
-    requirements: Option<serde_json::Value>,
-}
-
-fn must(member: &'static str, found: &str, expected: &'static str) -> Result<(), HeaderError> {
-    if found == expected {
-        return Ok(());
-    }
-    Err(HeaderError::Refused { member, found: found.to_owned(), expected })
-}
-
 /// Checks the metadata printed by `cryptsetup luksDump --dump-json-metadata`.
 ///
 /// # Errors
 /// [`HeaderError`], for the first finding.
 pub(super) fn check(json: &[u8], integrity: Integrity) -> Result<(), HeaderError> {
-    let header: Metadata = serde_json::from_slice(json).map_err(HeaderError::Malformed)?;
-    if header.config.requirements.is_some() {
-        let found = "present".to_owned();
-        return Err(HeaderError::Refused {
-            member: "requirements",
-            found,
-            expected: "nothing, since they change what else is meant",
-        });
-    }
-    must("number of segments", &header.segments.len().to_string(), "1")?;
+    let header = LuksHeader::parse(json)?;
+    header.check()?;
     must("number of digests", &header.digests.len().to_string(), "1")?;
     for segment in header.segments.values() {
         check_segment(segment, integrity)?;
@@ -129,23 +41,15 @@ pub(super) fn check(json: &[u8], integrity: Integrity) -> Result<(), HeaderError
         must("digest hash", &digest.hash, DIGEST.1)?;
     }
     for slot in header.keyslots.values() {
-        must("key slot type", &slot.r#type, "luks2")?;
-        must("key slot encryption", &slot.area.encryption, CIPHER)?;
-        must("key slot derivation", &slot.kdf.r#type, KDF)?;
+        must("key slot encryption", slot.encryption(), CIPHER)?;
+        must("key slot derivation", slot.kdf(), KDF)?;
     }
     Ok(())
 }
 
 fn check_segment(segment: &Segment, integrity: Integrity) -> Result<(), HeaderError> {
-    must("segment type", &segment.r#type, "crypt")?;
     must("segment encryption", &segment.encryption, CIPHER)?;
-    if segment.sector_size != SECTOR {
-        return Err(HeaderError::Refused {
-            member: "sector size",
-            found: segment.sector_size.to_string(),
-            expected: "512 or 4096",
-        });
-    }
+    must("sector size", &segment.sector_size.to_string(), SECTOR)?;
     match (&segment.integrity, integrity) {
         (Some(found), _) => {
             must("integrity", &found.r#type, INTEGRITY)?;
@@ -178,7 +82,7 @@ mod tests {
                     "journal_encryption": "none", "journal_integrity": "none",
                 },
             }},
-            "digests": {"0": {"type": "pbkdf2", "hash": "sha256"}},
+            "digests": {"0": {"type": "pbkdf2", "hash": "sha256", "segments": ["0"]}},
             "config": {"json_size": "12288", "keyslots_size": "16744448"},
         })
     }

@@ -14,7 +14,7 @@ use tec_core::digest::Sha256Digest;
 use tec_core::secret::SecretArray;
 use tec_core::testing::block_on;
 
-use super::*;
+use super::super::*;
 use crate::derive::{ClusterId, MasterSecret, MeasurementSalt};
 use crate::init::{InitOutcome, InitRequest, KubeProxy};
 use crate::join::JoinOutcome;

@@ -11,7 +11,7 @@ use tec_core::image::{ApprovedImage, ExpectedPcr, ExpectedPcrs, ImageEvent};
 use tec_core::pcr::{PCR_COUNT, PcrIndex, PcrSet, PcrValues};
 use tec_core::time::Timestamp;
 
-use super::*;
+use super::super::*;
 
 const REGISTERS: [PcrIndex; 3] = [PcrIndex::BOOT_MANAGER, PcrIndex::SECURE_BOOT, PcrIndex::MOK];
 

@@ -9,7 +9,9 @@ use tec_core::secret::{SecretArray, SecretBytes};
 use tec_core::testing::SeededEntropy;
 use tec_trustee::clevis;
 
-use super::{DiskError, Header, RecoveryState, RecoveryToken, RecoveryView, SlotMark, Token};
+use super::super::{
+    DiskError, Header, RecoveryState, RecoveryToken, RecoveryView, SlotMark, Token,
+};
 
 pub(crate) const KEY: [u8; 32] = [7; 32];
 pub(crate) const PASSPHRASE: &[u8] = b"correct horse";

@@ -1,0 +1,3 @@
+//! Doubles.
+
+pub(crate) mod fake;
