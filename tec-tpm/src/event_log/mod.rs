@@ -21,6 +21,7 @@
 //!
 //! # Example
 //! ```
+//! # #[cfg(feature = "test-util")] {
 //! use tec_core::pcr::PcrIndex;
 //! use tec_core::pcr::PcrSet;
 //! use tec_tpm::compute::Guid;
@@ -44,11 +45,11 @@
 //!     _ => None,
 //! });
 //! assert_eq!(secure_boot, Some(&[1][..]));
+//! # }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 mod bank;
-mod build;
 mod content;
 mod cursor;
 mod detail;
@@ -65,7 +66,6 @@ mod verify;
 mod view;
 
 pub use bank::Bank;
-pub use build::EventLogBuilder;
 pub use content::{Content, Partition};
 pub use diff::{Change, LogDiff, RegisterDiff};
 pub use error::EventLogError;
@@ -76,6 +76,9 @@ pub use parse::{EventLog, Format, Limits};
 pub use replay::Replayed;
 pub use verify::{VerifiedLog, VerifyLogError, evidence};
 pub use view::{EventView, LogView};
+
+#[cfg(any(test, feature = "test-util"))]
+pub use crate::testing::event_log::EventLogBuilder;
 
 #[cfg(test)]
 mod tests;
