@@ -22,7 +22,6 @@ mod effect;
 mod export;
 mod grpc;
 mod http;
-mod keep_alive;
 mod keys;
 mod minter;
 mod object;
