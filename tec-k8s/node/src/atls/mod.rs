@@ -71,7 +71,6 @@ mod config;
 mod connect;
 mod der;
 mod document;
-mod dummy;
 mod endpoint;
 mod error;
 mod identity;
@@ -91,7 +90,6 @@ mod verify;
 pub use self::azure::{AzureInfo, AzureSnpAk, HclSource};
 pub use self::bind::ChannelBinding;
 pub use self::certificate::PeerCertificateError;
-pub use self::dummy::{DangerousDummyIssuer, DangerousDummyValidator};
 pub use self::endpoint::{Endpoint, EndpointBuilder, EndpointError};
 pub use self::error::AtlsError;
 pub use self::issue::{InstanceInfo, IssueError, Issuer, Quoter, VtpmIssuer};
@@ -106,6 +104,9 @@ pub use self::validate::{
     AkTrust, AnyAk, EveryTrust, PinnedAks, ValidateError, Validated, Validator, VtpmValidator,
 };
 pub use self::variant::Variant;
+
+#[cfg(any(test, feature = "test-util"))]
+pub use crate::testing::atls::{DangerousDummyIssuer, DangerousDummyValidator};
 
 /// Maximum size of an attestation document in bytes. rustls accepts no handshake message above
 /// 65535 bytes, and the certificate around the document needs less than 1 KiB.

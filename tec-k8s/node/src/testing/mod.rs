@@ -1,5 +1,8 @@
-//! A node and a key service in memory, and the conformance suites of key services (feature `test-util`).
+//! A node and a key service in memory, the conformance suites of key services, and attestation documents that
+//! prove nothing (feature `test-util`).
 
+#[cfg(feature = "atls")]
+pub(crate) mod atls;
 mod faulty;
 mod key_service;
 mod node;
