@@ -5,6 +5,7 @@
 
 mod attest;
 mod azure;
+mod credential;
 pub(crate) mod event_log;
 mod snp;
 mod soft;
