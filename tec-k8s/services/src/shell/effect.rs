@@ -15,7 +15,7 @@ use tec_core::plan::Shell;
 use tec_core::port::{Clock, PortError, chain};
 use tec_core::secret::SecretBytes;
 
-use super::{Cluster, Disk, Replaceable, Vault};
+use super::{ApiServer, Disk, Replaceable, Vault};
 
 /// Interval between checks of a reset.
 const POLL: Duration = Duration::from_millis(200);
@@ -36,7 +36,7 @@ pub trait Peers: fmt::Debug + Send + Sync {
 #[derive(Debug)]
 pub struct BringUpShell {
     vault: Vault,
-    cluster: Arc<dyn Cluster>,
+    cluster: Arc<ApiServer>,
     disk: Arc<dyn Disk>,
     peers: Arc<dyn Peers>,
     end: Option<Result<Outcome, Fatal>>,
@@ -46,7 +46,7 @@ impl BringUpShell {
     /// Uses these parts.
     pub fn new(
         vault: Vault,
-        cluster: Arc<dyn Cluster>,
+        cluster: Arc<ApiServer>,
         disk: Arc<dyn Disk>,
         peers: Arc<dyn Peers>,
     ) -> Self {
@@ -184,7 +184,7 @@ impl Shell<Rekey> for BringUpShell {
 #[derive(Debug)]
 pub struct SetupShell {
     vault: Vault,
-    cluster: Arc<dyn Cluster>,
+    cluster: Arc<ApiServer>,
     token: PathBuf,
     clock: Arc<dyn Clock>,
     end: Option<SetupEnd>,
@@ -194,7 +194,7 @@ impl SetupShell {
     /// Uses these; `token` is the file with the controller's own token, for its own audience.
     pub fn new(
         vault: Vault,
-        cluster: Arc<dyn Cluster>,
+        cluster: Arc<ApiServer>,
         token: PathBuf,
         clock: Arc<dyn Clock>,
     ) -> Self {

@@ -35,7 +35,7 @@ mod visit;
 pub use self::answer::{
     Component, ComponentCall, NatsServer, OpenSearchNode, Telemetry, TelemetryKind,
 };
-pub use self::api_server::{ApiServer, Cluster, PodObject, Replaceable, SecretNames, Warning};
+pub use self::api_server::{ApiServer, PodObject, Replaceable, SecretNames, Warning};
 pub use self::bootstrap::Bootstrap;
 pub use self::disk::Disk;
 pub use self::effect::{BringUpShell, Peers, SetupShell};
