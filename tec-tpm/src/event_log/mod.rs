@@ -50,6 +50,10 @@
 //! ```
 
 mod bank;
+// With the other doubles.
+#[cfg(any(test, feature = "test-util"))]
+#[path = "../testing/event_log.rs"]
+mod build;
 mod content;
 mod cursor;
 mod detail;
@@ -66,6 +70,8 @@ mod verify;
 mod view;
 
 pub use bank::Bank;
+#[cfg(any(test, feature = "test-util"))]
+pub use build::EventLogBuilder;
 pub use content::{Content, Partition};
 pub use diff::{Change, LogDiff, RegisterDiff};
 pub use error::EventLogError;
@@ -76,9 +82,6 @@ pub use parse::{EventLog, Format, Limits};
 pub use replay::Replayed;
 pub use verify::{VerifiedLog, VerifyLogError, evidence};
 pub use view::{EventView, LogView};
-
-#[cfg(any(test, feature = "test-util"))]
-pub use crate::testing::event_log::EventLogBuilder;
 
 #[cfg(test)]
 mod tests;

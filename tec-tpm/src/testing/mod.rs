@@ -1,12 +1,11 @@
 //! Doubles for tests: a TPM, a processor with SNP and a confidential virtual machine in software,
-//! custom quotes and event logs, and a runner for `swtpm`.
+//! custom quotes, and a runner for `swtpm`.
 //!
 //! Nothing here protects anything: keys come from a seed, and the TPM signs anything.
 
 mod attest;
 mod azure;
 mod credential;
-pub(crate) mod event_log;
 mod snp;
 mod soft;
 mod swtpm;

@@ -105,9 +105,6 @@ pub use self::validate::{
 };
 pub use self::variant::Variant;
 
-#[cfg(any(test, feature = "test-util"))]
-pub use crate::testing::atls::{DangerousDummyIssuer, DangerousDummyValidator};
-
 /// Maximum size of an attestation document in bytes. rustls accepts no handshake message above
 /// 65535 bytes, and the certificate around the document needs less than 1 KiB.
 pub const MAX_DOCUMENT: usize = 60 * 1024;

@@ -2,7 +2,7 @@
 //! prove nothing (feature `test-util`).
 
 #[cfg(feature = "atls")]
-pub(crate) mod atls;
+mod atls;
 mod faulty;
 mod key_service;
 mod node;
@@ -10,6 +10,8 @@ mod suite;
 
 use tec_core::testing::sample;
 
+#[cfg(feature = "atls")]
+pub use self::atls::{DangerousDummyIssuer, DangerousDummyValidator};
 pub use self::key_service::MemoryKeyService;
 pub use self::node::{MemoryNode, NodeRecord};
 pub use self::suite::{key_wrapper, wrapped_keys};

@@ -210,6 +210,10 @@ impl SetupShell {
 #[async_trait]
 impl Shell<Setup> for SetupShell {
     async fn perform(&mut self, effect: SetupEffect) -> Option<SetupEvent> {
+        let done = |result: Result<(), PortError>| match result {
+            Ok(()) => SetupEvent::Done,
+            Err(error) => failed(&error, SetupEvent::Failed),
+        };
         Some(match effect {
             SetupEffect::ReadToken => match std::fs::read(&self.token) {
                 Ok(token) => SetupEvent::Token(SecretBytes::new(token.trim_ascii().to_vec())),
@@ -223,16 +227,8 @@ impl Shell<Setup> for SetupShell {
                 Some(answer) => SetupEvent::Answered(answer),
                 None => SetupEvent::Failed,
             },
-            SetupEffect::Publish(published) => match self.cluster.publish(&published).await {
-                Ok(()) => SetupEvent::Done,
-                Err(error) => failed(&error, SetupEvent::Failed),
-            },
-            SetupEffect::Copy(authorities) => {
-                match self.cluster.update_copies(&authorities).await {
-                    Ok(()) => SetupEvent::Done,
-                    Err(error) => failed(&error, SetupEvent::Failed),
-                }
-            }
+            SetupEffect::Publish(published) => done(self.cluster.publish(&published).await),
+            SetupEffect::Copy(authorities) => done(self.cluster.update_copies(&authorities).await),
             SetupEffect::ReadWish => {
                 match self.cluster.is_requested(Replaceable::Authorities).await {
                     Ok(true) => SetupEvent::Wished(Wish::Next, self.clock.now()),
@@ -241,10 +237,7 @@ impl Shell<Setup> for SetupShell {
                 }
             }
             SetupEffect::ClearWish => {
-                match self.cluster.clear_request(Replaceable::Authorities).await {
-                    Ok(()) => SetupEvent::Done,
-                    Err(error) => failed(&error, SetupEvent::Failed),
-                }
+                done(self.cluster.clear_request(Replaceable::Authorities).await)
             }
             SetupEffect::Wait(time, refused) => {
                 if let Some(Refused { step, status, .. }) = refused {

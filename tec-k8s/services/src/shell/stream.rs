@@ -80,7 +80,8 @@ impl Http {
         while let Some(frame) = self.in_time(async { Ok(body.frame().await) }).await? {
             let frame = frame.map_err(cut)?;
             if let Ok(part) = frame.into_data() {
-                to.write_all(&part).map_err(|error| HttpError::Store(self.target.clone(), error))?;
+                to.write_all(&part)
+                    .map_err(|error| HttpError::Store(self.target.clone(), error))?;
             }
         }
         Ok(Reply { status, body: Vec::new() })
