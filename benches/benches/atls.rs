@@ -9,10 +9,10 @@ use tec_benches::{Suite, mutual};
 use tec_core::testing::{ManualClock, SeededEntropy};
 use tec_core::time::Timestamp;
 use tec_node::atls::{
-    AnyAk, DangerousDummyIssuer, DangerousDummyValidator, Endpoint, IssueError, Issuer,
-    LiveMeasurements, Nonce, ValidateError, Validated, Validator, Variant, VtpmIssuer,
-    VtpmValidator,
+    AnyAk, Endpoint, IssueError, Issuer, LiveMeasurements, Nonce, ValidateError, Validated,
+    Validator, Variant, VtpmIssuer, VtpmValidator,
 };
+use tec_node::testing::{DangerousDummyIssuer, DangerousDummyValidator};
 use tec_tpm::quote::SignatureCheck;
 use tec_tpm::testing::SoftTpm;
 use tokio::io::duplex;

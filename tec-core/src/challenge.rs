@@ -117,7 +117,7 @@ impl Challenge {
     }
 }
 
-#[cfg(all(test, feature = "test-util"))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::testing::{SeededEntropy, sample};

@@ -4,6 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
+use uuid::Uuid;
+use uuid::fmt::Hyphenated;
 
 /// A GUID in the byte order of UEFI 2.10, appendix A: the first three fields are little-endian.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -37,9 +39,7 @@ impl Guid {
 
     /// A GUID from the number that its digits form when written as text.
     pub(crate) const fn of(digits: u128) -> Self {
-        let [a0, a1, a2, a3, b0, b1, c0, c1, rest @ ..] = digits.to_be_bytes();
-        let [d0, d1, e0, e1, e2, e3, e4, e5] = rest;
-        Self([a3, a2, a1, a0, b1, b0, c1, c0, d0, d1, e0, e1, e2, e3, e4, e5])
+        Self(Uuid::from_u128(digits).to_bytes_le())
     }
 }
 
@@ -47,33 +47,15 @@ impl FromStr for Guid {
     type Err = ParseGuidError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let groups: Vec<usize> = text.split('-').map(str::len).collect();
-        if groups != [8, 4, 4, 4, 12] || !text.is_ascii() {
-            return Err(ParseGuidError);
-        }
-        let digits = text.replace('-', "");
-        // `from_str_radix` would accept a sign.
-        if !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-            return Err(ParseGuidError);
-        }
-        u128::from_str_radix(&digits, 16).map(Self::of).map_err(|_| ParseGuidError)
+        // Forms with braces, with a prefix or without hyphens have other lengths.
+        let guid = Uuid::try_parse(text).ok().filter(|_| text.len() == Hyphenated::LENGTH);
+        guid.map(|guid| Self(guid.to_bytes_le())).ok_or(ParseGuidError)
     }
 }
 
 impl fmt::Display for Guid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Swapping bytes twice gives the original order.
-        let text = hex::encode(Self::of(u128::from_be_bytes(self.0)).0);
-        let part = |range| text.get(range).unwrap_or_default();
-        write!(
-            f,
-            "{}-{}-{}-{}-{}",
-            part(0..8),
-            part(8..12),
-            part(12..16),
-            part(16..20),
-            part(20..32)
-        )
+        fmt::Display::fmt(&Uuid::from_bytes_le(self.0), f)
     }
 }
 

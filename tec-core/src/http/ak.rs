@@ -138,12 +138,6 @@ struct AkRequest {
     source: Option<SourceNetwork>,
 }
 
-/// Parses a registration and drops the result: the entry point for fuzzing.
-#[doc(hidden)]
-pub fn parse_ak_request(body: &[u8]) -> Result<(), Code> {
-    AkRequest::parse(body).map(drop)
-}
-
 impl AkRequest {
     fn parse(body: &[u8]) -> Result<Self, Code> {
         let wire: AkWire = serde_json::from_slice(body).map_err(|_| Code::RegisterMalformed)?;

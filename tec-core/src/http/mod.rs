@@ -13,7 +13,7 @@ mod ak;
 mod register;
 mod reply;
 
-pub use self::ak::{AkService, AkServiceConfig, parse_ak_request};
+pub use self::ak::{AkService, AkServiceConfig};
 pub use self::register::{RegisterService, RegisterServiceConfig};
 pub use self::reply::{ReplyBody, ReplyStyle, refusal};
 pub use crate::challenge::ChallengeKey;

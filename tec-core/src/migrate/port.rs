@@ -5,7 +5,7 @@ use std::fmt;
 
 use async_trait::async_trait;
 
-use super::{Authority, Clash, Epoch, Intake, Transition, TrustUnit, UnitName};
+use super::{Authority, Clash, Epoch, Intake, Merged, Transition, TrustUnit, UnitName};
 use crate::port::{AuditEvent, PortError};
 use crate::time::Timestamp;
 
@@ -31,6 +31,18 @@ pub enum Adopted {
     Same,
     /// It contradicts what is here, which was left unchanged.
     Clash(Clash),
+}
+
+impl Adopted {
+    /// What becomes of a unit that `existed` before or did not.
+    pub fn of<T>(merged: &Merged<T>, existed: bool) -> Self {
+        match (merged, existed) {
+            (Merged::Same, _) => Self::Same,
+            (Merged::Clash(clash), _) => Self::Clash(*clash),
+            (Merged::Write(_), true) => Self::Updated,
+            (Merged::Write(_), false) => Self::Created,
+        }
+    }
 }
 
 /// Consecutive units of another anchor: the list is complete between two names, so anything not in

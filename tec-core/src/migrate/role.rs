@@ -28,13 +28,7 @@ pub enum Role {
 
 impl fmt::Display for Role {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Active => "active",
-            Self::Standby => "standby",
-            Self::ServeOnly => "serve-only",
-            Self::Forward => "forward",
-            Self::Retired => "retired",
-        })
+        self.serialize(f)
     }
 }
 

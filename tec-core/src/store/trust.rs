@@ -55,7 +55,10 @@ impl TrustAnchor for Store {
 
     async fn weigh(&self, units: &[TrustUnit]) -> Result<Vec<Adopted>, PortError> {
         let weigh = |db: &Connection| {
-            let unit = |unit| Ok(page::meet(db, &self.seal, unit)?.adopted());
+            let unit = |unit| {
+                let met = page::meet(db, &self.seal, unit)?;
+                Ok(Adopted::of(&met.merged, met.existed))
+            };
             units.iter().map(unit).collect::<Result<_, StoreError>>()
         };
         self.readers.with(weigh).map_err(|error| error.during("compare with what the anchor holds"))

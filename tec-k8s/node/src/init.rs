@@ -11,6 +11,7 @@
 
 use std::fmt;
 
+use serde::Serialize;
 use tec_core::digest::Sha256Digest;
 use tec_core::plan::Plan;
 
@@ -78,7 +79,8 @@ pub enum InitEvent {
 }
 
 /// A step of init.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum InitStep {
     /// Reading the journal.
@@ -94,6 +96,7 @@ pub enum InitStep {
     /// `node_state.json`.
     WriteState,
     /// Re-keying the disk, so that only the derived key opens it.
+    #[serde(rename = "re-key-disk")]
     RekeyDisk,
     /// `kubeadm init`.
     InitCluster,
@@ -103,17 +106,7 @@ pub enum InitStep {
 
 impl fmt::Display for InitStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::ReadJournal => "read-journal",
-            Self::ReadMarker => "read-marker",
-            Self::Prepare => "prepare",
-            Self::WriteIntent => "write-intent",
-            Self::Lock => "lock",
-            Self::WriteState => "write-state",
-            Self::RekeyDisk => "re-key-disk",
-            Self::InitCluster => "init-cluster",
-            Self::WriteDone => "write-done",
-        })
+        self.serialize(f)
     }
 }
 

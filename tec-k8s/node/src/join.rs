@@ -12,6 +12,7 @@
 
 use std::fmt;
 
+use serde::Serialize;
 use tec_core::digest::Sha256Digest;
 use tec_core::plan::Plan;
 
@@ -50,7 +51,8 @@ pub enum JoinEvent {
 }
 
 /// A step of join.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum JoinStep {
     /// Reading the journal.
@@ -68,6 +70,7 @@ pub enum JoinStep {
     /// `node_state.json`.
     WriteState,
     /// Re-keying the disk, so that only the ticket's key opens it.
+    #[serde(rename = "re-key-disk")]
     RekeyDisk,
     /// Control-plane files, kubelet certificate.
     WriteFiles,
@@ -79,19 +82,7 @@ pub enum JoinStep {
 
 impl fmt::Display for JoinStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::ReadJournal => "read-journal",
-            Self::ReadMarker => "read-marker",
-            Self::FetchTicket => "fetch-ticket",
-            Self::Prepare => "prepare",
-            Self::WriteIntent => "write-intent",
-            Self::Lock => "lock",
-            Self::WriteState => "write-state",
-            Self::RekeyDisk => "re-key-disk",
-            Self::WriteFiles => "write-files",
-            Self::JoinCluster => "join-cluster",
-            Self::WriteDone => "write-done",
-        })
+        self.serialize(f)
     }
 }
 

@@ -27,8 +27,6 @@ use tec_core::port::{Clock, Entropy, EntropyRng};
 use tec_core::secret::SecretBytes;
 use tec_core::time::Timestamp;
 
-use crate::rpc::PlaneTickets;
-
 /// Prefix of tickets. It is part of what is signed, so a signature cannot be mistaken for anything else.
 const PREFIX: &str = "tec-plane";
 /// Maximum length of a ticket.
@@ -163,7 +161,11 @@ impl AdminTickets {
         Self { signers, clock }
     }
 
-    fn check(&self, text: &str, cluster: &ClusterId) -> Result<Fingerprint, PlaneTicketError> {
+    /// The attestation key or endorsement key of the node that the ticket is for.
+    ///
+    /// # Errors
+    /// It is not for this cluster, not from an admin, or expired.
+    pub fn check(&self, text: &str, cluster: &ClusterId) -> Result<Fingerprint, PlaneTicketError> {
         let malformed = || PlaneTicketError::Malformed;
         let text = text.trim();
         let (signed, signature) =
@@ -187,12 +189,6 @@ impl AdminTickets {
             return Err(PlaneTicketError::Expired(wire.until));
         }
         Ok(wire.node)
-    }
-}
-
-impl PlaneTickets for AdminTickets {
-    fn node(&self, ticket: &str, cluster: &ClusterId) -> Result<Fingerprint, String> {
-        self.check(ticket, cluster).map_err(|error| error.to_string())
     }
 }
 

@@ -17,13 +17,13 @@ use crate::wire::push_sized;
 
 /// Label of the seed, for OAEP and KDFe, with its terminating zero (Part 1, "Credential
 /// Protection").
-const IDENTITY: &[u8] = b"IDENTITY\0";
+pub(crate) const IDENTITY: &[u8] = b"IDENTITY\0";
 /// Label of the encryption key (same section).
 const STORAGE: &[u8] = b"STORAGE\0";
 /// Label of the integrity key (same section).
 const INTEGRITY: &[u8] = b"INTEGRITY\0";
 /// Coordinate of P-256.
-const COORDINATE: usize = 32;
+pub(crate) const COORDINATE: usize = 32;
 
 type HmacSha256 = Hmac<Sha256>;
 type Seed = Zeroizing<[u8; 32]>;
@@ -125,7 +125,7 @@ pub(crate) fn coordinates(key: &p256::PublicKey) -> Option<([u8; COORDINATE], [u
 }
 
 /// KDFe for 256 bits, which is one round of SHA-256 (Part 1, "KDFe for ECDH").
-fn kdfe(z: &[u8], label: &[u8], party_u: &[u8], party_v: &[u8]) -> Seed {
+pub(crate) fn kdfe(z: &[u8], label: &[u8], party_u: &[u8], party_v: &[u8]) -> Seed {
     let digest = Sha256::new()
         .chain_update(1_u32.to_be_bytes())
         .chain_update(z)
@@ -147,7 +147,10 @@ fn kdfa(key: &[u8], label: &[u8], context: &[u8], bits: u32) -> Result<Seed, Cre
 }
 
 /// AES-128 key and zero IV of the identity.
-fn storage_key(seed: &Seed, object: &ObjectName) -> Result<Zeroizing<[u8; 16]>, CredentialError> {
+pub(crate) fn storage_key(
+    seed: &Seed,
+    object: &ObjectName,
+) -> Result<Zeroizing<[u8; 16]>, CredentialError> {
     let derived = kdfa(seed.as_ref(), STORAGE, object.as_bytes(), 128)?;
     let mut key = Zeroizing::new([0; 16]);
     for (to, from) in key.iter_mut().zip(derived.iter()) {
@@ -165,7 +168,7 @@ fn storage_encryptor(
 }
 
 /// HMAC over the encrypted identity and the object's name.
-fn integrity(
+pub(crate) fn integrity(
     seed: &Seed,
     identity: &[u8],
     object: &ObjectName,
@@ -175,35 +178,4 @@ fn integrity(
     mac.update(identity);
     mac.update(object.as_bytes());
     Ok(mac.finalize().into_bytes().into())
-}
-
-/// What TPM2_ActivateCredential does with a P-256 endorsement key, for the software TPM: `None`
-/// when the credential is not for this key and object.
-#[cfg(any(test, feature = "test-util"))]
-pub(crate) fn open_with_p256(
-    ek: &p256::SecretKey,
-    object: &ObjectName,
-    credential: &Credential,
-) -> Option<tec_core::secret::SecretBytes> {
-    use crate::wire::WireReader;
-
-    let point = WireReader::new(&credential.encrypted_secret).sized(256).ok()?;
-    let mut reader = WireReader::new(point);
-    let x: [u8; COORDINATE] = reader.sized(COORDINATE).ok()?.try_into().ok()?;
-    let y: [u8; COORDINATE] = reader.sized(COORDINATE).ok()?.try_into().ok()?;
-    let theirs = p256::PublicKey::from_sec1_bytes(&[&[4], &x[..], &y[..]].concat()).ok()?;
-    let (ek_x, _) = coordinates(&ek.public_key())?;
-    let seed = kdfe(ek.diffie_hellman(&theirs).raw_secret_bytes(), IDENTITY, &x, &ek_x);
-
-    let body = WireReader::new(&credential.id_object).sized(256).ok()?;
-    let (head, identity) = body.split_at_checked(2 + 32)?;
-    let mac = WireReader::new(head).sized(32).ok()?;
-    if mac != integrity(&seed, identity, object).ok()? {
-        return None;
-    }
-    let mut identity = Zeroizing::new(identity.to_vec());
-    let key = storage_key(&seed, object).ok()?;
-    cfb_mode::Decryptor::<Aes128>::new(&(*key).into(), &[0; 16].into()).decrypt(&mut identity);
-    let secret = WireReader::new(&identity).sized(32).ok()?;
-    Some(tec_core::secret::SecretBytes::new(secret.to_vec()))
 }

@@ -10,7 +10,7 @@
 
 mod certificate;
 mod chain;
-mod credential;
+pub(crate) mod credential;
 mod issuer;
 
 pub use self::certificate::Parsed;
@@ -20,9 +20,6 @@ pub use self::certificate::{CertificateError, EkCertificate};
 pub use self::chain::{ChainError, TrustStore, VerifiedEk, verify_ek_certificate};
 pub use self::credential::{CredentialError, make_credential};
 pub use self::issuer::{CredentialIssuer, IssuerError};
-
-#[cfg(any(test, feature = "test-util"))]
-pub(crate) use self::credential::open_with_p256;
 
 use tec_core::ak::{KeyKind, PublicKey};
 

@@ -21,6 +21,7 @@
 //!
 //! # Example
 //! ```
+//! # #[cfg(feature = "test-util")] {
 //! use tec_core::pcr::PcrIndex;
 //! use tec_core::pcr::PcrSet;
 //! use tec_tpm::compute::Guid;
@@ -44,10 +45,14 @@
 //!     _ => None,
 //! });
 //! assert_eq!(secure_boot, Some(&[1][..]));
+//! # }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 mod bank;
+// With the other doubles.
+#[cfg(any(test, feature = "test-util"))]
+#[path = "../testing/event_log.rs"]
 mod build;
 mod content;
 mod cursor;
@@ -65,6 +70,7 @@ mod verify;
 mod view;
 
 pub use bank::Bank;
+#[cfg(any(test, feature = "test-util"))]
 pub use build::EventLogBuilder;
 pub use content::{Content, Partition};
 pub use diff::{Change, LogDiff, RegisterDiff};

@@ -89,19 +89,6 @@ impl Tcb {
         };
         (tcb, reserved.iter().position(|byte| *byte != 0))
     }
-
-    /// The eight bytes of a report.
-    #[cfg(any(test, feature = "test-util"))]
-    pub(crate) fn join(self, product: Product) -> [u8; 8] {
-        if product == Product::Turin {
-            let mut bytes = [self.fmc, self.bootloader, self.tee, self.snp, 0, 0, 0, 0];
-            bytes[7] = self.microcode;
-            bytes
-        } else {
-            let (snp, microcode) = (self.snp, self.microcode);
-            [self.bootloader, self.tee, 0, 0, 0, 0, snp, microcode]
-        }
-    }
 }
 
 impl fmt::Display for Tcb {

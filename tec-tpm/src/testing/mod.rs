@@ -5,6 +5,7 @@
 
 mod attest;
 mod azure;
+mod credential;
 mod snp;
 mod soft;
 mod swtpm;

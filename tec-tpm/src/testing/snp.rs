@@ -183,7 +183,7 @@ impl SoftSnp {
     /// The signed part of a report: change bytes of it, and sign it with [`sign`](Self::sign).
     pub fn unsigned(&self, report_data: &[u8; 64]) -> [u8; SIGNED_SIZE] {
         let mut body = [0; SIGNED_SIZE];
-        let tcb = TCB.join(self.product);
+        let tcb = tcb(TCB, self.product);
         let policy = GuestPolicy::from_bits(0x1f).union(GuestPolicy::SMT);
         let signing_key = u32::from(self.kind == SigningKey::Vlek) << 2;
         let [family, model] = match self.product {
@@ -243,6 +243,15 @@ impl SoftSnp {
     /// The report of a valid guest.
     pub fn report(&self, report_data: &[u8; 64]) -> Vec<u8> {
         self.sign(&self.unsigned(report_data))
+    }
+}
+
+/// The eight bytes of a report.
+fn tcb(tcb: Tcb, product: Product) -> [u8; 8] {
+    let Tcb { fmc, bootloader, tee, snp, microcode } = tcb;
+    match product {
+        Product::Turin => [fmc, bootloader, tee, snp, 0, 0, 0, microcode],
+        _ => [bootloader, tee, 0, 0, 0, 0, snp, microcode],
     }
 }
 

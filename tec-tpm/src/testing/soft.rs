@@ -20,6 +20,7 @@ use tec_core::pcr::{PCR_COUNT, PcrIndex, PcrSet, PcrValues};
 use tec_core::port::{AttestationEvidence, Attester, PortError};
 use tec_core::secret::SecretBytes;
 
+use super::credential::open_with_p256;
 use super::{AttestFields, SelectionFields};
 use crate::evidence::TpmEvidence;
 use crate::public::{
@@ -166,7 +167,7 @@ impl SoftTpm {
     /// TPM2_ActivateCredential: the secret, if the challenge is for this TPM's keys.
     pub fn activate_credential(&self, credential: &Credential) -> Option<SecretBytes> {
         let area = PublicArea::from_tpm2b(&self.ak_public_area()).ok()?;
-        ek::open_with_p256(&self.ek, &area.name(), credential)
+        open_with_p256(&self.ek, &area.name(), credential)
     }
 
     /// Extends a register.

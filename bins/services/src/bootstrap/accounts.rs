@@ -13,7 +13,7 @@ use tec_core::secret::SecretBytes;
 use tec_services::nats;
 use tec_services::nats::{PublicKey, Revocations};
 use tec_services::shell::{
-    ACCOUNTS, Cluster, Keys, Minter, OPERATOR, Replaceable, Standing, Vault,
+    ACCOUNTS, ApiServer, Keys, Minter, OPERATOR, Replaceable, Standing, Vault,
 };
 use tec_services::vault::{
     NATS_ACCOUNTS, NATS_OPERATOR, Record, Request, Response, Signers, Stage, Stored, Verdict, Wish,
@@ -38,7 +38,7 @@ pub struct Accounts {
     /// The vault whose keys sign.
     pub vault: Vault,
     /// Knows which users are locked out.
-    pub cluster: Arc<dyn Cluster>,
+    pub cluster: Arc<ApiServer>,
     /// The controller's own token of the vault.
     pub standing: Arc<Standing>,
     /// What is known about the vault's keys.

@@ -11,7 +11,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
 use tec_core::port::Clock;
 use tec_services::shell::{
-    ApiServer, Cluster, Disk, Http, Keys, SecretNames, Settings, Standing, Target, Vault,
+    ApiServer, Disk, Http, Keys, SecretNames, Settings, Standing, Target, Vault,
 };
 use tec_services::vault::snapshot::Schedule;
 use tec_services::vault::{Ordinal, Peers, Platform, SealKind};
@@ -57,7 +57,7 @@ pub fn controller(args: &Serve) -> anyhow::Result<Controller> {
     let kubernetes = Http::new(kubernetes, KUBERNETES_DEADLINE);
     let vault = Vault::new(vault);
     let token = args.place.kubernetes_token.clone();
-    let cluster: Arc<dyn Cluster> = Arc::new(ApiServer::new(kubernetes, token, names));
+    let cluster = Arc::new(ApiServer::new(kubernetes, token, names));
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let certificate = Arc::new(Certificate::default());
     let standing = Arc::new(Standing::default());

@@ -13,7 +13,7 @@ use tec_core::time::Timestamp;
 use tec_services::Fatal;
 use tec_services::shell;
 use tec_services::shell::{
-    Bootstrap, BringUpShell, Cluster, Disk, Peers, Replaceable, Settings, SetupShell, Standing,
+    ApiServer, Bootstrap, BringUpShell, Disk, Peers, Replaceable, Settings, SetupShell, Standing,
     Vault, Warning,
 };
 use tec_services::vault::{
@@ -70,7 +70,7 @@ pub struct Controller {
     /// The vault beside the controller.
     pub vault: Vault,
     /// The API server.
-    pub cluster: Arc<dyn Cluster>,
+    pub cluster: Arc<ApiServer>,
     /// The shared volume.
     pub disk: Arc<dyn Disk>,
     /// Controllers of the vault's other pods.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use tec_services::shell::client::WrappedKeyRequest;
 use tec_services::shell::client::bootstrap_client::BootstrapClient;
-use tec_services::shell::{Cluster, Peers};
+use tec_services::shell::{ApiServer, Peers};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
 
 /// Deadline that a reachable controller meets, including its vault's review of our token.
@@ -24,7 +24,7 @@ pub struct Others {
     /// File of the controller's own token, for its own audience.
     pub token: PathBuf,
     /// Knows the authorities that the first controller published.
-    pub cluster: Arc<dyn Cluster>,
+    pub cluster: Arc<ApiServer>,
 }
 
 impl Others {

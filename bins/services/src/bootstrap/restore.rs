@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use tec_core::code::Code;
 use tec_core::plan;
-use tec_services::shell::{Cluster, Http, RestoreShell, Target, Vault};
+use tec_services::shell::{Http, RestoreShell, Target, Vault};
 use tec_services::vault::restore::{Event, Restore};
 use tec_services::vault::snapshot;
 use tec_support::exit::CodedError;
@@ -29,7 +29,7 @@ const DEADLINE: Duration = Duration::from_mins(2);
 /// # Cancel safety
 /// Can be dropped at any await; the next call starts over.
 pub async fn run(args: &Args) -> anyhow::Result<()> {
-    let cluster: Arc<dyn Cluster> = Arc::new(compose::cluster_of_restore(&args.place)?);
+    let cluster = Arc::new(compose::cluster_of_restore(&args.place)?);
     let snapshot = &args.snapshot;
     whole(snapshot).await?;
     let file = args.wrapped_key.clone().unwrap_or_else(|| key_beside(snapshot));

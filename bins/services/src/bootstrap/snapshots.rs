@@ -25,6 +25,7 @@ use tec_support::files::write_private;
 
 use crate::bootstrap::archive;
 use crate::bootstrap::archive::ArchiveError;
+use crate::bootstrap::disk::remove;
 use crate::bootstrap::limited::Limited;
 
 /// A snapshot that is being written.
@@ -199,11 +200,4 @@ impl Snapshots {
 fn names(directory: &Path) -> io::Result<Vec<String>> {
     let entries = fs::read_dir(directory)?;
     entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
-}
-
-fn remove(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }

@@ -97,73 +97,32 @@ impl From<SecureBootState> for SecureBoot {
     }
 }
 
-/// Versions of shim that measure differently.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-#[non_exhaustive]
-pub enum ShimName {
-    /// Version 15.8
-    #[value(name = "15.8")]
-    V15_8,
-    /// Version 16.1
-    #[value(name = "16.1")]
-    V16_1,
-}
-
-impl From<ShimName> for ShimProfile {
-    fn from(name: ShimName) -> Self {
-        match name {
-            ShimName::V15_8 => Self::V15_8,
-            ShimName::V16_1 => Self::V16_1,
+/// Versions of programs that measure differently, as flags name them.
+macro_rules! versions {
+    ($($program:literal $name:ident $profile:ident { $($version:ident $text:literal)* })*) => {$(
+        #[doc = concat!("Versions of ", $program, " that measure differently.")]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+        #[non_exhaustive]
+        pub enum $name {
+            $(
+                #[doc = concat!("Version ", $text)]
+                #[value(name = $text, help = concat!("Version ", $text))]
+                $version,
+            )*
         }
-    }
-}
 
-/// Versions of GRUB that measure differently.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-#[non_exhaustive]
-pub enum GrubName {
-    /// Version 2.06
-    #[value(name = "2.06")]
-    V2_06,
-    /// Version 2.12
-    #[value(name = "2.12")]
-    V2_12,
-    /// Version 2.14
-    #[value(name = "2.14")]
-    V2_14,
-}
-
-impl From<GrubName> for GrubProfile {
-    fn from(name: GrubName) -> Self {
-        match name {
-            GrubName::V2_06 => Self::V2_06,
-            GrubName::V2_12 => Self::V2_12,
-            GrubName::V2_14 => Self::V2_14,
+        impl From<$name> for $profile {
+            fn from(name: $name) -> Self {
+                match name {
+                    $($name::$version => Self::$version,)*
+                }
+            }
         }
-    }
+    )*};
 }
 
-/// Versions of systemd-stub that measure differently.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-#[non_exhaustive]
-pub enum StubName {
-    /// Version 252
-    #[value(name = "252")]
-    V252,
-    /// Version 257
-    #[value(name = "257")]
-    V257,
-    /// Version 262
-    #[value(name = "262")]
-    V262,
-}
-
-impl From<StubName> for StubProfile {
-    fn from(name: StubName) -> Self {
-        match name {
-            StubName::V252 => Self::V252,
-            StubName::V257 => Self::V257,
-            StubName::V262 => Self::V262,
-        }
-    }
+versions! {
+    "shim" ShimName ShimProfile { V15_8 "15.8" V16_1 "16.1" }
+    "GRUB" GrubName GrubProfile { V2_06 "2.06" V2_12 "2.12" V2_14 "2.14" }
+    "systemd-stub" StubName StubProfile { V252 "252" V257 "257" V262 "262" }
 }

@@ -124,6 +124,17 @@ impl ServeArgs {
         ]
     }
 
+    /// The same addresses, which nodes will keep.
+    pub(crate) fn kept_addresses(&self) -> anyhow::Result<[SocketAddr; 3]> {
+        let addresses = self.addresses();
+        anyhow::ensure!(
+            addresses.iter().all(|address| address.port() != 0),
+            "port 0 is not allowed, because nodes keep these addresses permanently (pass \
+             three fixed ports)"
+        );
+        Ok(addresses)
+    }
+
     /// Name or address at which nodes reach this host.
     pub(crate) fn public_host(&self) -> &str {
         self.public_host.as_deref().unwrap_or("localhost")

@@ -65,19 +65,8 @@ fn escrows(
 
 /// A unit merged with what exists here.
 pub(super) struct Met {
-    existed: bool,
-    merged: Merged<TrustUnit>,
-}
-
-impl Met {
-    pub(super) fn adopted(&self) -> Adopted {
-        match (&self.merged, self.existed) {
-            (Merged::Same, _) => Adopted::Same,
-            (Merged::Clash(clash), _) => Adopted::Clash(*clash),
-            (Merged::Write(_), true) => Adopted::Updated,
-            (Merged::Write(_), false) => Adopted::Created,
-        }
-    }
+    pub(super) existed: bool,
+    pub(super) merged: Merged<TrustUnit>,
 }
 
 pub(super) fn meet(db: &Connection, seal: &Seal, comes: &TrustUnit) -> Result<Met, StoreError> {
@@ -115,7 +104,7 @@ pub(super) fn adopt(
     let mut adopted = Vec::with_capacity(page.units.len());
     for unit in page.units {
         let met = meet(db, seal, unit)?;
-        let outcome = met.adopted();
+        let outcome = Adopted::of(&met.merged, met.existed);
         if let Merged::Write(merged) = met.merged {
             let name = unit.name();
             write(db, seal, merged)?;

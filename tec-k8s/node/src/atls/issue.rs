@@ -136,18 +136,3 @@ pub(super) fn issue(
     }
     Ok(document)
 }
-
-/// Size of a TPM2B (TPM 2.0 Library Part 2, "TPM2B_PUBLIC").
-#[cfg(any(test, feature = "test-util"))]
-const TPM2B_SIZE: usize = 2;
-
-#[cfg(any(test, feature = "test-util"))]
-impl Quoter for tec_tpm::testing::SoftTpm {
-    fn ak_area(&self) -> Result<Vec<u8>, Cause> {
-        Ok(self.ak_public_area().into_iter().skip(TPM2B_SIZE).collect())
-    }
-
-    fn quote(&self, nonce: &[u8; 32]) -> Result<TpmEvidence, Cause> {
-        Ok(Self::quote(self, nonce))
-    }
-}

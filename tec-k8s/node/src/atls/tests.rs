@@ -11,6 +11,7 @@ use tec_tpm::testing::{SoftAzure, SoftSnp, SoftTpm};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream};
 
 use super::*;
+use crate::testing::{DangerousDummyIssuer, DangerousDummyValidator};
 
 type Stream = AtlsStream<DuplexStream>;
 

@@ -46,7 +46,7 @@ pub enum ValidateError {
 }
 
 impl ValidateError {
-    pub(super) fn malformed(
+    pub(crate) fn malformed(
         at: &'static str,
         source: impl Into<Box<dyn Error + Send + Sync>>,
     ) -> Self {

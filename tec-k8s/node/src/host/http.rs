@@ -4,20 +4,15 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use http::header::HOST;
-use http::{Method, Uri};
-use http_body_util::{BodyExt as _, Empty};
-use hyper::body::{Bytes, Incoming};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
+use http::{Method, Request};
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper_util::client::legacy::{Client, Error};
+use hyper_util::rt::TokioExecutor;
 
 /// Time limit; such a service is on the host itself.
 const LIMIT: Duration = Duration::from_secs(10);
 /// Maximum size of an answer.
 const MAX_ANSWER: usize = 1024 * 1024;
-/// Default port of a URL (RFC 9110, section 4.2.1).
-const PORT: u16 = 80;
 
 /// A call failed.
 #[derive(Debug, thiserror::Error)]
@@ -26,12 +21,9 @@ pub enum HttpError {
     /// The URL is not a plain HTTP URL.
     #[error("not a plain HTTP URL: {0}")]
     Url(String),
-    /// The connection cannot be opened.
-    #[error("no connection")]
-    Connect(#[source] std::io::Error),
-    /// The connection broke, or the answer is not HTTP.
+    /// The connection cannot be opened or broke, or the answer is not HTTP.
     #[error("no answer over the connection")]
-    Exchange(#[source] hyper::Error),
+    Exchange(#[source] Error),
     /// It took too long.
     #[error("no answer within {LIMIT:?}")]
     TimedOut,
@@ -41,9 +33,9 @@ pub enum HttpError {
     /// The answer lacks the mark of the service.
     #[error("the answer lacks the header {0} of the service")]
     Stranger(&'static str),
-    /// The answer is too large.
-    #[error("the answer has more than {MAX_ANSWER} bytes")]
-    TooLarge,
+    /// The answer is too large, or its end is missing.
+    #[error("no whole answer of at most {MAX_ANSWER} bytes")]
+    Answer(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
 /// A request to make, without a body.
@@ -88,54 +80,24 @@ impl Ask {
     }
 
     async fn exchange(self) -> Result<Vec<u8>, HttpError> {
-        let malformed = || HttpError::Url(self.url.clone());
-        let uri: Uri = self.url.parse().map_err(|_| malformed())?;
-        let authority = uri.authority().filter(|_| uri.scheme_str() == Some("http"));
-        let authority = authority.ok_or_else(malformed)?;
-        let path = uri.path_and_query().map_or("/", |path| path.as_str());
-        let request = hyper::Request::builder().method(self.method.clone());
-        let mut request = request.uri(path).header(HOST, authority.as_str());
+        let mut request = Request::builder().method(self.method).uri(&self.url);
         for (name, value) in &self.headers {
             request = request.header(*name, value.as_ref());
         }
-        let request = request.body(Empty::<Bytes>::new());
-        let request = request.map_err(|_| malformed())?;
-        let host = authority.host().trim_matches(['[', ']']);
-        let stream = TcpStream::connect((host, authority.port_u16().unwrap_or(PORT)));
-        let stream = stream.await.map_err(HttpError::Connect)?;
-        let connected = http1::handshake(TokioIo::new(stream)).await;
-        let (mut sender, connection) = connected.map_err(HttpError::Exchange)?;
-        let answer = async move {
-            let answer = sender.send_request(request).await;
-            collect(answer.map_err(HttpError::Exchange)?, self.mark).await
-        };
-        // The connection ends when nobody sends any more.
-        let (answer, _) = tokio::join!(answer, connection);
-        answer
-    }
-}
-
-async fn collect(
-    answer: hyper::Response<Incoming>,
-    mark: Option<(&'static str, &'static str)>,
-) -> Result<Vec<u8>, HttpError> {
-    if !answer.status().is_success() {
-        return Err(HttpError::Status(answer.status().as_u16()));
-    }
-    if let Some((name, value)) = mark
-        && answer.headers().get(name).is_none_or(|found| found != value)
-    {
-        return Err(HttpError::Stranger(name));
-    }
-    let mut body = answer.into_body();
-    let mut all = Vec::new();
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(HttpError::Exchange)?;
-        let more = frame.into_data().unwrap_or_default();
-        if all.len() + more.len() > MAX_ANSWER {
-            return Err(HttpError::TooLarge);
+        let request = request.body(Empty::<&[u8]>::new()).ok();
+        let request = request.filter(|request| request.uri().scheme_str() == Some("http"));
+        let request = request.ok_or(HttpError::Url(self.url))?;
+        let client = Client::builder(TokioExecutor::new()).build_http();
+        let answer = client.request(request).await.map_err(HttpError::Exchange)?;
+        if !answer.status().is_success() {
+            return Err(HttpError::Status(answer.status().as_u16()));
         }
-        all.extend_from_slice(&more);
+        if let Some((name, value)) = self.mark
+            && answer.headers().get(name).is_none_or(|found| found != value)
+        {
+            return Err(HttpError::Stranger(name));
+        }
+        let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
+        Ok(body.map_err(HttpError::Answer)?.to_bytes().into())
     }
-    Ok(all)
 }

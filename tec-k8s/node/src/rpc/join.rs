@@ -8,6 +8,7 @@ use std::sync::Arc;
 use crate::derive::{DataKeyId, DiskId, MeasurementSalt, MeasurementSecret};
 use crate::grant::{Claim, ControlPlanes, GrantError, Granted, grant, grant_rejoin};
 use crate::lock::MarkerState;
+use crate::plane::AdminTickets;
 use crate::port::DataKeys;
 use crate::state::Role;
 use crate::ticket::{CaPin, Component, JoinTicket, NodeName, PkiFile};
@@ -27,7 +28,6 @@ use super::generated::join::{
     IssueJoinTicketRequest, IssueJoinTicketResponse, IssueRejoinTicketRequest,
     IssueRejoinTicketResponse,
 };
-use super::plane::PlaneTickets;
 use super::refuse::{
     certificate_refused, denied, elsewhere, joined, no_ticket, unsettled, unusable,
 };
@@ -170,7 +170,7 @@ struct Asked<'c> {
 
 /// Serves tickets to attested nodes.
 #[derive(Clone, Debug)]
-pub struct JoinService(JoinServicePorts, Option<Arc<Endorsements>>, Option<Arc<dyn PlaneTickets>>);
+pub struct JoinService(JoinServicePorts, Option<Arc<Endorsements>>, Option<Arc<AdminTickets>>);
 
 /// Length of both keys.
 const KEY: usize = 32;
@@ -189,7 +189,7 @@ impl JoinService {
 
     /// Allows nodes with such tickets to be control planes, in addition to those that are listed.
     #[must_use]
-    pub fn with_plane_tickets(self, tickets: Arc<dyn PlaneTickets>) -> Self {
+    pub fn with_plane_tickets(self, tickets: Arc<AdminTickets>) -> Self {
         Self(self.0, self.1, Some(tickets))
     }
 
@@ -211,7 +211,7 @@ impl JoinService {
             };
         };
         let secret = self.measurement_secret().await.map_err(|error| no_ticket(&error))?;
-        let judged = tickets.node(&asked.plane_ticket, &secret.cluster_id(&self.0.salt));
+        let judged = tickets.check(&asked.plane_ticket, &secret.cluster_id(&self.0.salt));
         plane::by_ticket(judged, asked.caller, asked.ek)
     }
 

@@ -43,7 +43,6 @@ pub use self::join::{
     ClusterFacts, ControlPlaneTurns, Enrollments, JoinService, JoinServicePorts, KubeletSigner,
     NodeStanding, Settled,
 };
-pub use self::plane::PlaneTickets;
 pub use self::reason::Reason;
 pub use self::recover::{RecoverService, RecoveredKeys};
 pub use self::watch::{Progress, Watcher};

@@ -1,25 +1,15 @@
 //! Who may be a control plane, for one call.
 
 use std::collections::BTreeSet;
-use std::fmt;
 
-use crate::derive::ClusterId;
 use crate::grant::ControlPlanes;
+use crate::plane::PlaneTicketError;
 use tec_core::ak::Fingerprint;
 use tec_core::code::Code;
 use tonic::Status;
 
 use super::endorse::demanded;
 use super::{Caller, Reason};
-
-/// Checks tickets by which an admin allows a node to be a control plane.
-pub trait PlaneTickets: fmt::Debug + Send + Sync {
-    /// The attestation key or endorsement key of the node that the ticket is for, or else why it is refused.
-    ///
-    /// # Errors
-    /// It is not for this cluster, not from an admin, or expired.
-    fn node(&self, ticket: &str, cluster: &ClusterId) -> Result<Fingerprint, String>;
-}
 
 /// Allows only this caller.
 fn only(caller: &Caller) -> ControlPlanes {
@@ -49,11 +39,11 @@ pub(super) fn is_listed(listed: &ControlPlanes, caller: &Caller) -> bool {
 
 /// The ticket, which is for a key that the caller proved.
 pub(super) fn by_ticket(
-    judged: Result<Fingerprint, String>,
+    judged: Result<Fingerprint, PlaneTicketError>,
     caller: &Caller,
     ek: Option<Fingerprint>,
 ) -> Result<ControlPlanes, Status> {
-    let node = judged.map_err(|reason| refused(caller, &reason))?;
+    let node = judged.map_err(|reason| refused(caller, &reason.to_string()))?;
     if node == caller.ak() || ek == Some(node) {
         return Ok(only(caller));
     }

@@ -1,5 +1,8 @@
-//! A node and a key service in memory, and the conformance suites of key services (feature `test-util`).
+//! A node and a key service in memory, the conformance suites of key services, and attestation documents that
+//! prove nothing (feature `test-util`).
 
+#[cfg(feature = "atls")]
+mod atls;
 mod faulty;
 mod key_service;
 mod node;
@@ -7,6 +10,8 @@ mod suite;
 
 use tec_core::testing::sample;
 
+#[cfg(feature = "atls")]
+pub use self::atls::{DangerousDummyIssuer, DangerousDummyValidator};
 pub use self::key_service::MemoryKeyService;
 pub use self::node::{MemoryNode, NodeRecord};
 pub use self::suite::{key_wrapper, wrapped_keys};

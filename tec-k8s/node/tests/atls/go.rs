@@ -7,10 +7,8 @@ use std::sync::{Arc, OnceLock};
 
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::PcrIndex;
-use tec_node::atls::{
-    AtlsError, ChannelBinding, DangerousDummyIssuer, DangerousDummyValidator, Endpoint,
-    EndpointBuilder, Variant, VtpmIssuer,
-};
+use tec_node::atls::{AtlsError, ChannelBinding, Endpoint, EndpointBuilder, Variant, VtpmIssuer};
+use tec_node::testing::{DangerousDummyIssuer, DangerousDummyValidator};
 use tec_tpm::testing::SoftTpm;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};

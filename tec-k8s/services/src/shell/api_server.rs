@@ -1,12 +1,10 @@
 //! The few Kubernetes objects that the bootstrap reads and writes.
 
-use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
 use crate::nats::Revocations;
 use crate::vault::{AesSecret, Progress, Published};
-use async_trait::async_trait;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
@@ -15,51 +13,6 @@ use tec_core::secret::{SecretArray, SecretBytes};
 use tec_core::time::Timestamp;
 
 use super::{Http, Reply, object};
-
-/// What the bootstrap needs from a cluster.
-///
-/// *Contract*: `create` never replaces; `advance`, `rotate` and `forget` write only if what they name exists
-/// and nobody has changed it in the meantime. *Implementations*: [`ApiServer`].
-#[async_trait]
-pub trait Cluster: fmt::Debug + Send + Sync {
-    /// The wrapping key, if there is one.
-    async fn read(&self) -> Result<Option<AesSecret>, PortError>;
-    /// Creates it, unless there is one.
-    async fn create(&self, key: &SecretArray<32>, key_id: &str) -> Result<(), PortError>;
-    /// Changes the progress.
-    async fn advance(&self, from: &Progress, to: &Progress) -> Result<(), PortError>;
-    /// Adds a new wrapping key next to the one named `from`, if that is the current one, and clears the
-    /// request for a new key.
-    async fn rotate(
-        &self,
-        from: &str,
-        key: &SecretArray<32>,
-        key_id: &str,
-    ) -> Result<(), PortError>;
-    /// Removes the wrapping key that precedes the one with this name.
-    async fn forget(&self, key_id: &str) -> Result<(), PortError>;
-    /// Whether a replacement is requested.
-    async fn is_requested(&self, what: Replaceable) -> Result<bool, PortError>;
-    /// Requests a replacement.
-    async fn request(&self, what: Replaceable) -> Result<(), PortError>;
-    /// Removes the request for a replacement, if there is one.
-    async fn clear_request(&self, what: Replaceable) -> Result<(), PortError>;
-    /// Writes the public data.
-    async fn publish(&self, published: &Published) -> Result<(), PortError>;
-    /// Updates the copies of the published CAs in the namespaces of components. A namespace without a copy,
-    /// or with that of another platform, is left as it is.
-    async fn update_copies(&self, authorities: &str) -> Result<(), PortError>;
-    /// The published CAs, in PEM; `None` if nothing was published.
-    async fn authorities(&self) -> Result<Option<String>, PortError>;
-    /// Revoked users of NATS, each with the time of revocation.
-    async fn revocations(&self) -> Result<Revocations, PortError>;
-    /// A pod, if there is one with this name.
-    async fn pod(&self, namespace: &str, name: &str) -> Result<Option<PodObject>, PortError>;
-    /// Reports, with an Event of a pod, that someone must act.
-    async fn warn(&self, warning: &Warning) -> Result<(), PortError>;
-    /// Whether the API server answers at all.
-    async fn is_up(&self) -> bool;
-}
 
 /// What an admin may have replaced, with an annotation of the Secret of the wrapping key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +46,7 @@ pub struct Warning {
 
 /// The properties of a pod that its certificates need.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "shells and doubles make it")]
+#[expect(clippy::exhaustive_structs, reason = "shells make it")]
 pub struct PodObject {
     /// Its UID.
     pub uid: String,
@@ -270,9 +223,11 @@ fn malformed(name: &str) -> PortError {
     PortError::new(PortErrorKind::Internal, format!("read {name}"))
 }
 
-#[async_trait]
-impl Cluster for ApiServer {
-    async fn read(&self) -> Result<Option<AesSecret>, PortError> {
+/// What the bootstrap needs from a cluster. `create` never replaces; `advance`, `rotate` and `forget` write only if
+/// what they name exists and nobody has changed it in the meantime.
+impl ApiServer {
+    /// The wrapping key, if there is one.
+    pub async fn read(&self) -> Result<Option<AesSecret>, PortError> {
         let name = &self.names.key;
         match self.get(name).await? {
             None => Ok(None),
@@ -280,14 +235,16 @@ impl Cluster for ApiServer {
         }
     }
 
-    async fn create(&self, key: &SecretArray<32>, key_id: &str) -> Result<(), PortError> {
+    /// Creates it, unless there is one.
+    pub async fn create(&self, key: &SecretArray<32>, key_id: &str) -> Result<(), PortError> {
         let name = &self.names.key;
         let object = object::created(name, key, key_id);
         // 409: it exists, and is read next.
         self.post(name, &object).await.map(|_| ())
     }
 
-    async fn advance(&self, from: &Progress, to: &Progress) -> Result<(), PortError> {
+    /// Changes the progress.
+    pub async fn advance(&self, from: &Progress, to: &Progress) -> Result<(), PortError> {
         let name = &self.names.key;
         let conflict = || conflict("advance the bootstrap");
         // With the resource version that was read: the API server refuses if someone has written since.
@@ -300,7 +257,9 @@ impl Cluster for ApiServer {
         self.put(name, &object).await
     }
 
-    async fn rotate(
+    /// Adds a new wrapping key next to the one named `from`, if that is the current one, and clears the
+    /// request for a new key.
+    pub async fn rotate(
         &self,
         from: &str,
         key: &SecretArray<32>,
@@ -314,23 +273,27 @@ impl Cluster for ApiServer {
         self.put(&self.names.key, &object).await
     }
 
-    async fn forget(&self, key_id: &str) -> Result<(), PortError> {
+    /// Removes the wrapping key that precedes the one with this name.
+    pub async fn forget(&self, key_id: &str) -> Result<(), PortError> {
         let mut object = self.secret_with_key(key_id).await?;
         object::forget(&mut object);
         self.put(&self.names.key, &object).await
     }
 
-    async fn is_requested(&self, what: Replaceable) -> Result<bool, PortError> {
+    /// Whether a replacement is requested.
+    pub async fn is_requested(&self, what: Replaceable) -> Result<bool, PortError> {
         Ok(object::is_requested(&self.secret().await?, what))
     }
 
-    async fn request(&self, what: Replaceable) -> Result<(), PortError> {
+    /// Requests a replacement.
+    pub async fn request(&self, what: Replaceable) -> Result<(), PortError> {
         let mut object = self.secret().await?;
         object::request(&mut object, what).ok_or_else(|| malformed(&self.names.key))?;
         self.put(&self.names.key, &object).await
     }
 
-    async fn clear_request(&self, what: Replaceable) -> Result<(), PortError> {
+    /// Removes the request for a replacement, if there is one.
+    pub async fn clear_request(&self, what: Replaceable) -> Result<(), PortError> {
         let mut object = self.secret().await?;
         if !object::clear_request(&mut object, what) {
             return Ok(());
@@ -338,7 +301,8 @@ impl Cluster for ApiServer {
         self.put(&self.names.key, &object).await
     }
 
-    async fn publish(&self, published: &Published) -> Result<(), PortError> {
+    /// Writes the public data.
+    pub async fn publish(&self, published: &Published) -> Result<(), PortError> {
         let name = &self.names.tls;
         let data = json!({
             "ca.crt": STANDARD.encode(&published.authorities),
@@ -357,7 +321,9 @@ impl Cluster for ApiServer {
         self.ensure("configmaps", name, public).await
     }
 
-    async fn update_copies(&self, authorities: &str) -> Result<(), PortError> {
+    /// Updates the copies of the published CAs in the namespaces of components. A namespace without a copy,
+    /// or with that of another platform, is left as it is.
+    pub async fn update_copies(&self, authorities: &str) -> Result<(), PortError> {
         let name = &self.names.authorities;
         for namespace in &self.names.copies {
             let path = format!("/api/v1/namespaces/{namespace}/configmaps/{name}");
@@ -371,7 +337,8 @@ impl Cluster for ApiServer {
         Ok(())
     }
 
-    async fn authorities(&self) -> Result<Option<String>, PortError> {
+    /// The published CAs, in PEM; `None` if nothing was published.
+    pub async fn authorities(&self) -> Result<Option<String>, PortError> {
         let name = &self.names.tls;
         let Some(object) = self.get(name).await? else {
             return Ok(None);
@@ -380,7 +347,8 @@ impl Cluster for ApiServer {
         pem.map(Some).ok_or_else(|| malformed(name))
     }
 
-    async fn revocations(&self) -> Result<Revocations, PortError> {
+    /// Revoked users of NATS, each with the time of revocation.
+    pub async fn revocations(&self) -> Result<Revocations, PortError> {
         let name = &self.names.revocations;
         match self.get_of("configmaps", name).await? {
             None => Ok(Revocations::new()),
@@ -388,7 +356,8 @@ impl Cluster for ApiServer {
         }
     }
 
-    async fn pod(&self, namespace: &str, name: &str) -> Result<Option<PodObject>, PortError> {
+    /// A pod, if there is one with this name.
+    pub async fn pod(&self, namespace: &str, name: &str) -> Result<Option<PodObject>, PortError> {
         if !object::is_pod_name(name) {
             return Ok(None);
         }
@@ -399,14 +368,16 @@ impl Cluster for ApiServer {
         }
     }
 
-    async fn warn(&self, warning: &Warning) -> Result<(), PortError> {
+    /// Reports, with an Event of a pod, that someone must act.
+    pub async fn warn(&self, warning: &Warning) -> Result<(), PortError> {
         let path = self.path_of("events", "");
         let event = object::event(&self.names.namespace, warning);
         let reply = self.call(::http::Method::POST, &path, Some(&event)).await?;
         accepted("an event", reply.status)
     }
 
-    async fn is_up(&self) -> bool {
+    /// Whether the API server answers at all.
+    pub async fn is_up(&self) -> bool {
         let reply = self.call(::http::Method::GET, "/readyz", None).await;
         reply.is_ok_and(|reply| reply.status == 200)
     }

@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 
 use super::sessions::Sessions;
 use super::{
-    Cluster, Component, ComponentCall, Disk, Keys, Minter, NatsServer, OpenSearchNode, Settings,
+    ApiServer, Component, ComponentCall, Disk, Keys, Minter, NatsServer, OpenSearchNode, Settings,
     Standing, Telemetry, TelemetryKind, Vault, Visit,
 };
 
@@ -40,7 +40,7 @@ struct Caller {
 #[derive(Debug)]
 pub struct Bootstrap {
     vault: Vault,
-    cluster: Arc<dyn Cluster>,
+    cluster: Arc<ApiServer>,
     disk: Arc<dyn Disk>,
     standing: Arc<Standing>,
     keys: Keys,
@@ -56,7 +56,7 @@ impl Bootstrap {
     /// Uses these parts.
     pub fn new(
         vault: Vault,
-        cluster: Arc<dyn Cluster>,
+        cluster: Arc<ApiServer>,
         disk: Arc<dyn Disk>,
         standing: Arc<Standing>,
         clock: Arc<dyn Clock>,

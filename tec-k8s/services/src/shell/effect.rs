@@ -15,7 +15,7 @@ use tec_core::plan::Shell;
 use tec_core::port::{Clock, PortError, chain};
 use tec_core::secret::SecretBytes;
 
-use super::{Cluster, Disk, Replaceable, Vault};
+use super::{ApiServer, Disk, Replaceable, Vault};
 
 /// Interval between checks of a reset.
 const POLL: Duration = Duration::from_millis(200);
@@ -36,7 +36,7 @@ pub trait Peers: fmt::Debug + Send + Sync {
 #[derive(Debug)]
 pub struct BringUpShell {
     vault: Vault,
-    cluster: Arc<dyn Cluster>,
+    cluster: Arc<ApiServer>,
     disk: Arc<dyn Disk>,
     peers: Arc<dyn Peers>,
     end: Option<Result<Outcome, Fatal>>,
@@ -46,7 +46,7 @@ impl BringUpShell {
     /// Uses these parts.
     pub fn new(
         vault: Vault,
-        cluster: Arc<dyn Cluster>,
+        cluster: Arc<ApiServer>,
         disk: Arc<dyn Disk>,
         peers: Arc<dyn Peers>,
     ) -> Self {
@@ -184,7 +184,7 @@ impl Shell<Rekey> for BringUpShell {
 #[derive(Debug)]
 pub struct SetupShell {
     vault: Vault,
-    cluster: Arc<dyn Cluster>,
+    cluster: Arc<ApiServer>,
     token: PathBuf,
     clock: Arc<dyn Clock>,
     end: Option<SetupEnd>,
@@ -194,7 +194,7 @@ impl SetupShell {
     /// Uses these; `token` is the file with the controller's own token, for its own audience.
     pub fn new(
         vault: Vault,
-        cluster: Arc<dyn Cluster>,
+        cluster: Arc<ApiServer>,
         token: PathBuf,
         clock: Arc<dyn Clock>,
     ) -> Self {
@@ -210,6 +210,10 @@ impl SetupShell {
 #[async_trait]
 impl Shell<Setup> for SetupShell {
     async fn perform(&mut self, effect: SetupEffect) -> Option<SetupEvent> {
+        let done = |result: Result<(), PortError>| match result {
+            Ok(()) => SetupEvent::Done,
+            Err(error) => failed(&error, SetupEvent::Failed),
+        };
         Some(match effect {
             SetupEffect::ReadToken => match std::fs::read(&self.token) {
                 Ok(token) => SetupEvent::Token(SecretBytes::new(token.trim_ascii().to_vec())),
@@ -223,16 +227,8 @@ impl Shell<Setup> for SetupShell {
                 Some(answer) => SetupEvent::Answered(answer),
                 None => SetupEvent::Failed,
             },
-            SetupEffect::Publish(published) => match self.cluster.publish(&published).await {
-                Ok(()) => SetupEvent::Done,
-                Err(error) => failed(&error, SetupEvent::Failed),
-            },
-            SetupEffect::Copy(authorities) => {
-                match self.cluster.update_copies(&authorities).await {
-                    Ok(()) => SetupEvent::Done,
-                    Err(error) => failed(&error, SetupEvent::Failed),
-                }
-            }
+            SetupEffect::Publish(published) => done(self.cluster.publish(&published).await),
+            SetupEffect::Copy(authorities) => done(self.cluster.update_copies(&authorities).await),
             SetupEffect::ReadWish => {
                 match self.cluster.is_requested(Replaceable::Authorities).await {
                     Ok(true) => SetupEvent::Wished(Wish::Next, self.clock.now()),
@@ -241,10 +237,7 @@ impl Shell<Setup> for SetupShell {
                 }
             }
             SetupEffect::ClearWish => {
-                match self.cluster.clear_request(Replaceable::Authorities).await {
-                    Ok(()) => SetupEvent::Done,
-                    Err(error) => failed(&error, SetupEvent::Failed),
-                }
+                done(self.cluster.clear_request(Replaceable::Authorities).await)
             }
             SetupEffect::Wait(time, refused) => {
                 if let Some(Refused { step, status, .. }) = refused {

@@ -1,22 +1,38 @@
 //! HTTP calls over a Unix socket, TCP or TLS, with a deadline and a limit on the size of the answer.
-//!
-//! Implemented here because the vault is reached through a socket that only its pod has, and because a
-//! connection that is driven by the call that uses it needs no task.
 
-use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
+use std::{fmt, io};
 
 use bytes::Bytes;
-use http_body_util::Full;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Incoming;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::{Connected, Connection};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::ClientConfig;
 use rustls::pki_types::{InvalidDnsNameError, ServerName};
 use tec_core::secret::SecretBytes;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::time::{Instant, timeout};
+use tower_service::Service;
 
-use super::keep_alive::{Connection, Failure, Idle, Request};
+/// Maximum size of an answer, in bytes.
+const MAX_ANSWER: usize = 4 * 1024 * 1024;
+/// Maximum number of idle connections that are kept. More are open only while there are more calls.
+const IDLE: usize = 16;
+/// How long connections are used for new calls: one authenticated by a certificate must not outlive the
+/// certificate for long, and servers close idle connections only later (OpenBao after five minutes).
+const LIFE: Duration = Duration::from_secs(30);
+
+type Cause = Box<dyn std::error::Error + Send + Sync>;
+pub(super) type Body = UnsyncBoxBody<Bytes, io::Error>;
+pub(super) type Headers<'a> = &'a [(&'static str, &'a SecretBytes)];
 
 /// The target of calls.
 #[derive(Clone)]
@@ -65,17 +81,62 @@ impl fmt::Debug for Target {
     }
 }
 
+/// Opens connections to a target.
+#[derive(Clone)]
+struct Dial(Target);
+
 /// A connection in both directions.
-pub(super) trait Dialed: AsyncRead + AsyncWrite + Unpin + Send {}
+trait Dialed: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Dialed for T {}
+
+impl Connection for Box<dyn Dialed> {
+    fn connected(&self) -> Connected {
+        Connected::new()
+    }
+}
+
+impl Target {
+    async fn dial(self) -> io::Result<Box<dyn Dialed>> {
+        Ok(match self {
+            Self::Unix(path) => Box::new(UnixStream::connect(path).await?),
+            Self::DangerousPlain { address } => Box::new(TcpStream::connect(address).await?),
+            Self::Tls { address, name, config } => {
+                let stream = TcpStream::connect(address).await?;
+                let connector = tokio_rustls::TlsConnector::from(config);
+                Box::new(connector.connect(name, stream).await?)
+            }
+        })
+    }
+}
+
+impl Service<::http::Uri> for Dial {
+    type Response = TokioIo<Box<dyn Dialed>>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: ::http::Uri) -> Self::Future {
+        let target = self.0.clone();
+        Box::pin(async move { target.dial().await.map(TokioIo::new) })
+    }
+}
 
 /// Makes calls to one target. Clones share their connections.
 #[derive(Clone, Debug)]
 pub struct Http {
     pub(super) target: Target,
-    pub(super) deadline: Duration,
-    idle: Arc<Idle>,
+    deadline: Duration,
+    connections: Arc<Mutex<Option<Connections>>>,
+}
+
+#[derive(Debug)]
+struct Connections {
+    since: Instant,
+    client: Client<Dial, Body>,
 }
 
 /// A call failed; it may have taken effect.
@@ -84,19 +145,19 @@ pub struct Http {
 pub enum HttpError {
     /// The target does not listen, or TLS failed.
     #[error("cannot connect to {0:?}")]
-    Connect(Target, #[source] std::io::Error),
+    Connect(Target, #[source] Cause),
     /// The connection broke.
     #[error("cannot communicate with {0:?}")]
-    Speak(Target, #[source] hyper::Error),
+    Speak(Target, #[source] Cause),
     /// The answer is too long, or its end is missing.
     #[error("cannot read the answer of {0:?}")]
-    Answer(Target, #[source] Box<dyn std::error::Error + Send + Sync>),
+    Answer(Target, #[source] Cause),
     /// The request cannot be created.
     #[error("cannot write a request to {0:?}")]
     Request(Target, #[source] ::http::Error),
     /// The answer cannot be stored.
     #[error("cannot store the answer of {0:?}")]
-    Store(Target, #[source] std::io::Error),
+    Store(Target, #[source] io::Error),
     /// No answer in time.
     #[error("{0:?} did not answer within {1:?}")]
     Deadline(Target, Duration),
@@ -115,7 +176,7 @@ pub struct Reply {
 impl Http {
     /// Calls `target`; every call must be answered within `deadline`.
     pub fn new(target: Target, deadline: Duration) -> Self {
-        Self { target, deadline, idle: Arc::default() }
+        Self { target, deadline, connections: Arc::default() }
     }
 
     /// Makes a call. `headers` may hold a token.
@@ -132,82 +193,80 @@ impl Http {
         headers: &[(&'static str, &SecretBytes)],
         body: Option<&SecretBytes>,
     ) -> Result<Reply, HttpError> {
-        let mut request = ::http::Request::builder()
-            .method(method)
-            .uri(path)
-            .header("host", self.host())
-            .header("accept", "application/json");
+        let bytes =
+            body.map_or(Bytes::new(), |body| Bytes::copy_from_slice(body.expose("to send it")));
+        let bytes = Full::new(bytes).map_err(|never| match never {}).boxed_unsync();
+        let mut request = self.request(method, path, headers, bytes)?;
+        let json = || ::http::HeaderValue::from_static("application/json");
+        request.headers_mut().insert("accept", json());
+        if body.is_some() {
+            request.headers_mut().insert("content-type", json());
+        }
+        // Boxed, since callers hold several calls at the same time.
+        let exchange = async { self.read(self.send(request).await?, MAX_ANSWER).await };
+        self.in_time(Box::pin(exchange)).await
+    }
+
+    pub(super) fn request(
+        &self,
+        method: ::http::Method,
+        path: &str,
+        headers: Headers<'_>,
+        body: Body,
+    ) -> Result<::http::Request<Body>, HttpError> {
+        let host = match &self.target {
+            Target::Unix(_) => "localhost",
+            Target::DangerousPlain { address } | Target::Tls { address, .. } => address,
+        };
+        // Only the path is sent: where the call goes is up to the target.
+        let uri = format!("http://localhost{path}");
+        let mut request = ::http::Request::builder().method(method).uri(uri).header("host", host);
         for (name, value) in headers {
             request = request.header(*name, value.expose("a header carries the token"));
         }
-        if body.is_some() {
-            request = request.header("content-type", "application/json");
-        }
-        let body =
-            body.map_or(Bytes::new(), |body| Bytes::copy_from_slice(body.expose("to send it")));
-        let request = request
-            .body(Full::new(body))
-            .map_err(|error| HttpError::Request(self.target.clone(), error))?;
-        // Boxed, since callers hold several calls at the same time.
-        tokio::time::timeout(self.deadline, Box::pin(self.exchange(request)))
-            .await
-            .map_err(|_| HttpError::Deadline(self.target.clone(), self.deadline))?
+        request.body(body).map_err(|error| HttpError::Request(self.target.clone(), error))
     }
 
-    pub(super) fn host(&self) -> &str {
-        match &self.target {
-            Target::Unix(_) => "localhost",
-            Target::DangerousPlain { address } | Target::Tls { address, .. } => address,
-        }
-    }
-
-    async fn exchange(&self, mut request: Request) -> Result<Reply, HttpError> {
-        while let Some(kept) = self.idle.take() {
-            match kept.call(request).await {
-                // It was closed while idle.
-                Err(Failure::Unsent(unsent, _)) => request = *unsent,
-                outcome => return self.settle(outcome),
-            }
-        }
-        let fresh = self.connect().await?;
-        self.settle(fresh.call(request).await)
-    }
-
-    fn settle(
+    pub(super) async fn send(
         &self,
-        outcome: Result<(Reply, Option<Connection>), Failure>,
-    ) -> Result<Reply, HttpError> {
-        let target = || self.target.clone();
-        let (reply, connection) = outcome.map_err(|failure| match failure {
-            Failure::Unsent(_, error) | Failure::Broken(error) => HttpError::Speak(target(), error),
-            Failure::Answer(error) => HttpError::Answer(target(), error),
-        })?;
-        if let Some(connection) = connection {
-            self.idle.keep(connection);
-        }
-        Ok(reply)
-    }
-
-    async fn connect(&self) -> Result<Connection, HttpError> {
-        let connection = Connection::over(self.dial().await?).await;
-        connection.map_err(|error| HttpError::Speak(self.target.clone(), error))
-    }
-
-    /// A new connection to the target.
-    pub(super) async fn dial(&self) -> Result<Box<dyn Dialed>, HttpError> {
-        let refused = |error| HttpError::Connect(self.target.clone(), error);
-        Ok(match &self.target {
-            Target::Unix(path) => Box::new(UnixStream::connect(path).await.map_err(refused)?),
-            Target::DangerousPlain { address } => {
-                Box::new(TcpStream::connect(address).await.map_err(refused)?)
-            }
-            Target::Tls { address, name, config } => {
-                let stream = TcpStream::connect(address).await.map_err(refused)?;
-                let connector = tokio_rustls::TlsConnector::from(Arc::clone(config));
-                let stream = connector.connect(name.clone(), stream).await;
-                Box::new(stream.map_err(refused)?)
-            }
+        request: ::http::Request<Body>,
+    ) -> Result<::http::Response<Incoming>, HttpError> {
+        self.client().request(request).await.map_err(|error| {
+            let failed = if error.is_connect() { HttpError::Connect } else { HttpError::Speak };
+            failed(self.target.clone(), error.into())
         })
+    }
+
+    /// Reads an answer of at most `limit` bytes.
+    pub(super) async fn read(
+        &self,
+        answer: ::http::Response<Incoming>,
+        limit: usize,
+    ) -> Result<Reply, HttpError> {
+        let status = answer.status().as_u16();
+        let body = Limited::new(answer.into_body(), limit).collect().await;
+        let body = body.map_err(|error| HttpError::Answer(self.target.clone(), error))?;
+        Ok(Reply { status, body: body.to_bytes().to_vec() })
+    }
+
+    pub(super) async fn in_time<T>(
+        &self,
+        part: impl Future<Output = Result<T, HttpError>>,
+    ) -> Result<T, HttpError> {
+        let late = |_| Err(HttpError::Deadline(self.target.clone(), self.deadline));
+        timeout(self.deadline, part).await.unwrap_or_else(late)
+    }
+
+    /// A call that was not sent since its connection was closed while idle is sent over another one.
+    fn client(&self) -> Client<Dial, Body> {
+        let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        let recent = connections.take().filter(|kept| kept.since.elapsed() < LIFE);
+        let open = || {
+            let mut builder = Client::builder(TokioExecutor::new());
+            let client = builder.pool_max_idle_per_host(IDLE).build(Dial(self.target.clone()));
+            Connections { since: Instant::now(), client }
+        };
+        connections.insert(recent.unwrap_or_else(open)).client.clone()
     }
 }
 

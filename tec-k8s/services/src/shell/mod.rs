@@ -22,7 +22,6 @@ mod effect;
 mod export;
 mod grpc;
 mod http;
-mod keep_alive;
 mod keys;
 mod minter;
 mod object;
@@ -36,7 +35,7 @@ mod visit;
 pub use self::answer::{
     Component, ComponentCall, NatsServer, OpenSearchNode, Telemetry, TelemetryKind,
 };
-pub use self::api_server::{ApiServer, Cluster, PodObject, Replaceable, SecretNames, Warning};
+pub use self::api_server::{ApiServer, PodObject, Replaceable, SecretNames, Warning};
 pub use self::bootstrap::Bootstrap;
 pub use self::disk::Disk;
 pub use self::effect::{BringUpShell, Peers, SetupShell};

@@ -11,13 +11,13 @@ use tec_core::plan::Shell;
 use tec_core::port::{PortError, chain};
 
 use super::effect::reset;
-use super::{Cluster, Disk, Vault};
+use super::{ApiServer, Disk, Vault};
 
 /// The effects of [`Restore`].
 #[derive(Debug)]
 pub struct RestoreShell {
     vault: Vault,
-    cluster: Arc<dyn Cluster>,
+    cluster: Arc<ApiServer>,
     disk: Arc<dyn Disk>,
     snapshot: PathBuf,
     end: Option<Result<(), RestoreError>>,
@@ -27,7 +27,7 @@ impl RestoreShell {
     /// Uses these parts; `snapshot` is the file, which was checked before.
     pub fn new(
         vault: Vault,
-        cluster: Arc<dyn Cluster>,
+        cluster: Arc<ApiServer>,
         disk: Arc<dyn Disk>,
         snapshot: PathBuf,
     ) -> Self {

@@ -1,21 +1,15 @@
 //! Calls whose body or answer is too large for memory: it comes from a file or goes into one.
-//!
-//! Each has a connection of its own, since such calls are rare.
 
 use std::fs::File;
 use std::io::{Read as _, Write};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Empty, Limited};
-use hyper::body::{Body, Frame, Incoming, SizeHint};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
-use tec_core::secret::SecretBytes;
-use tokio::time::timeout;
+use http_body_util::{BodyExt as _, Empty};
+use hyper::body::{Body, Frame, SizeHint};
 
-use super::http::HttpError;
+use super::http::{Headers, HttpError};
 use super::{Http, Reply};
 
 /// Size of a part of a file, in bytes.
@@ -24,8 +18,6 @@ const PART: usize = 64 * 1024;
 const MAX_ANSWER: usize = 64 * 1024;
 /// Status of an answer that is stored.
 const OK: u16 = 200;
-
-type Headers<'a> = &'a [(&'static str, &'a SecretBytes)];
 
 /// A body that is read from a file while it is sent.
 struct FileBody {
@@ -76,27 +68,23 @@ impl Http {
         headers: Headers<'_>,
         to: &mut (dyn Write + Send),
     ) -> Result<Reply, HttpError> {
-        let request = self.request(::http::Method::GET, path, headers, Empty::<Bytes>::new())?;
-        self.exchange_with(request, async |answer: ::http::Response<Incoming>| {
-            let status = answer.status().as_u16();
-            let mut body = answer.into_body();
-            if status != OK {
-                return self.small(status, body).await;
+        let body = Empty::new().map_err(|never| match never {}).boxed_unsync();
+        let request = self.request(::http::Method::GET, path, headers, body)?;
+        let answer = self.in_time(self.send(request)).await?;
+        let status = answer.status().as_u16();
+        if status != OK {
+            return self.in_time(self.read(answer, MAX_ANSWER)).await;
+        }
+        let cut = |error: hyper::Error| HttpError::Answer(self.target.clone(), error.into());
+        let mut body = answer.into_body();
+        while let Some(frame) = self.in_time(async { Ok(body.frame().await) }).await? {
+            let frame = frame.map_err(cut)?;
+            if let Ok(part) = frame.into_data() {
+                to.write_all(&part)
+                    .map_err(|error| HttpError::Store(self.target.clone(), error))?;
             }
-            while let Some(frame) = timeout(self.deadline, body.frame())
-                .await
-                .map_err(|_| HttpError::Deadline(self.target.clone(), self.deadline))?
-            {
-                let frame =
-                    frame.map_err(|error| HttpError::Answer(self.target.clone(), error.into()))?;
-                if let Ok(part) = frame.into_data() {
-                    to.write_all(&part)
-                        .map_err(|error| HttpError::Store(self.target.clone(), error))?;
-                }
-            }
-            Ok(Reply { status, body: Vec::new() })
-        })
-        .await
+        }
+        Ok(Reply { status, body: Vec::new() })
     }
 
     /// Sends a file. The answer must come within the deadline.
@@ -114,64 +102,10 @@ impl Http {
     ) -> Result<Reply, HttpError> {
         let length = file.metadata().map(|found| found.len());
         let left = length.map_err(|error| HttpError::Store(self.target.clone(), error))?;
-        let body = FileBody { file, left };
+        let body = FileBody { file, left }.boxed_unsync();
         let request = self.request(::http::Method::POST, path, headers, body)?;
-        self.exchange_with(request, async |answer: ::http::Response<Incoming>| {
-            let status = answer.status().as_u16();
-            self.small(status, answer.into_body()).await
-        })
-        .await
-    }
-
-    fn request<B>(
-        &self,
-        method: ::http::Method,
-        path: &str,
-        headers: Headers<'_>,
-        body: B,
-    ) -> Result<::http::Request<B>, HttpError> {
-        let mut request =
-            ::http::Request::builder().method(method).uri(path).header("host", self.host());
-        for (name, value) in headers {
-            request = request.header(*name, value.expose("a header carries the token"));
-        }
-        request.body(body).map_err(|error| HttpError::Request(self.target.clone(), error))
-    }
-
-    async fn small(&self, status: u16, body: Incoming) -> Result<Reply, HttpError> {
-        let body = timeout(self.deadline, Limited::new(body, MAX_ANSWER).collect())
-            .await
-            .map_err(|_| HttpError::Deadline(self.target.clone(), self.deadline))?
-            .map_err(|error| HttpError::Answer(self.target.clone(), error))?;
-        Ok(Reply { status, body: body.to_bytes().to_vec() })
-    }
-
-    /// Makes a call, and drives its connection until `read` has the answer.
-    async fn exchange_with<B>(
-        &self,
-        request: ::http::Request<B>,
-        read: impl AsyncFnOnce(::http::Response<Incoming>) -> Result<Reply, HttpError>,
-    ) -> Result<Reply, HttpError>
-    where
-        B: Body<Data = Bytes> + Send + Unpin + 'static,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    {
-        let broken = |error| HttpError::Speak(self.target.clone(), error);
-        let late = || HttpError::Deadline(self.target.clone(), self.deadline);
-        let stream = timeout(self.deadline, self.dial()).await.map_err(|_| late())??;
-        let opened = http1::handshake(TokioIo::new(stream)).await;
-        let (mut sender, driver) = opened.map_err(broken)?;
-        let exchange = async {
-            let answer = timeout(self.deadline, sender.send_request(request));
-            read(answer.await.map_err(|_| late())?.map_err(broken)?).await
-        };
-        let (mut exchange, mut driver) = (pin!(exchange), pin!(driver));
-        tokio::select! {
-            biased;
-            reply = &mut exchange => reply,
-            // The rest of the answer has arrived with the end of the connection.
-            _ = &mut driver => exchange.await,
-        }
+        let answer = self.in_time(self.send(request)).await?;
+        self.in_time(self.read(answer, MAX_ANSWER)).await
     }
 }
 

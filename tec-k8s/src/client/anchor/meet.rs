@@ -2,9 +2,7 @@
 
 use tec_core::ak::AkRecord;
 use tec_core::image::ApprovedImage;
-use tec_core::migrate::{
-    Adopted, Clash, MachineUnit, Merged, TrustUnit, merge_image, merge_machine,
-};
+use tec_core::migrate::{Clash, MachineUnit, Merged, TrustUnit, merge_image, merge_machine};
 use tec_core::secret::SecretBytes;
 
 use super::snapshot::{Origin, Snapshot};
@@ -14,17 +12,6 @@ use super::snapshot::{Origin, Snapshot};
 pub(super) struct Met {
     pub(super) existed: bool,
     pub(super) merged: Merged<TrustUnit>,
-}
-
-impl Met {
-    pub(super) fn adopted(&self) -> Adopted {
-        match (&self.merged, self.existed) {
-            (Merged::Same, _) => Adopted::Same,
-            (Merged::Clash(clash), _) => Adopted::Clash(*clash),
-            (Merged::Write(_), true) => Adopted::Updated,
-            (Merged::Write(_), false) => Adopted::Created,
-        }
-    }
 }
 
 impl Snapshot {

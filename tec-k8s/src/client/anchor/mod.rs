@@ -135,7 +135,7 @@ impl KubeRegistry {
             self.admitted(page).await?;
         }
         self.write(&met, snapshot, page).await?;
-        Ok(met.adopted())
+        Ok(Adopted::of(&met.merged, met.existed))
     }
 
     async fn shred_secrets(&self, paths: Vec<ResourcePath>) -> Result<(), PortError> {
@@ -186,8 +186,8 @@ impl TrustAnchor for KubeRegistry {
             Some(snapshot) => snapshot,
             None => Snapshot::read(self).await?,
         };
-        let weighed = units.iter().map(|unit| snapshot.meet(unit).adopted());
-        let weighed = weighed.collect();
+        let weighed = units.iter().map(|unit| snapshot.meet(unit));
+        let weighed = weighed.map(|met| Adopted::of(&met.merged, met.existed)).collect();
         if let Some(last) = units.last() {
             pause(&self.passes.weigh, record, last.name(), snapshot);
         }

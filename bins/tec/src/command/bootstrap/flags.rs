@@ -1,7 +1,5 @@
 //! How each flag of `tec serve` is handled if the anchor is a namespace. No flag is ignored silently.
 
-use std::fmt;
-
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use serde_json::Value;
@@ -109,55 +107,39 @@ const EVIDENCE: &str = "remove it, then set spec.evidence of the cluster object 
                         trustedexecutioncluster cluster)";
 
 /// A flag that cannot be honored.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FlagError {
     /// A namespace has no equivalent of the flag.
+    #[error("{flag} is not supported with --namespace: {instead}")]
     NoPlace { flag: String, instead: &'static str },
     /// The flag is missing: nodes would get an address that they cannot use.
+    #[error(
+        "{flag} is required with --namespace: nodes keep it for good (tec bootstrap init --namespace \
+         NAMESPACE {flag} NAME)"
+    )]
     Missing { flag: String },
     /// The existing object differs, and is not changed.
+    #[error(
+        "{flag} differs from spec{} of TrustedExecutionCluster {name}, which is {there} and stays \
+         (kubectl edit trustedexecutioncluster {name})",
+        field.replace('/', ".")
+    )]
     Differs { flag: String, field: &'static str, there: Value, name: String },
     /// The operator is to be installed, and nothing says where its images are.
+    #[error(
+        "--registry is required to install the operator: the registry that you pushed the images of \
+         this release to (tec bootstrap init --namespace NAMESPACE --registry registry.example/tec)"
+    )]
     NoRegistry,
     /// The flag has no effect without another flag.
+    #[error("{flag} has no effect without {needs}: add it")]
     NoEffect { flag: String, needs: &'static str },
     /// The existing operator runs with other flags, and is not changed.
+    #[error(
+        "{flag} differs from what the operator there runs with: add {wanted} to its arguments (kubectl \
+         edit deployment trusted-cluster-operator)"
+    )]
     OtherOperator { flag: String, wanted: String },
-}
-
-impl std::error::Error for FlagError {}
-
-impl fmt::Display for FlagError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoPlace { flag, instead } => {
-                write!(f, "{flag} is not supported with --namespace: {instead}")
-            }
-            Self::Missing { flag } => write!(
-                f,
-                "{flag} is required with --namespace: nodes keep it for good (tec bootstrap init --namespace \
-                 NAMESPACE {flag} NAME)"
-            ),
-            Self::Differs { flag, field, there, name } => write!(
-                f,
-                "{flag} differs from spec{} of TrustedExecutionCluster {name}, which is {there} and stays \
-                 (kubectl edit trustedexecutioncluster {name})",
-                field.replace('/', ".")
-            ),
-            Self::NoRegistry => f.write_str(
-                "--registry is required to install the operator: the registry that you pushed the images of \
-                 this release to (tec bootstrap init --namespace NAMESPACE --registry registry.example/tec)",
-            ),
-            Self::NoEffect { flag, needs } => {
-                write!(f, "{flag} has no effect without {needs}: add it")
-            }
-            Self::OtherOperator { flag, wanted } => write!(
-                f,
-                "{flag} differs from what the operator there runs with: add {wanted} to its arguments (kubectl \
-                 edit deployment trusted-cluster-operator)"
-            ),
-        }
-    }
 }
 
 /// Parses `NAME=IMAGE`.

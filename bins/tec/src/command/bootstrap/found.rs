@@ -79,13 +79,7 @@ pub(crate) async fn found(
 ) -> anyhow::Result<u8> {
     flags::check(wanted.given)?;
     let args = wanted.args;
-    let addresses = args.addresses();
-    let fixed = addresses.iter().all(|address| address.port() != 0);
-    ensure!(
-        fixed,
-        "port 0 is not allowed, because nodes keep these addresses permanently (pass \
-         three fixed ports)"
-    );
+    let [registration, _, _] = args.kept_addresses()?;
     let roots = operator::roots(args)?;
     let cluster = Cluster::connect(access).await?;
     let mut founding = Founding { cluster, wanted, args, made: Vec::new() };
@@ -106,8 +100,7 @@ pub(crate) async fn found(
         );
     }
     let approved = founding.images(images).await?;
-    let port = args.addresses()[0].port();
-    let mut source = MergeSource::new(Endpoint::new(url(args, port)?, ca));
+    let mut source = MergeSource::new(Endpoint::new(url(args, registration.port())?, ca));
     source.token = token;
     let Founding { cluster, made, .. } = founding;
     let registry = crate::kube::registry(access).await?;

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::ensure;
 use serde::Serialize;
 use serde_json::Value;
 use tec_core::flow::UnpinnedInputs;
@@ -38,13 +37,7 @@ pub(super) async fn init(
     (images, inputs): (&[(ImageName, PathBuf)], UnpinnedInputs),
     output: &Output,
 ) -> anyhow::Result<u8> {
-    let addresses = args.addresses();
-    let fixed = addresses.iter().all(|address| address.port() != 0);
-    ensure!(
-        fixed,
-        "port 0 is not allowed, because nodes keep these addresses permanently (pass \
-         three fixed ports)"
-    );
+    let addresses = args.kept_addresses()?;
     let store = open(state_dir)?;
     let ports = addresses.map(|address| address.port());
     let endpoints = serve::found(state_dir, args, ports)?;

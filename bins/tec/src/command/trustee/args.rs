@@ -3,10 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use tec_core::attest::Tee;
 use tec_core::id::ResourcePath;
 use tec_core::pcr::PcrIndex;
-use tec_support::evidence::parse_tcb;
+use tec_support::evidence::{EvidenceSort, parse_tcb};
 use tec_trustee::policy::SnpTcb;
 
 use crate::args::DryRun;
@@ -111,24 +110,6 @@ pub(crate) enum PolicyName {
     Resource,
 }
 
-/// Type of evidence that a policy accepts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Platform {
-    /// A TPM.
-    Tpm,
-    /// The vTPM of an Azure machine on AMD SNP.
-    AzSnpVtpm,
-}
-
-impl From<Platform> for Tee {
-    fn from(platform: Platform) -> Self {
-        match platform {
-            Platform::Tpm => Self::Tpm,
-            Platform::AzSnpVtpm => Self::AzSnpVtpm,
-        }
-    }
-}
-
 /// A claim that a policy adds to tokens: `NAME:KEY=VALUE`.
 #[derive(Clone, Debug)]
 pub(crate) struct ClaimArg {
@@ -151,7 +132,7 @@ pub(crate) struct IntentArgs {
     pub(crate) pcrs: Vec<PcrIndex>,
     /// Type of evidence to accept; repeatable.
     #[arg(long = "platform", value_enum, default_value = "tpm")]
-    pub(crate) platforms: Vec<Platform>,
+    pub(crate) platforms: Vec<EvidenceSort>,
     /// Require an approved launch measurement of SNP guests: reference value `snp_measurement`.
     #[arg(long)]
     pub(crate) snp_measurement: bool,

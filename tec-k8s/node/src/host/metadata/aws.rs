@@ -1,11 +1,10 @@
 //! The instance metadata service of AWS, version 2: every request has a session token.
 
-use crate::metadata::{Instance, MetadataSource};
+use crate::metadata::Instance;
 use async_trait::async_trait;
 use serde::Deserialize;
-use tec_core::port::PortError;
 
-use super::{MetadataError, Record, parsed, tag};
+use super::{MetadataError, Record, Tagged, parsed, tag};
 use crate::host::http::{Ask, HttpError};
 
 /// Its address, the same on every instance (Amazon EC2, "Use the Instance Metadata Service").
@@ -93,33 +92,15 @@ impl AwsMetadata {
         let token = token.filter(|token| !token.trim().is_empty());
         Ok(Session { metadata: self, token: token.ok_or(MetadataError::Member("token"))? })
     }
-
-    async fn tag(&self, name: &'static str) -> Result<String, MetadataError> {
-        self.session().await?.tag(name).await
-    }
 }
 
 #[async_trait]
-impl MetadataSource for AwsMetadata {
-    async fn this(&self) -> Result<Instance, PortError> {
-        let instance = async { self.session().await?.instance().await };
-        let instance = instance.await;
-        instance.map_err(|error| error.during("ask which instance this is"))
+impl Tagged for AwsMetadata {
+    async fn instance(&self) -> Result<Instance, MetadataError> {
+        self.session().await?.instance().await
     }
 
-    async fn instances(&self) -> Result<Vec<Instance>, PortError> {
-        let list = self.tag(tag::CONTROL_PLANES).await;
-        let list = list.map_err(|error| error.during("list the instances"))?;
-        Ok(tag::control_planes(&list))
-    }
-
-    async fn api_server(&self) -> Result<String, PortError> {
-        let name = self.tag(tag::API_SERVER).await;
-        name.map_err(|error| error.during("find the API server"))
-    }
-
-    async fn init_secret_hash(&self) -> Result<String, PortError> {
-        let hash = self.tag(tag::INIT_SECRET_HASH).await;
-        hash.map_err(|error| error.during("read the hash of the init secret"))
+    async fn tag(&self, name: &'static str) -> Result<String, MetadataError> {
+        self.session().await?.tag(name).await
     }
 }

@@ -1,11 +1,10 @@
 //! The instance metadata service of Azure.
 
-use crate::metadata::{Instance, MetadataSource};
+use crate::metadata::Instance;
 use async_trait::async_trait;
 use serde::Deserialize;
-use tec_core::port::PortError;
 
-use super::{MetadataError, Record, parsed, tag};
+use super::{MetadataError, Record, Tagged, parsed, tag};
 use crate::host::http::Ask;
 
 /// Its address, the same on every instance (Azure Instance Metadata Service, "Access").
@@ -102,38 +101,19 @@ impl AzureMetadata {
         Self { base }
     }
 
-    async fn document(&self, operation: &'static str) -> Result<Document, PortError> {
+    async fn document(&self) -> Result<Document, MetadataError> {
         let request = Ask::get(format!("{}{INSTANCE}", self.base));
-        let answer = request.header(HEADER, "true").body().await;
-        let document = answer.map_err(MetadataError::Http).and_then(|json| parsed(&json));
-        document.map_err(|error| error.during(operation))
-    }
-
-    async fn text(&self, tag: &'static str, operation: &'static str) -> Result<String, PortError> {
-        let document = self.document(operation).await?;
-        let text = document.tag(tag).map(str::to_owned);
-        text.map_err(|error| error.during(operation))
+        parsed(&request.header(HEADER, "true").body().await?)
     }
 }
 
 #[async_trait]
-impl MetadataSource for AzureMetadata {
-    async fn this(&self) -> Result<Instance, PortError> {
-        let operation = "ask which instance this is";
-        let document = self.document(operation).await?;
-        document.instance().map_err(|error| error.during(operation))
+impl Tagged for AzureMetadata {
+    async fn instance(&self) -> Result<Instance, MetadataError> {
+        self.document().await?.instance()
     }
 
-    async fn instances(&self) -> Result<Vec<Instance>, PortError> {
-        let list = self.text(tag::CONTROL_PLANES, "list the instances").await?;
-        Ok(tag::control_planes(&list))
-    }
-
-    async fn api_server(&self) -> Result<String, PortError> {
-        self.text(tag::API_SERVER, "find the API server").await
-    }
-
-    async fn init_secret_hash(&self) -> Result<String, PortError> {
-        self.text(tag::INIT_SECRET_HASH, "read the hash of the init secret").await
+    async fn tag(&self, name: &'static str) -> Result<String, MetadataError> {
+        self.document().await?.tag(name).map(str::to_owned)
     }
 }

@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::metadata::{Instance, MetadataSource};
+use crate::metadata::Instance;
 use async_trait::async_trait;
 use serde::Deserialize;
-use tec_core::port::PortError;
 
-use super::{MetadataError, Record, parsed, tag};
+use super::{MetadataError, Record, Tagged, parsed, tag};
 use crate::host::http::Ask;
 
 /// Its address, the same on every instance (Compute Engine, "About VM metadata").
@@ -76,39 +75,18 @@ impl GcpMetadata {
     async fn document(&self) -> Result<Document, MetadataError> {
         parsed(&self.ask(INSTANCE).await?)
     }
+}
 
+#[async_trait]
+impl Tagged for GcpMetadata {
     async fn instance(&self) -> Result<Instance, MetadataError> {
         let project = String::from_utf8(self.ask(PROJECT).await?);
         let project = project.map_err(|_| MetadataError::Member("project-id"))?;
         self.document().await?.instance(project.trim())
     }
 
-    async fn attribute(&self, name: &'static str) -> Result<String, MetadataError> {
+    async fn tag(&self, name: &'static str) -> Result<String, MetadataError> {
         let document = self.document().await?;
         document.attribute(name).map(str::to_owned)
-    }
-}
-
-#[async_trait]
-impl MetadataSource for GcpMetadata {
-    async fn this(&self) -> Result<Instance, PortError> {
-        let instance = self.instance().await;
-        instance.map_err(|error| error.during("ask which instance this is"))
-    }
-
-    async fn instances(&self) -> Result<Vec<Instance>, PortError> {
-        let list = self.attribute(tag::CONTROL_PLANES).await;
-        let list = list.map_err(|error| error.during("list the instances"))?;
-        Ok(tag::control_planes(&list))
-    }
-
-    async fn api_server(&self) -> Result<String, PortError> {
-        let name = self.attribute(tag::API_SERVER).await;
-        name.map_err(|error| error.during("find the API server"))
-    }
-
-    async fn init_secret_hash(&self) -> Result<String, PortError> {
-        let hash = self.attribute(tag::INIT_SECRET_HASH).await;
-        hash.map_err(|error| error.during("read the hash of the init secret"))
     }
 }

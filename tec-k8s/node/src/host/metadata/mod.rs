@@ -8,11 +8,13 @@ mod gcp;
 mod qemu;
 mod tag;
 
+use std::fmt;
 use std::net::IpAddr;
 
-use crate::metadata::Instance;
+use crate::metadata::{Instance, MetadataSource};
 use crate::state::Role;
 use crate::ticket::NodeName;
+use async_trait::async_trait;
 use serde::Deserialize;
 use tec_core::code::Code;
 use tec_core::port::{PortError, PortErrorKind};
@@ -49,6 +51,38 @@ impl MetadataError {
         PortError::new(PortErrorKind::Unavailable, operation)
             .with_code(Code::BootstrapMetadata)
             .because(self)
+    }
+}
+
+/// A service that lists no peers: they, and all else, come from tags of the instance.
+#[async_trait]
+trait Tagged: fmt::Debug + Send + Sync {
+    async fn instance(&self) -> Result<Instance, MetadataError>;
+
+    async fn tag(&self, name: &'static str) -> Result<String, MetadataError>;
+}
+
+#[async_trait]
+impl<T: Tagged> MetadataSource for T {
+    async fn this(&self) -> Result<Instance, PortError> {
+        let instance = self.instance().await;
+        instance.map_err(|error| error.during("ask which instance this is"))
+    }
+
+    async fn instances(&self) -> Result<Vec<Instance>, PortError> {
+        let list = self.tag(tag::CONTROL_PLANES).await;
+        let list = list.map_err(|error| error.during("list the instances"))?;
+        Ok(tag::control_planes(&list))
+    }
+
+    async fn api_server(&self) -> Result<String, PortError> {
+        let name = self.tag(tag::API_SERVER).await;
+        name.map_err(|error| error.during("find the API server"))
+    }
+
+    async fn init_secret_hash(&self) -> Result<String, PortError> {
+        let hash = self.tag(tag::INIT_SECRET_HASH).await;
+        hash.map_err(|error| error.during("read the hash of the init secret"))
     }
 }
 

@@ -3,9 +3,7 @@
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::PcrIndex;
 
-use super::bank::Bank;
-use super::kind::EventKind;
-use super::parse::Format;
+use super::{Bank, EventKind, Format};
 
 /// Writes a log: events after a `Spec ID Event03` header, or events of the SHA-1 form.
 #[derive(Clone, Debug)]

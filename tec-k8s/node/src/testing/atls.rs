@@ -1,11 +1,20 @@
-//! Documents that prove nothing.
+//! Attestation documents that prove nothing, or are of a TPM in software.
+
+use std::error::Error;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
+use tec_tpm::evidence::TpmEvidence;
 use tec_tpm::quote::SignatureCheck;
+use tec_tpm::testing::SoftTpm;
 
-use super::{IssueError, Issuer, Nonce, ValidateError, Validated, Validator, Variant};
+use crate::atls::{
+    IssueError, Issuer, Nonce, Quoter, ValidateError, Validated, Validator, Variant,
+};
+
+/// Size of a TPM2B (TPM 2.0 Library Part 2, "TPM2B_PUBLIC").
+const TPM2B_SIZE: usize = 2;
 
 #[derive(Serialize, Deserialize)]
 struct Document {
@@ -68,5 +77,15 @@ impl Validator for DangerousDummyValidator {
             .and_then(|bytes| bytes.try_into().ok())
             .map(Validated::new)
             .ok_or(ValidateError::Malformed { at: "UserData", source: None })
+    }
+}
+
+impl Quoter for SoftTpm {
+    fn ak_area(&self) -> Result<Vec<u8>, Box<dyn Error + Send + Sync>> {
+        Ok(self.ak_public_area().into_iter().skip(TPM2B_SIZE).collect())
+    }
+
+    fn quote(&self, nonce: &[u8; 32]) -> Result<TpmEvidence, Box<dyn Error + Send + Sync>> {
+        Ok(Self::quote(self, nonce))
     }
 }
