@@ -22,8 +22,8 @@ use tec_core::luks::CompatLuksKey;
 use tec_core::machine::RegisteredBy;
 use tec_core::pcr::PcrIndex;
 use tec_core::port::{
-    AkRegistry, AttemptLog, AuditSink, Clock, ClockLog, Entropy, EntropyRng, ImageRegistry,
-    MachineRegistry, SecretStore, UnclaimedLimit,
+    AkRegistry, AttemptLog, AuditSink, Clock, ClockLog, DiskKeys, Entropy, EntropyRng,
+    ImageRegistry, MachineRegistry, PlatformLog, SecretStore, UnclaimedLimit,
 };
 use tec_core::store::Store;
 use tec_core::testing::{MemoryRegistry, SeededEntropy};
@@ -165,6 +165,8 @@ where
         + AuditSink
         + AttemptLog
         + ClockLog
+        + DiskKeys
+        + PlatformLog
         + 'static,
 {
     let machines = registry.clone();

@@ -9,7 +9,9 @@ use crate::cargo::Metadata;
 
 const GIB: u64 = 1 << 30;
 /// Space that a first `cargo xtask test` needs below the target directory, with some margin.
-const FIRST_RUN: u64 = 15 * GIB;
+const FIRST_RUN: u64 = 17 * GIB;
+/// What cargo keeps to build again, unless `CARGO_INCREMENTAL` is 0.
+const INCREMENTAL: u64 = 9 * GIB;
 
 /// Fails if a first run would not fit on the disk.
 ///
@@ -26,13 +28,15 @@ pub(crate) fn ensure(root: &Path) -> Result<()> {
     let system = rustix::fs::statvfs(place)
         .with_context(|| format!("cannot tell what is free at {}", place.display()))?;
     let free = system.f_bavail.saturating_mul(system.f_frsize);
-    if free < FIRST_RUN {
+    let kept = std::env::var_os("CARGO_INCREMENTAL").is_none_or(|value| value != "0");
+    let needed = if kept { FIRST_RUN + INCREMENTAL } else { FIRST_RUN };
+    if free < needed {
         bail!(
             "{} GiB are free at {}, and a first run takes up to {} GiB: free some, or point \
              CARGO_TARGET_DIR elsewhere",
             free / GIB,
             place.display(),
-            FIRST_RUN / GIB
+            needed / GIB
         );
     }
     Ok(())

@@ -84,6 +84,7 @@ pub struct Identification {
 ///
 /// # Example
 /// ```
+/// # #[cfg(feature = "test-util")] {
 /// use tec_core::digest::Sha256Digest;
 /// use tec_core::image::{ExpectedPcr, ExpectedPcrs, ImageEvent};
 /// use tec_core::pcr::PcrIndex;
@@ -107,6 +108,7 @@ pub struct Identification {
 /// let found = catalog.log(&EventLog::parse(&log)?);
 /// assert_eq!(found[0].known_as[0].component, "Pcr4Vmlinuz");
 /// assert_eq!(found[0].known_as[0].image, "44.2");
+/// # }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
