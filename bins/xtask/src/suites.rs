@@ -223,7 +223,9 @@ pub(crate) fn build(root: &Path, kind: Kind) -> Result<Vec<Suite>> {
 /// The test program in a cargo message (The Cargo Book, "External tools").
 fn built(message: &str) -> Option<Suite> {
     let message: Value = serde_json::from_str(message).ok()?;
-    if message.pointer("/profile/test")?.as_bool() != Some(true) {
+    let is = |pointer| message.pointer(pointer).and_then(Value::as_bool);
+    // Asked for all programs, cargo also builds those without tests as if they had some.
+    if is("/profile/test") != Some(true) || is("/target/test") == Some(false) {
         return None;
     }
     let manifest = Path::new(message.get("manifest_path")?.as_str()?);
@@ -319,5 +321,8 @@ mod tests {
         assert_eq!((found.name.as_str(), found.is_unit, found.dir), ("a", false, "/w/a".into()));
         assert_eq!(built(&message("\"/t/a\"", false)), None, "a program");
         assert_eq!(built(&message("null", true)), None);
+        let without_tests =
+            message("\"/t/a-1\"", true).replace(r#""kind""#, r#""test":false,"kind""#);
+        assert_eq!(built(&without_tests), None, "a program that is no test program");
     }
 }

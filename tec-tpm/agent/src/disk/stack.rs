@@ -55,20 +55,12 @@ impl Default for Blocks {
 impl Blocks {
     /// Device files of everything that has a size.
     pub(crate) fn devices(&self) -> io::Result<Vec<PathBuf>> {
-        let names = self.names(&self.sys.join("class/block"))?;
+        let names = names(&self.sys.join("class/block"))?;
         let has_size = |name: &&String| {
             let size = fs::read_to_string(self.about(name, "size"));
             size.is_ok_and(|size| size.trim() != "0")
         };
         Ok(names.iter().filter(has_size).map(|name| self.file(name)).collect())
-    }
-
-    fn names(&self, directory: &Path) -> io::Result<Vec<String>> {
-        let entries = match fs::read_dir(directory) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries?,
-        };
-        entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
     }
 
     fn about(&self, name: &str, what: &str) -> PathBuf {
@@ -81,13 +73,13 @@ impl Blocks {
     }
 
     fn below(&self, name: &str) -> io::Result<Vec<String>> {
-        self.names(&self.about(name, "slaves"))
+        names(&self.about(name, "slaves"))
     }
 
     /// Mappings of disks that this key opens.
     fn opened(&self, opens: Opens<'_>) -> io::Result<BTreeSet<String>> {
         let mut ours = BTreeSet::new();
-        for name in self.names(&self.sys.join("class/block"))? {
+        for name in names(&self.sys.join("class/block"))? {
             let uuid = fs::read_to_string(self.about(&name, "dm/uuid")).unwrap_or_default();
             if uuid.starts_with(CRYPT) && self.is_of(&name, opens, DEPTH)? {
                 ours.insert(name);
@@ -161,9 +153,8 @@ impl Blocks {
             return Ok(vec![name]);
         }
         // Its number belongs to no device if it can be on several.
-        for pool in self.names(&self.sys.join("fs").join(mount.kind))? {
-            let devices =
-                self.names(&self.sys.join("fs").join(mount.kind).join(pool).join("devices"))?;
+        for pool in names(&self.sys.join("fs").join(mount.kind))? {
+            let devices = names(&self.sys.join("fs").join(mount.kind).join(pool).join("devices"))?;
             let file = fs::canonicalize(mount.source).unwrap_or_else(|_| mount.source.into());
             if devices.iter().any(|name| self.file(name) == file) {
                 return Ok(devices);
@@ -171,6 +162,15 @@ impl Blocks {
         }
         Ok(Vec::new())
     }
+}
+
+/// Names in a directory; none if there is none.
+fn names(directory: &Path) -> io::Result<Vec<String>> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
 }
 
 struct Mount<'a> {

@@ -27,8 +27,11 @@ use crate::wire::{Session, some_pubkey};
 /// A refused boot, as shown in the table.
 type Row = [String; 3];
 
+/// Changes the metadata of a header.
+type Change = fn(&mut Value);
+
 /// Changes of the LUKS2 header that would give away the volume key, or the machine's own data.
-const HEADERS: [(&str, fn(&mut Value)); 3] = [
+const HEADERS: [(&str, Change); 3] = [
     ("the header declares a part that is not encrypted", |header| {
         let mut rest = header["segments"]["0"].clone();
         rest["offset"] = (ROOT / 2).to_string().into();
@@ -48,7 +51,7 @@ const HEADERS: [(&str, fn(&mut Value)); 3] = [
 const HEADER: u64 = 16 << 20;
 
 /// No server is asked: the pin refuses to give a passphrase to such a header.
-fn changed_header(one: &mut Node, what: &str, change: fn(&mut Value)) -> anyhow::Result<Row> {
+fn changed_header(one: &mut Node, what: &str, change: Change) -> anyhow::Result<Row> {
     let before = fs::read(one.disk()).context("cannot read the disk")?;
     luks::change(&one.disk(), disk::offset_of_root(), change)?;
     let ended = one.boot()?.ended()?;
