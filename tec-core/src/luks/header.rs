@@ -17,7 +17,14 @@ use serde::Deserialize;
 const CIPHERS: [&str; 8] =
     ["aes", "serpent", "twofish", "camellia", "aria", "sm4", "xchacha12,aes", "xchacha20,aes"];
 /// Modes in which the same plain text is not the same cipher text everywhere.
-const MODES: [&str; 4] = ["xts", "cbc", "adiantum", "hctr2"];
+const MODES: [&str; 5] = ["xts", "cbc", "lrw", "adiantum", "hctr2"];
+/// Ciphers that also authenticate sectors, for segments with integrity (cryptsetup(8), `--integrity aead`).
+const AUTHENTICATED: [&str; 4] =
+    ["aes-gcm-random", "aes-ccm-random", "aegis128-random", "chacha20-random"];
+/// Segments that are encrypted: by dm-crypt, with or without that of the drive (Opal).
+const ENCRYPTED_SEGMENTS: [&str; 2] = ["crypt", "hw-opal-crypt"];
+/// Requirements that do not mean a re-encryption (cryptsetup 2.8).
+const HARMLESS: [&str; 2] = ["opal", "inline-hw-tags"];
 /// How both are named where they are refused.
 const ENCRYPTED: &str =
     "a block cipher in the mode XTS, CBC, Adiantum or HCTR2, such as aes-xts-plain64";
@@ -134,7 +141,13 @@ pub struct Digest {
 #[derive(Clone, Debug, Deserialize)]
 struct Config {
     #[serde(default)]
-    requirements: Option<serde_json::Value>,
+    requirements: Option<Requirements>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Requirements {
+    #[serde(default)]
+    mandatory: Vec<String>,
 }
 
 impl LuksHeader {
@@ -152,14 +165,20 @@ impl LuksHeader {
     /// # Errors
     /// [`HeaderError::Refused`], for the first finding.
     pub fn check(&self) -> Result<(), HeaderError> {
-        if self.config.requirements.is_some() {
-            let expected = "absent: it means that a re-encryption is under way";
-            return Err(refused("requirements", "present", expected));
+        let required = self.config.requirements.iter().flat_map(|one| &one.mandatory);
+        if let Some(found) = required.into_iter().find(|name| !HARMLESS.contains(&name.as_str())) {
+            let expected = "no re-encryption under way, and nothing that is not known here";
+            return Err(refused("requirement", found, expected));
         }
         must("number of segments", &self.segments.len().to_string(), "1")?;
         for (number, segment) in &self.segments {
-            must("segment type", &segment.r#type, "crypt")?;
-            must_encrypt("segment encryption", &segment.encryption)?;
+            if !ENCRYPTED_SEGMENTS.contains(&segment.r#type.as_str()) {
+                return Err(refused("segment type", &segment.r#type, "crypt"));
+            }
+            let is_authenticated = AUTHENTICATED.contains(&segment.encryption.as_str());
+            if segment.integrity.is_none() || !is_authenticated {
+                must_encrypt("segment encryption", &segment.encryption)?;
+            }
             let number = number.to_string();
             let digests = self.digests.values().filter(|one| one.segments.contains(&number));
             must("number of digests of the segment", &digests.count().to_string(), "1")?;
@@ -236,6 +255,14 @@ mod tests {
             header["segments"]["0"]["encryption"] = json!(encryption);
             verdict(&header).unwrap();
         }
+        let mut header = good();
+        header["segments"]["0"]["encryption"] = json!("aegis128-random");
+        assert!(verdict(&header).is_err(), "without integrity");
+        header["segments"]["0"]["integrity"] = json!({
+            "type": "aead", "journal_encryption": "none", "journal_integrity": "none",
+        });
+        header["config"]["requirements"] = json!({"mandatory": ["inline-hw-tags"]});
+        verdict(&header).unwrap();
         let mut header = good();
         header["digests"]["1"] = json!({"type": "pbkdf2", "keyslots": ["2"], "segments": []});
         verdict(&header).unwrap();

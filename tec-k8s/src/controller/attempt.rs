@@ -7,14 +7,13 @@ use k8s_openapi::api::events::v1::Event;
 use kube::runtime::watcher;
 use tec_core::attest::Attempt;
 use tec_core::code::Code;
-use tec_core::port::PortError;
 use tec_core::time::Timestamp;
 
 use super::context::{Context, Task};
 use crate::api::{
     AttestationRecord, ConditionKind, LastAttestation, Machine, MachineStatus, Reason,
 };
-use crate::client::{ATTEMPT, ATTEMPT_REPORTER, RELEASED, port_error};
+use crate::client::{ATTEMPT, ATTEMPT_REPORTER, RELEASED};
 
 /// By how many seconds the clock of a guard may be ahead.
 const AHEAD: i64 = 600;
@@ -53,16 +52,25 @@ pub(super) async fn follow(ctx: &Context) {
 /// # Security
 /// Events only say when to look: the records count, which the guard and the key broker alone write. What a machine
 /// booted decides which images a followed tag still needs.
-pub(super) async fn news(ctx: &Context, machine: &Machine) -> Result<News, PortError> {
+pub(super) async fn news(ctx: &Context, machine: &Machine) -> News {
     let (status, now) = (machine.status.as_ref(), ctx.latest());
     let Some(id) = machine.machine_id().ok().filter(|_| is_noticed(ctx, machine)) else {
-        return Ok(News::default());
+        return News::default();
     };
     let name = AttestationRecord::name_of(Some(id));
     let record = ctx.objects::<AttestationRecord>().get_opt(&name).await;
-    let record = record.map_err(|error| port_error(format!("read {name}"), error))?;
-    let attempts = record.iter().flat_map(AttestationRecord::attempts);
-    Ok(newest(attempts.filter_map(|attempt| Report::of(&attempt)), status, now))
+    let record = record.unwrap_or_else(|error| {
+        // The rest of the status must not wait for it, nor for a Role of an older release.
+        tracing::warn!(%error, "{name} cannot be read; the status of its machine stays");
+        None
+    });
+    newest(reports(record.iter().flat_map(AttestationRecord::attempts)), status, now)
+}
+
+/// Oldest first, so that of two in the same second the newer one counts.
+fn reports(newest_first: impl Iterator<Item = Attempt>) -> impl Iterator<Item = Report> {
+    let reports: Vec<_> = newest_first.filter_map(|attempt| Report::of(&attempt)).collect();
+    reports.into_iter().rev()
 }
 
 /// Whether an Event says something of a machine that its status does not.
@@ -158,6 +166,9 @@ fn said(last: &LastAttestation) -> (ConditionKind, Reason, String) {
 
 #[cfg(test)]
 mod tests {
+    use tec_core::explain::Gate;
+    use tec_core::testing::sample;
+
     use super::*;
 
     fn event(code: Option<&str>) -> Event {
@@ -232,6 +243,18 @@ mod tests {
         released.metadata.annotations = Some([(ATTEMPT.to_owned(), text.to_owned())].into());
         let news = newest(both(&released), Some(&status), at());
         assert_eq!(news.boot.unwrap().image.unwrap(), "os-2", "of the same second");
+    }
+
+    #[test]
+    fn of_two_boots_in_one_second_the_newer_one_counts() {
+        let boot = |number: u64| {
+            let mut attempt = sample::attempt_in_boot(number, 1);
+            attempt.at = at();
+            attempt.ladder.pass(Gate::Key, "released");
+            attempt
+        };
+        let news = newest(reports([boot(2), boot(1)].into_iter()), None, at());
+        assert_eq!(news.boot.unwrap().attempt, Some(sample::attempt_id(2).to_string()));
     }
 
     #[test]

@@ -257,7 +257,7 @@ async fn write(
 ) -> Result<(), PortError> {
     let known = machine.status.as_ref();
     let known_conditions = known.map(|status| &status.conditions);
-    let (mut said, news) = (said.clone(), attempt::news(ctx, machine).await?);
+    let (mut said, news) = (said.clone(), attempt::news(ctx, machine).await);
     said.extend(news.said());
     said.extend(resumed(known_conditions));
     let mut status = json!({

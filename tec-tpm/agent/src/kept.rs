@@ -18,21 +18,20 @@ use std::fs;
 use std::fs::OpenOptions;
 use std::io;
 use std::io::Write as _;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
-use std::path::Path;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
 
 use linux_keyutils::{KeyRing, KeyRingIdentifier};
 use sha2::{Digest as _, Sha256};
 use tec_core::digest::Sha256Digest;
 use tec_core::id::ResourcePath;
-use tec_core::luks::content_key;
 use tec_core::rotation::KeyMark;
-use tec_core::secret::SecretBytes;
+use tec_core::secret::{SecretArray, SecretBytes};
 use tec_trustee::clevis::SealedPassphrase;
 use tec_trustee::rotation::Kept;
 
 use crate::disk::stack::Blocks;
-use crate::disk::{Cryptsetup, Header as _};
+use crate::disk::{Cryptsetup, DiskError, Header as _};
 use crate::failure::Failure;
 use crate::settings::Settings;
 use crate::tpm::NodeTpm;
@@ -51,9 +50,25 @@ pub(crate) fn keep(file: &Path, path: &ResourcePath, key: &SecretBytes) -> io::R
     replace(file, path, key)
 }
 
-/// Records that a passphrase is given out in this initramfs.
-pub(crate) fn opened(file: &Path) -> io::Result<()> {
-    fs::write(file.with_file_name(OPENED), "")
+/// Records that a passphrase is given out in this initramfs, with the key that unsealed it.
+///
+/// # Security
+/// Like [`keep`].
+pub(crate) fn opened(file: &Path, key: &SecretArray<32>) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    let mut opened =
+        options.append(true).create(true).mode(0o600).open(file.with_file_name(OPENED))?;
+    opened.write_all(key.expose("find the disks that it opens"))
+}
+
+/// The keys that unsealed passphrases in this initramfs.
+fn openers(file: &Path) -> io::Result<Vec<SecretArray<32>>> {
+    let bytes = match fs::read(file.with_file_name(OPENED)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        bytes => SecretBytes::new(bytes?),
+    };
+    let keys = bytes.expose("find the disks that they open").chunks_exact(32);
+    Ok(keys.filter_map(|key| key.try_into().ok()).map(SecretArray::new).collect())
 }
 
 /// Keeps a key instead of one that was replaced.
@@ -82,8 +97,8 @@ pub(crate) fn kept(file: &Path, path: &ResourcePath) -> Option<SecretBytes> {
 
 /// Beside the key: nothing is kept any more.
 const ENDED: &str = "ended";
-/// Beside the key: a passphrase was given out, so a disk may be open. A disk that is bound in this boot has nothing to
-/// protect yet, and its root may be elsewhere.
+/// Beside the key, the keys of all disks that may be open because a passphrase was given out. A disk that is bound in
+/// this boot has nothing to protect yet, and its root may be elsewhere.
 const OPENED: &str = "opened";
 /// Domain of the mark of a root; the resource follows.
 const MARK: &[u8] = b"tec root mark v1\0";
@@ -131,6 +146,15 @@ fn gone(removed: io::Result<()>) -> io::Result<()> {
     }
 }
 
+/// Whether the mark is in the root's own file system, and not in one that is mounted in it or that a link leads to.
+fn is_within(root: &Path, mark: &Path) -> bool {
+    let device =
+        |path: &Path| fs::symlink_metadata(path).map(|found| (found.dev(), found.is_symlink()));
+    let Ok((of_root, _)) = device(root) else { return false };
+    let between = mark.ancestors().skip(1).take_while(|path| *path != root);
+    between.chain([mark]).all(|path| device(path).is_ok_and(|found| found == (of_root, false)))
+}
+
 /// Whether a file of a root that nobody has measured has this content: no link, device or endless file is read.
 fn is_file_with(file: &Path, content: &str) -> bool {
     let is_like = |found: fs::Metadata| found.is_file() && found.len() == content.len() as u64;
@@ -158,13 +182,13 @@ pub fn leave_initramfs(settings: &Settings, root: &Path, is_measured: bool) -> R
     }
     remove(&settings.kept_key.with_extension("new")).map_err(failed())?;
     let mark = settings.root_mark.strip_prefix("/").unwrap_or(&settings.root_mark);
-    let taken = not_for(&settings.kept_key, &root.join(mark)).map_err(failed())?;
-    let is_opened = settings.kept_key.with_file_name(OPENED).exists();
-    if let Some(key) = taken.as_ref().filter(|_| is_opened) {
-        let beside = Blocks::default().beside(root, &|device| opens(key, device));
-        if let Some(mount) = beside.map_err(Failure::io("find out where the root lies"))? {
-            return Err(Failure::Beside { mount });
-        }
+    let mark = root.join(mark);
+    let taken = not_for(&settings.kept_key, &mark).map_err(failed())?;
+    // Whoever wrote the mark had the key, but a planted root may have mounted what has it.
+    let is_known = taken.is_none() && settings.kept_key.exists() && is_within(root, &mark);
+    if !is_known {
+        let keys = openers(&settings.kept_key).map_err(failed())?;
+        refuse_beside(root, &keys)?;
     }
     if !is_measured {
         NodeTpm::open(settings)?.measure_phase(b"leave-initrd")?;
@@ -173,7 +197,40 @@ pub fn leave_initramfs(settings: &Settings, root: &Path, is_measured: bool) -> R
         forget_passphrases();
         remove(&settings.kept_key).map_err(failed())?;
     }
-    Ok(())
+    remove(&settings.kept_key.with_file_name(OPENED)).map_err(failed())
+}
+
+/// Fails if something of the root lies beside the disks that these keys opened.
+fn refuse_beside(root: &Path, keys: &[SecretArray<32>]) -> Result<(), Failure> {
+    if keys.is_empty() {
+        return Ok(());
+    }
+    let failed = || Failure::io("find out where the root lies");
+    let blocks = Blocks::default();
+    let devices = blocks.devices().map_err(failed())?;
+    let passphrases = unsealed(&devices, keys)?;
+    let opens = |device: &Path| Cryptsetup::new(device).opens_with(&passphrases);
+    match blocks.beside(root, &opens).map_err(failed())? {
+        Some(mount) => Err(Failure::Beside { mount }),
+        None => Ok(()),
+    }
+}
+
+/// What these keys unseal on any disk: one disk's token may have answered for another disk.
+fn unsealed(devices: &[PathBuf], keys: &[SecretArray<32>]) -> Result<Vec<SecretBytes>, DiskError> {
+    let mut passphrases = Vec::new();
+    for device in devices {
+        let tokens = match Cryptsetup::new(device).tokens() {
+            Err(DiskError::Failed { .. }) => continue,
+            tokens => tokens?,
+        };
+        for token in tokens {
+            let sealed = SealedPassphrase::parse(&token.sealed).ok();
+            let open = |key| sealed.as_ref().and_then(|sealed| sealed.open(key).ok());
+            passphrases.extend(keys.iter().filter_map(open));
+        }
+    }
+    Ok(passphrases)
 }
 
 /// systemd keeps passphrases of disks in the keyring of root for some minutes, also the one that Clevis answered with
@@ -185,20 +242,6 @@ fn forget_passphrases() {
         // A kernel without keyrings keeps nothing.
         tracing::info!(%error, "the keyring of root cannot be cleared");
     }
-}
-
-/// Whether this resource opens a disk. A token can be copied to another disk; the key slot that its passphrase opens
-/// cannot be made without it.
-fn opens(resource: &SecretBytes, device: &Path) -> bool {
-    let Ok(key) = content_key(resource) else { return false };
-    let disk = Cryptsetup::new(device);
-    disk.tokens().unwrap_or_default().iter().any(|token| {
-        let sealed = SealedPassphrase::parse(&token.sealed);
-        let passphrase = sealed.and_then(|sealed| sealed.open(&key));
-        passphrase.is_ok_and(|passphrase| {
-            token.slots.iter().any(|slot| disk.opens(slot, &passphrase).unwrap_or(false))
-        })
-    })
 }
 
 /// Whether a server releases this key, as it says.

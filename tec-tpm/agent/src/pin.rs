@@ -127,11 +127,7 @@ async fn try_decrypt(
     sealed: &SealedPassphrase,
     entropy: &Arc<dyn Entropy>,
 ) -> Result<SecretBytes, Failure> {
-    match disk::check_all() {
-        // Where nothing opens disks, another file was sealed.
-        Err(DiskError::Start { .. }) if !settings.keeps_key => {}
-        checked => checked?,
-    }
+    check_headers(settings)?;
     let tpm = NodeTpm::open(settings)?;
     // A key created now would not be registered, and would hide what happened.
     let key = released_key(settings, &tpm, sealed.config(), Stage::LaterBoot, entropy)
@@ -144,13 +140,23 @@ async fn try_decrypt(
             },
             other => other,
         })?;
+    // Again, since a disk may have come while the servers were asked.
+    check_headers(settings)?;
     if settings.keeps_key {
-        opened(&settings.kept_key).map_err(Failure::io("record that a disk is opened"))?;
+        opened(&settings.kept_key, &key).map_err(Failure::io("record that a disk is opened"))?;
     }
     sealed.open(&key).map_err(|source| Failure::Sealed {
         operation: "open the passphrase: the key that was released is another one",
         source,
     })
+}
+
+fn check_headers(settings: &Settings) -> Result<(), DiskError> {
+    match disk::check_all() {
+        // Where nothing opens disks, another file was sealed.
+        Err(DiskError::Start { .. }) if !settings.keeps_key => Ok(()),
+        checked => checked,
+    }
 }
 
 /// The key that the initramfs of this boot kept. The servers have attested this machine and refuse its phase alone.

@@ -34,7 +34,7 @@ const OPERATOR: [Right; 18] = [
     (STATUS, TEC, "followedimages/status", None),
     (OWN, "core", "configmaps services secrets", None),
     ("create get patch", "cert-manager.io", "certificates", None),
-    ("list watch", TEC, "attestationrecords", None),
+    ("get list watch", TEC, "attestationrecords", None),
     (READ, "core", "pods", None),
     (OWN, "apps", "deployments", None),
     (OWN, "batch", "jobs", None),

@@ -36,11 +36,45 @@ impl Cryptsetup {
         let arguments = ["luksDump", "--dump-json-metadata"];
         let json = self.good("read the header", &arguments, b"")?;
         if Token::is_bound(&json)? {
-            let checked = LuksHeader::parse(&json).and_then(|header| header.check());
-            let device = || self.device.clone();
-            checked.map_err(|source| DiskError::Unsafe { device: device(), source })?;
+            self.checked(&json)?;
         }
         Ok(json)
+    }
+
+    /// Whether one of these passphrases opens a key slot, whatever its token says; `false` if there is no LUKS2 header.
+    ///
+    /// # Errors
+    /// The header does not protect the disk, or `cryptsetup` cannot be run: what is open must not be started from.
+    pub(crate) fn opens_with(&self, passphrases: &[SecretBytes]) -> Result<bool, DiskError> {
+        let arguments = ["luksDump", "--dump-json-metadata"];
+        let output = self.run("read the header", &arguments, b"")?;
+        if !output.status.success() {
+            return Ok(false);
+        }
+        for passphrase in passphrases {
+            if self.takes(None, passphrase)? {
+                return self.checked(&output.stdout).map(|()| true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn checked(&self, json: &[u8]) -> Result<(), DiskError> {
+        let checked = LuksHeader::parse(json).and_then(|header| header.check());
+        checked.map_err(|source| DiskError::Unsafe { device: self.device.clone(), source })
+    }
+
+    /// Whether a passphrase opens a key slot, or any.
+    fn takes(&self, slot: Option<&str>, passphrase: &SecretBytes) -> Result<bool, DiskError> {
+        let operation = "try a passphrase";
+        let mut arguments = vec!["open", "--test-passphrase", "--batch-mode", "--key-file", "-"];
+        arguments.extend(slot.iter().flat_map(|slot| ["--key-slot", *slot]));
+        let output = self.run(operation, &arguments, passphrase.expose("try it"))?;
+        match output.status.code() {
+            Some(0) => Ok(true),
+            Some(NO_PERMISSION) => Ok(false),
+            _ => Err(failed(operation, &output)),
+        }
     }
 
     fn good(
@@ -164,14 +198,6 @@ impl Header for Cryptsetup {
     }
 
     fn opens(&self, slot: &str, passphrase: &SecretBytes) -> Result<bool, DiskError> {
-        let operation = "try a passphrase";
-        let arguments =
-            ["open", "--test-passphrase", "--batch-mode", "--key-file", "-", "--key-slot", slot];
-        let output = self.run(operation, &arguments, passphrase.expose("try it"))?;
-        match output.status.code() {
-            Some(0) => Ok(true),
-            Some(NO_PERMISSION) => Ok(false),
-            _ => Err(failed(operation, &output)),
-        }
+        self.takes(Some(slot), passphrase)
     }
 }

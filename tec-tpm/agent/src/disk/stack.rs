@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use super::DiskError;
+
 /// Longest chain of devices on devices that is followed.
 const DEPTH: usize = 16;
 /// What libcryptsetup calls the mapping of a LUKS2 disk: this, its UUID and its name.
@@ -34,8 +36,11 @@ const IN_MEMORY: [&str; 21] = [
     "tracefs",
 ];
 
+/// What libcryptsetup calls the mapping of a device whose hash was given, on the command line.
+const VERITY: &str = "CRYPT-VERITY-";
+
 /// Whether a key opens the disk with this device, if it is one with a header.
-pub(crate) type Opens<'a> = &'a dyn Fn(&Path) -> bool;
+pub(crate) type Opens<'a> = &'a dyn Fn(&Path) -> Result<bool, DiskError>;
 
 /// The devices of this machine.
 #[derive(Debug)]
@@ -80,19 +85,24 @@ impl Blocks {
     fn opened(&self, opens: Opens<'_>) -> io::Result<BTreeSet<String>> {
         let mut ours = BTreeSet::new();
         for name in names(&self.sys.join("class/block"))? {
-            let uuid = fs::read_to_string(self.about(&name, "dm/uuid")).unwrap_or_default();
-            if uuid.starts_with(CRYPT) && self.is_of(&name, opens, DEPTH)? {
+            if self.is_mapping(&name, CRYPT) && self.is_of(&name, opens, DEPTH)? {
                 ours.insert(name);
             }
         }
         Ok(ours)
     }
 
+    fn is_mapping(&self, name: &str, kind: &str) -> bool {
+        let uuid = fs::read_to_string(self.about(name, "dm/uuid"));
+        uuid.is_ok_and(|uuid| uuid.starts_with(kind))
+    }
+
     /// The device with the header is the one below, or with authenticated sectors the one below that.
     fn is_of(&self, mapping: &str, opens: Opens<'_>, depth: usize) -> io::Result<bool> {
         let Some(depth) = depth.checked_sub(1) else { return Ok(false) };
         for name in self.below(mapping)? {
-            if opens(&self.file(&name)) || self.is_of(&name, opens, depth)? {
+            let is_header = opens(&self.file(&name)).map_err(io::Error::other)?;
+            if is_header || self.is_of(&name, opens, depth)? {
                 return Ok(true);
             }
         }
@@ -101,7 +111,7 @@ impl Blocks {
 
     fn lies_on(&self, name: &str, ours: &BTreeSet<String>, depth: usize) -> io::Result<bool> {
         let Some(depth) = depth.checked_sub(1) else { return Ok(false) };
-        if ours.contains(name) {
+        if ours.contains(name) || self.is_mapping(name, VERITY) {
             return Ok(true);
         }
         let below = self.below(name)?;
@@ -230,7 +240,7 @@ mod tests {
             };
             let text: String = mounts.iter().map(line).collect();
             fs::write(&self.blocks.mounts, text).unwrap();
-            let opens = |device: &Path| opens.iter().any(|name| device.ends_with(name));
+            let opens = |device: &Path| Ok(opens.iter().any(|name| device.ends_with(name)));
             self.blocks.beside(Path::new("/sysroot"), &opens).unwrap()
         }
     }
@@ -243,6 +253,7 @@ mod tests {
             ("dm-0", "253:0", "CRYPT-LUKS2-0190a2f0-root", &["vda2"]),
             ("dm-1", "253:1", "LVM-abc", &["dm-0"]),
             ("dm-2", "253:2", "LVM-def", &["dm-0", "vda3"]),
+            ("dm-3", "253:3", "CRYPT-VERITY-0190a2f0-usr", &["vda3"]),
         ])
     }
 
@@ -275,6 +286,8 @@ mod tests {
         let memory = ("0:22", "/sysroot/run", "tmpfs", "none");
         let elsewhere = ("254:3", "/sysroots", "ext4", "/dev/vda3");
         assert_eq!(world.beside(&[good, memory, elsewhere], &["vda2"]), None);
+        let hashed = ("253:3", "/sysroot/usr", "erofs", "/dev/dm-3");
+        assert_eq!(world.beside(&[good, hashed], &["vda2"]), None);
         let planted = ("254:3", "/sysroot/usr", "ext4", "/dev/vda3");
         assert!(world.beside(&[good, planted], &["vda2"]).is_some());
     }
