@@ -52,9 +52,12 @@ pub(crate) fn keep(file: &Path, path: &ResourcePath, key: &SecretBytes) -> io::R
 
 /// Records that a passphrase is given out in this initramfs, with the key that unsealed it.
 ///
-/// # Security
-/// Like [`keep`].
+/// # Errors
+/// Also if the initramfs has ended: then nobody would look at what is opened, nor remove the key.
 pub(crate) fn opened(file: &Path, key: &SecretArray<32>) -> io::Result<()> {
+    if file.with_file_name(ENDED).exists() {
+        return Err(io::Error::other("the initramfs has ended"));
+    }
     let mut options = OpenOptions::new();
     let mut opened =
         options.append(true).create(true).mode(0o600).open(file.with_file_name(OPENED))?;
@@ -300,7 +303,15 @@ mod tests {
         fs::write(dir.path().join("run").join(ENDED), "").unwrap();
         keep(&file, &path, &key(b"second")).unwrap();
         assert!(!file.exists(), "too late");
+        let opener = SecretArray::new([7; 32]);
+        opened(&file, &opener).unwrap_err();
+        assert!(openers(&file).unwrap().is_empty(), "too late");
         fs::remove_file(dir.path().join("run").join(ENDED)).unwrap();
+        opened(&file, &opener).unwrap();
+        opened(&file, &SecretArray::new([8; 32])).unwrap();
+        let keys = openers(&file).unwrap();
+        let bytes: Vec<_> = keys.iter().map(|key| *key.expose("test")).collect();
+        assert_eq!(bytes, [[7; 32], [8; 32]]);
         keep(&file, &path, &key(b"second")).unwrap();
         let names = |key: &[u8]| Kept::Settled {
             current: KeyMark::of(&SecretBytes::new(key.to_vec())).name(),

@@ -74,7 +74,7 @@ fn by_package(sources: &[Source]) -> BTreeMap<String, Lines> {
 
 /// Doubles and builders for tests, used here and by dependents, are behind a feature.
 fn is_support(package: &str, file: &str) -> bool {
-    let is_double = ["/src/testing/", "/src/testing.rs", "/compute/testing"];
+    let is_double = ["/src/testing/", "/src/testing.rs", "/compute/testing/"];
     SUPPORT.contains(&package) || is_double.iter().any(|part| file.contains(part))
 }
 

@@ -33,8 +33,7 @@ impl Cryptsetup {
     /// # Security
     /// Fails if the disk is bound and its header does not protect it.
     fn metadata(&self) -> Result<Vec<u8>, DiskError> {
-        let arguments = ["luksDump", "--dump-json-metadata"];
-        let json = self.good("read the header", &arguments, b"")?;
+        let json = self.dump()?;
         if Token::is_bound(&json)? {
             self.checked(&json)?;
         }
@@ -46,17 +45,20 @@ impl Cryptsetup {
     /// # Errors
     /// The header does not protect the disk, or `cryptsetup` cannot be run: what is open must not be started from.
     pub(crate) fn opens_with(&self, passphrases: &[SecretBytes]) -> Result<bool, DiskError> {
-        let arguments = ["luksDump", "--dump-json-metadata"];
-        let output = self.run("read the header", &arguments, b"")?;
-        if !output.status.success() {
-            return Ok(false);
-        }
+        let json = match self.dump() {
+            Err(DiskError::Failed { .. }) => return Ok(false),
+            json => json?,
+        };
         for passphrase in passphrases {
             if self.takes(None, passphrase)? {
-                return self.checked(&output.stdout).map(|()| true);
+                return self.checked(&json).map(|()| true);
             }
         }
         Ok(false)
+    }
+
+    fn dump(&self) -> Result<Vec<u8>, DiskError> {
+        self.good("read the header", &["luksDump", "--dump-json-metadata"], b"")
     }
 
     fn checked(&self, json: &[u8]) -> Result<(), DiskError> {
