@@ -1,9 +1,11 @@
 //! A node unlocks while a thousand connections to the same server send nothing, half a request, or one byte
 //! per second: its time as a multiple of its time on the idle server, and the peak memory of `tec serve` and
-//! of `kbs-guard`, which is put under the same load.
+//! of `kbs-guard`, which is put under the same load. Then the same with default limits and a small disk, while
+//! 4, 10 and 100 networks send what they may.
 
 mod crowd;
 mod guard;
+mod strangers;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -23,6 +25,7 @@ use tec_e2e::{load as fleet, wire};
 
 use self::crowd::Crowd;
 use self::guard::Guard;
+use self::strangers::{SmallDisk, Strangers};
 
 /// Prefix of the figures' names.
 const NAME: &str = "silent/";
@@ -30,6 +33,9 @@ const NAME: &str = "silent/";
 const SIEGE: Duration = Duration::from_mins(1);
 /// Unlocks on the idle server.
 const IDLE_UNLOCKS: usize = 100;
+/// Networks of strangers, and how long each of these crowds stays: five minutes in all.
+const NETWORKS: [u8; 3] = [4, 10, 100];
+const STAY: Duration = Duration::from_secs(100);
 /// Pause of a node between two unlocks.
 const REST: Duration = Duration::from_millis(200);
 /// Address of the node; the crowd uses the sixteen addresses before it.
@@ -44,7 +50,8 @@ fn main() -> anyhow::Result<()> {
     let is_there = |name: &&str| programs.join(name).is_file();
     if suite.wants(NAME) && ["tec", "kbs-guard"].iter().all(is_there) {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        runtime.block_on(run(&suite, programs))?;
+        runtime.block_on(run(&suite, programs.clone()))?;
+        runtime.block_on(among_strangers(&suite, programs))?;
     }
     suite.finish();
     Ok(())
@@ -56,20 +63,14 @@ async fn run(suite: &Suite, programs: PathBuf) -> anyhow::Result<()> {
     let logs = Arc::new(Transcript::new(directory.path().join("logs"))?);
     let state = directory.path().join("state");
     let anchor = Anchor::start(&settings, &state, &logs, &FLAGS)?;
-    let image = settings.image("current");
-    let image = image.to_str().context("the path of the image is not UTF-8")?;
-    let approved = anchor.tec(&["image", "approve", "debian", image, "--accept-unpinned"])?;
-    let node = fleet::register(&anchor, 1).await?;
-    for digest in fleet::boot_digests(&approved)? {
-        node.tpm.extend(PcrIndex::BOOT_MANAGER, &digest);
-    }
+    let node = known_node(&settings, &anchor).await?;
     let kbs = anchor.kbs()?;
     let guard = Guard::start(&programs.join("kbs-guard"), directory.path())?;
 
-    unlock(&node, &kbs).await?;
+    unlock(&node, &kbs, NODE).await?;
     let mut idle = Vec::new();
     for _ in 0..IDLE_UNLOCKS {
-        idle.push(unlock(&node, &kbs).await?);
+        idle.push(unlock(&node, &kbs, NODE).await?);
     }
 
     let crowds = [
@@ -78,7 +79,7 @@ async fn run(suite: &Suite, programs: PathBuf) -> anyhow::Result<()> {
     ];
     let (end, mut beset) = (Instant::now() + SIEGE, Vec::new());
     while Instant::now() < end {
-        beset.push(unlock(&node, &kbs).await?);
+        beset.push(unlock(&node, &kbs, NODE).await?);
         tokio::time::sleep(REST).await;
     }
     let crowds_opened: u64 = crowds.iter().map(Crowd::opened).sum();
@@ -101,15 +102,73 @@ async fn run(suite: &Suite, programs: PathBuf) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// With default limits on a small disk.
+async fn among_strangers(suite: &Suite, programs: PathBuf) -> anyhow::Result<()> {
+    let directory = tempfile::tempdir()?;
+    let settings = Settings::for_benches(programs)?;
+    let logs = Arc::new(Transcript::new(directory.path().join("logs"))?);
+    let disk = SmallDisk::mount(directory.path().join("disk"))?;
+    let anchor = Anchor::start(&settings, &disk.path().join("state"), &logs, &[])?;
+    let node = known_node(&settings, &anchor).await?;
+    let kbs = anchor.kbs()?;
+    let idle = unlocks(&node, &kbs).await?;
+    for networks in NETWORKS {
+        let strangers = Strangers::begin(&anchor, networks).await?;
+        let beset = unlocks(&node, &kbs).await?;
+        let (sent, seconds) = (strangers.sent(), STAY.as_secs());
+        let note =
+            format!("unlock / on the idle server; {sent} answers to strangers in {seconds} s");
+        let name = format!("{NAME}strangers/{networks}");
+        suite.figure(Figure::new(&name, beset / idle, Unit::Count, &note))?;
+    }
+    let after = unlocks(&node, &kbs).await?;
+    let note = "unlock after them / before them";
+    suite.figure(Figure::new(
+        &format!("{NAME}strangers/after"),
+        after / idle,
+        Unit::Count,
+        note,
+    ))?;
+    let (memory, note) = (load::peak_memory(anchor.pid())?, "peak of all memory of the process");
+    suite.figure(Figure::new(&format!("{NAME}strangers_memory"), memory, Unit::Bytes, note))
+}
+
+/// The median of unlocks for a while, each from an address of its own.
+async fn unlocks(node: &SoftNode, kbs: &Endpoint) -> anyhow::Result<f64> {
+    let (end, mut times) = (Instant::now() + STAY, Vec::new());
+    for last in (1..=u8::MAX).cycle() {
+        if Instant::now() >= end {
+            break;
+        }
+        let address = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 9, last));
+        times.push(unlock(node, kbs, address).await?);
+        tokio::time::sleep(REST).await;
+    }
+    median(times)
+}
+
+async fn known_node(settings: &Settings, anchor: &Anchor) -> anyhow::Result<SoftNode> {
+    let image = settings.image("current");
+    let image = image.to_str().context("the path of the image is not UTF-8")?;
+    let approved = anchor.tec(&["image", "approve", "debian", image, "--accept-unpinned"])?;
+    let node = fleet::register(anchor, 1).await?;
+    for digest in fleet::boot_digests(&approved)? {
+        node.tpm.extend(PcrIndex::BOOT_MANAGER, &digest);
+    }
+    Ok(node)
+}
+
+/// A client with its own connections, from this address.
+fn client(kbs: &Endpoint, address: IpAddr) -> anyhow::Result<reqwest::Client> {
+    let client = reqwest::Client::builder().timeout(Duration::from_mins(1)).local_address(address);
+    let ca = reqwest::Certificate::from_pem_bundle(kbs.cert.as_bytes())?;
+    Ok(client.tls_certs_only(ca).build()?)
+}
+
 /// Attests over its own connection and fetches the key; returns nanoseconds.
-async fn unlock(node: &SoftNode, kbs: &Endpoint) -> anyhow::Result<f64> {
+async fn unlock(node: &SoftNode, kbs: &Endpoint, address: IpAddr) -> anyhow::Result<f64> {
     let begin = Instant::now();
-    let client = reqwest::Client::builder()
-        .timeout(Duration::from_mins(1))
-        .local_address(NODE)
-        .tls_certs_only(reqwest::Certificate::from_pem_bundle(kbs.cert.as_bytes())?)
-        .build()?;
-    let session = wire::Session::open_with(client, kbs).await?;
+    let session = wire::Session::open_with(client(kbs, address)?, kbs).await?;
     let proof = session.prove(&node.tpm, wire::some_pubkey()).await?;
     let reply = session.attest(&proof).await?;
     ensure!(reply.status == 200, "attest: {}", reply.body);

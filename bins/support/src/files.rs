@@ -17,9 +17,12 @@ pub fn write_public(path: &Path, content: &[u8]) -> io::Result<()> {
     write(path, content, 0o644)
 }
 
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."))
+}
+
 fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
-    let directory = path.parent().filter(|p| !p.as_os_str().is_empty());
-    let directory = directory.unwrap_or_else(|| Path::new("."));
+    let directory = directory_of(path);
     let name = path.file_name().ok_or_else(|| io::Error::other("the path names no file"))?;
     let mut temporary = name.to_owned();
     temporary.push(format!(".{}.tmp", std::process::id()));
@@ -49,8 +52,7 @@ fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
 /// Kind `AlreadyExists` if the file exists, including when it was created concurrently; the existing file
 /// stays.
 pub fn create_private(path: &Path, content: &[u8]) -> io::Result<()> {
-    let directory = path.parent().filter(|p| !p.as_os_str().is_empty());
-    let directory = directory.unwrap_or_else(|| Path::new("."));
+    let directory = directory_of(path);
     let mut new = OpenOptions::new();
     let mut file = new.write(true).create_new(true).mode(0o600).open(path)?;
     let written = (|| {

@@ -1,5 +1,6 @@
 //! Audit lines: the commands of `tec audit`.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -8,7 +9,7 @@ use tec_core::port::{AuditEvent, Clock as _};
 use tec_core::time::Timestamp;
 use tec_support::SystemClock;
 
-use crate::args::MachineFilter;
+use crate::args::{Consent, MachineFilter};
 use crate::output::word;
 
 #[derive(Debug, Subcommand)]
@@ -28,7 +29,21 @@ pub(crate) enum AuditCommand {
         limit: usize,
     },
     /// Verify that no audit line was changed, removed or inserted.
-    Verify,
+    Verify {
+        /// File of archived lines to verify first; repeatable, oldest first.
+        #[arg(long, value_name = "FILE")]
+        archive: Vec<PathBuf>,
+    },
+    /// Move the oldest audit lines to a file. The chain stays verifiable: it continues after the last of them.
+    Archive {
+        /// New file that receives the lines, as JSON.
+        file: PathBuf,
+        /// Move the lines that are older than this.
+        #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration, default_value = "90d")]
+        older_than: Duration,
+        #[command(flatten)]
+        consent: Consent,
+    },
 }
 
 /// Selects audit lines.

@@ -9,12 +9,13 @@ use tec_support::boot::{ChainArgs, MachineArgs};
 use crate::image::is_reference;
 
 /// Commands and flags for state directories only. An entry without flags covers the whole command.
-const DIRECTORY: [(&str, &[&str]); 9] = [
+const DIRECTORY: [(&str, &[&str]); 10] = [
     ("serve", &[]),
     ("backup", &[]),
     // Keys of a cluster are Secrets, which the operator does not rotate yet.
     ("key", &[]),
     ("machine prune", &[]),
+    ("audit archive", &[]),
     ("audit verify", &[]),
     ("audit list", &["follow"]),
     ("ak approve", &["disk_keys"]),

@@ -20,7 +20,8 @@ const AGENT: &str = "node-agent";
 /// Profile of programs in an initramfs.
 const AGENT_PROFILE: &str = "node";
 /// All scenes; those that take longest start first.
-const SCENES: [&str; 12] = [
+const SCENES: [&str; 13] = [
+    DEBIAN,
     "rotation",
     JOIN,
     "adversary",
@@ -41,6 +42,8 @@ const CLUSTER: &str = "cluster";
 /// The scene that CI plays.
 const SHORT: &str = "short";
 const BOOTSTRAP: &str = "bootstrap";
+/// The scene with a distribution as it is; it needs root.
+const DEBIAN: &str = "debian";
 const JOIN: &str = "join";
 
 #[derive(Debug, clap::Args)]
@@ -79,6 +82,9 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     if scenes.iter().any(|scene| WITH_OPERATOR.contains(&scene.as_str())) {
         tools::ensure_kubernetes(&tools)?;
         programs::build(root, &programs::OF_CLUSTERS)?;
+    }
+    if scenes.iter().any(|scene| scene == DEBIAN) {
+        tools::ensure_distribution(&tools)?;
     }
     if scenes.iter().any(|scene| scene == CLUSTER) {
         tools::ensure_pods(&tools)?;

@@ -50,10 +50,11 @@ impl Attempt {
             // Recorded further on: what it stood for had the outcome of then.
             last.repeats.filter(|_| self.has_outcome_of(last))
         } else {
-            let before = last.repeats.unwrap_or(Repeats { first: last.at, count: 1 });
+            let of = |one: &Self| one.repeats.unwrap_or(Repeats { first: one.at, count: 1 });
+            let (before, own) = (of(last), of(self));
             Some(Repeats {
-                first: before.first.min(self.at),
-                count: before.count.saturating_add(1),
+                first: before.first.min(own.first),
+                count: before.count.saturating_add(own.count),
             })
         };
         Self { repeats, ..self.clone() }

@@ -139,6 +139,8 @@ pub enum AuditAction {
     KeysShredded,
     /// The audit log of a replaced anchor was archived.
     LogKept,
+    /// The oldest lines of this log were moved to a file.
+    AuditArchived,
     /// The seal key of the store was replaced.
     SealKeyReplaced,
     /// The recorded clock of a machine's TPM was forgotten.

@@ -57,7 +57,7 @@ use self::seal::Seal;
 use self::writer::Writer;
 use crate::port::Entropy;
 
-pub use self::audit::{AuditEntry, AuditVerdict};
+pub use self::audit::{AuditEntry, AuditPlace, AuditVerdict};
 pub use self::error::StoreError;
 
 /// The embedded store.

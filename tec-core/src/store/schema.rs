@@ -10,9 +10,9 @@ use super::error::StoreError;
 /// `application_id` of the file header: "TECs" (sqlite.org/fileformat2.html, section 1.3.17).
 const APPLICATION_ID: i64 = 0x5445_4373;
 /// `user_version` of the file header: the last of [`ADDED`].
-pub(super) const VERSION: i64 = 11;
+pub(super) const VERSION: i64 = 12;
 /// The additions of each version, from version 1 on. Version 10 added a table that version 11 removes.
-const ADDED: [(i64, &str); 10] = [
+const ADDED: [(i64, &str); 11] = [
     (1, TABLES),
     (2, TRUST_TABLES),
     (3, CLOCK_TABLES),
@@ -22,7 +22,8 @@ const ADDED: [(i64, &str); 10] = [
     (7, PLATFORM_TABLES),
     (8, ROTATION_INDEX),
     (9, SEAL_NUMBERS),
-    (VERSION, NO_SUCCESSORS),
+    (11, NO_SUCCESSORS),
+    (VERSION, AUDIT_BASE),
 ];
 /// Page size in bytes. Files consist of whole pages, see [`super::access::database_file`].
 pub(super) const PAGE: u64 = 4096;
@@ -219,6 +220,20 @@ BEGIN SELECT RAISE(ABORT, 'sealed with another seal key'); END;
 
 /// Version 11: attestation keys have no successors. A successor in the table was never bound.
 const NO_SUCCESSORS: &str = "DROP TABLE IF EXISTS ak_successor;";
+
+/// Added by version 12: the last line of the audit log that was archived, and may therefore be removed.
+const AUDIT_BASE: &str = "
+CREATE TABLE audit_base (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    seq INTEGER NOT NULL,
+    hash BLOB NOT NULL
+) STRICT;
+INSERT INTO audit_base VALUES (1, 0, zeroblob(32));
+DROP TRIGGER IF EXISTS audit_deleted;
+CREATE TRIGGER audit_deleted BEFORE DELETE ON audit
+WHEN old.seq > (SELECT seq FROM audit_base)
+BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END;
+";
 
 /// What exists at the path.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -58,9 +58,7 @@ use tec_core::port::{AuditEvent, Clock};
 
 use self::anchor::Passes;
 pub use self::anchor::{AUDIT_OF, CA_SECRET, ISSUED_FOR, RENEW_AT, pinned_of};
-#[cfg(feature = "controller")]
-pub(crate) use self::attempt::RELEASED;
-pub use self::attempt::{ATTEMPT, ATTEMPT_REPORTER, AttemptEvents};
+pub use self::attempt::AttemptEvents;
 use self::authority::Seen;
 pub use self::authority::record_of;
 pub use self::connect::connect;

@@ -1,25 +1,21 @@
-//! The guard's reports of attestation attempts, as a condition of the machine.
+//! A machine's last attempts to attest, as parts of its status.
 //!
-//! The guard may write no status, so that an attacker who takes it over cannot bind a key. Its Events, which every
-//! kubelet can write, only say that a machine's AttestationRecord has news.
+//! The guard may write no status, so that an attacker who takes it over cannot bind a key.
 
-use k8s_openapi::api::events::v1::Event;
-use kube::runtime::watcher;
-use tec_core::attest::Attempt;
 use tec_core::code::Code;
 use tec_core::time::Timestamp;
 
-use super::context::{Context, Task};
-use crate::api::{
-    AttestationRecord, ConditionKind, LastAttestation, Machine, MachineStatus, Reason,
-};
-use crate::client::{ATTEMPT, ATTEMPT_REPORTER, RELEASED};
+use super::context::Context;
+use super::summary::Summary;
+use crate::api::{ConditionKind, LastAttestation, Machine, MachineStatus, Reason};
 
-/// By how many seconds the clock of a guard may be ahead.
-const AHEAD: i64 = 600;
+/// For how many seconds the status does not say that a machine attested once more, or was refused once more
+/// for the same reason.
+const SELDOM: i64 = 3600;
+const QUIET: i64 = 30;
 
 /// What the status of a machine does not report yet.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct News {
     /// The newest attempt.
     pub(super) last: Option<LastAttestation>,
@@ -28,128 +24,58 @@ pub(super) struct News {
 }
 
 impl News {
+    /// What was recorded of a machine and its status does not say.
+    pub(super) fn of(ctx: &Context, machine: &Machine) -> Self {
+        let status = machine.status.clone().unwrap_or_default();
+        Self::unreported(Summary::for_machine(ctx, machine), &status)
+    }
+
+    fn unreported(summary: Summary, status: &MachineStatus) -> Self {
+        let is_boot = summary.last == summary.boot;
+        let told = status.last_attestation.as_ref();
+        Self {
+            last: summary.last.filter(|last| is_news(last, told, is_boot)),
+            boot: summary.boot.filter(|boot| is_new_boot(boot, status)),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self == &Self::default()
+    }
+
     /// The condition that reports the newest attempt.
     pub(super) fn said(&self) -> Option<(ConditionKind, Reason, String)> {
         self.last.as_ref().map(said)
     }
 }
 
-/// Follows the guard's Events forever.
-pub(super) async fn follow(ctx: &Context) {
-    let fields = format!("reportingController={ATTEMPT_REPORTER}");
-    let events = watcher(ctx.objects(), watcher::Config::default().fields(&fields));
-    let changed = |event: &Event| {
-        let machine = event.regarding.as_ref().and_then(|about| about.name.clone());
-        if let Some(machine) = machine {
-            ctx.queue.wake(Task::Machine(machine));
-        }
+fn is_news(last: &LastAttestation, told: Option<&LastAttestation>, is_boot: bool) -> bool {
+    let Some(told) = told else {
+        return true;
     };
-    ctx.caches.attempts.follow(events, changed).await;
-}
-
-/// What was recorded of a machine and its status does not say.
-///
-/// # Security
-/// Events only say when to look: the records count, which the guard and the key broker alone write. What a machine
-/// booted decides which images a followed tag still needs.
-pub(super) async fn news(ctx: &Context, machine: &Machine) -> News {
-    let (status, now) = (machine.status.as_ref(), ctx.latest());
-    let Some(id) = machine.machine_id().ok().filter(|_| is_noticed(ctx, machine)) else {
-        return News::default();
+    let Some(passed) = seconds_since(&told.at, &last.at) else {
+        return true;
     };
-    let name = AttestationRecord::name_of(Some(id));
-    let record = ctx.objects::<AttestationRecord>().get_opt(&name).await;
-    let record = record.unwrap_or_else(|error| {
-        // The rest of the status must not wait for it, nor for a Role of an older release.
-        tracing::warn!(%error, "{name} cannot be read; the status of its machine stays");
-        None
-    });
-    newest(reports(record.iter().flat_map(AttestationRecord::attempts)), status, now)
-}
-
-/// Oldest first, so that of two in the same second the newer one counts.
-fn reports(newest_first: impl Iterator<Item = Attempt>) -> impl Iterator<Item = Report> {
-    let reports: Vec<_> = newest_first.filter_map(|attempt| Report::of(&attempt)).collect();
-    reports.into_iter().rev()
-}
-
-/// Whether an Event says something of a machine that its status does not.
-fn is_noticed(ctx: &Context, machine: &Machine) -> bool {
-    let uid = machine.metadata.uid.as_ref();
-    let name = machine.metadata.name.as_deref().unwrap_or_default();
-    let events = ctx.caches.attempts.indexed(name);
-    let about_this = |event: &&std::sync::Arc<Event>| {
-        event.regarding.as_ref().and_then(|about| about.uid.as_ref()) == uid
+    let pause = match last.code {
+        _ if (&last.code, &last.image) != (&told.code, &told.image) => 0,
+        Some(_) => QUIET,
+        None if is_boot => 0,
+        None => SELDOM,
     };
-    let reports = events.iter().filter(about_this).filter_map(|event| Report::in_event(event));
-    let news = newest(reports, machine.status.as_ref(), ctx.latest());
-    news.last.is_some() || news.boot.is_some()
+    last != told && passed >= pause
 }
 
-/// An attempt, as an Event or a record reports it.
-#[derive(Clone, Debug)]
-struct Report {
-    at: Timestamp,
-    last: LastAttestation,
-    /// Whether the key was released: a node that attests while it runs does not request it.
-    is_boot: bool,
+fn is_new_boot(boot: &LastAttestation, status: &MachineStatus) -> bool {
+    let known = status.last_boot.as_ref();
+    let is_other = boot.image.is_some() && boot.image != status.image;
+    let is_later = known.and_then(|known| seconds_since(known, &boot.at));
+    (known != Some(&boot.at) || is_other) && is_later.is_none_or(|passed| passed >= 0)
 }
 
-impl Report {
-    /// `None` if anyone could have sent the evidence.
-    fn of(attempt: &Attempt) -> Option<Self> {
-        let last = LastAttestation::of(attempt);
-        let is_boot = attempt.ladder.is_released();
-        (!attempt.unsigned).then_some(Self { at: attempt.at, last, is_boot })
-    }
-
-    /// The attempt in the Event, unless anyone could have made it: evidence without a valid signature belongs to
-    /// nobody.
-    fn in_event(event: &Event) -> Option<Self> {
-        let text = event.metadata.annotations.as_ref()?.get(ATTEMPT)?;
-        let last: LastAttestation = serde_json::from_str(text).ok()?;
-        let code = last.code.as_deref().and_then(|code| code.parse().ok());
-        let is_signed = !matches!(code, Some(Code::EvidenceMalformed | Code::QuoteInvalid));
-        let is_boot = event.metadata.name.as_ref().is_some_and(|name| name.ends_with(RELEASED));
-        let at = last.at.parse().ok()?;
-        is_signed.then_some(Self { at, last, is_boot })
-    }
-
-    /// Times are reported in seconds. Of two attempts in the same second, the refused one counts, since it must
-    /// not be overlooked.
-    fn rank(&self) -> (Timestamp, bool) {
-        (self.at, self.last.code.is_some())
-    }
-}
-
-/// Reports from the future do not count: they would hide all later ones.
-fn newest(
-    reports: impl Iterator<Item = Report>,
-    status: Option<&MachineStatus>,
-    now: Timestamp,
-) -> News {
-    let reports: Vec<_> = reports.filter(|one| one.at <= now.plus_seconds(AHEAD)).collect();
-    let last = status.and_then(|status| status.last_attestation.as_ref());
-    let is_news =
-        |one: &&Report| last != Some(&one.last) && is_later(one.at, last.map(|last| &last.at));
-    let booted = status.and_then(|status| status.last_boot.as_ref());
-    let image = status.and_then(|status| status.image.as_ref());
-    let is_new_boot = |one: &&Report| {
-        let is_other = one.last.image.is_some() && one.last.image.as_ref() != image;
-        (booted != Some(&one.last.at) || is_other) && is_later(one.at, booted)
-    };
-    let boots = reports.iter().filter(|one| one.is_boot);
-    let attempt = |one: &Report| one.last.clone();
-    News {
-        last: reports.iter().max_by_key(|one| one.rank()).filter(is_news).map(attempt),
-        // Also where a refused attempt in the same second is what counts as the newest.
-        boot: boots.max_by_key(|one| one.at).filter(is_new_boot).map(attempt),
-    }
-}
-
-/// Whether a time is no earlier than the known one, if there is one.
-fn is_later(at: Timestamp, known: Option<&String>) -> bool {
-    known.and_then(|known| known.parse().ok()).is_none_or(|known: Timestamp| known <= at)
+/// `None` if one of them is no time.
+fn seconds_since(earlier: &str, later: &str) -> Option<i64> {
+    let seconds = |text: &str| Some(text.parse::<Timestamp>().ok()?.unix_seconds());
+    Some(seconds(later)?.saturating_sub(seconds(earlier)?))
 }
 
 fn said(last: &LastAttestation) -> (ConditionKind, Reason, String) {
@@ -166,101 +92,69 @@ fn said(last: &LastAttestation) -> (ConditionKind, Reason, String) {
 
 #[cfg(test)]
 mod tests {
-    use tec_core::explain::Gate;
-    use tec_core::testing::sample;
-
     use super::*;
 
-    fn event(code: Option<&str>) -> Event {
-        let last = LastAttestation {
-            at: "2026-11-21T04:31:00Z".to_owned(),
-            code: code.map(str::to_owned),
-            ..LastAttestation::default()
-        };
-        let text = serde_json::to_string(&last).unwrap();
-        let mut event = Event::default();
-        event.metadata.annotations = Some([(ATTEMPT.to_owned(), text)].into());
-        event
+    const BASE: &str = "2026-11-21T04:31:00Z";
+
+    fn at(second: i64) -> String {
+        BASE.parse::<Timestamp>().unwrap().plus_seconds(second).to_string()
     }
 
-    fn read(event: &Event) -> Report {
-        Report::in_event(event).unwrap()
+    fn last(second: i64, code: Option<&str>) -> LastAttestation {
+        let code = code.map(str::to_owned);
+        LastAttestation { at: at(second), code, ..LastAttestation::default() }
     }
 
-    fn at() -> Timestamp {
-        "2026-11-21T04:31:00Z".parse().unwrap()
-    }
-
-    #[test]
-    fn an_event_from_the_future_hides_nothing() {
-        let event = event(Some("TEC-A412"));
-        let told =
-            |now: Timestamp| newest(Report::in_event(&event).into_iter(), None, now).last.is_some();
-        assert!(told(at()) && told(at().plus_seconds(-AHEAD)));
-        assert!(!told(at().plus_seconds(-AHEAD - 1)));
+    fn booted(second: i64, image: &str) -> LastAttestation {
+        LastAttestation { image: Some(image.to_owned()), ..last(second, None) }
     }
 
     #[test]
     fn a_refusal_says_its_code_and_a_release_none() {
-        let (_, reason, message) = said(&read(&event(Some("TEC-A412"))).last);
+        let (_, reason, message) = said(&last(0, Some("TEC-A412")));
         assert_eq!(reason, Reason::AttestationFailed);
         assert!(message.starts_with("TEC-A412 boot not approved"), "{message}");
         let expected = (Reason::AttestationSucceeded, String::new());
-        let (_, reason, message) = said(&read(&event(None)).last);
+        let (_, reason, message) = said(&last(0, None));
         assert_eq!((reason, message), expected);
     }
 
     #[test]
-    fn only_a_released_key_is_a_boot() {
-        let mut event = event(None);
-        for (outcome, expected) in [("released", true), ("attested", false), ("tec-a412", false)] {
-            event.metadata.name = Some(format!("attempt-uid-{outcome}"));
-            assert_eq!(read(&event).is_boot, expected, "{outcome}");
+    fn the_same_again_is_seldom_news_and_another_outcome_always_is() {
+        let refused = Some("TEC-A412");
+        for (told, code, second, expected) in [
+            (None, None, SELDOM - 1, false),
+            (None, None, SELDOM, true),
+            (refused, refused, QUIET - 1, false),
+            (refused, refused, QUIET, true),
+            (refused, Some("TEC-A409"), 0, true),
+            (None, refused, 0, true),
+            (refused, None, 1, true),
+            (refused, None, -1, false),
+        ] {
+            let told = last(0, told);
+            let is = is_news(&last(second, code), Some(&told), false);
+            assert_eq!(is, expected, "{code:?} after {second} s of {told:?}");
         }
+        assert!(is_news(&last(1, None), Some(&last(0, None)), true), "a boot");
     }
 
     #[test]
-    fn of_two_attempts_in_one_second_the_refused_one_is_told() {
-        let (released, refused) = (read(&event(None)), read(&event(Some("TEC-A412"))));
-        assert!(refused.rank() > released.rank());
-    }
-
-    #[test]
-    fn a_boot_in_the_second_of_a_refused_attempt_is_reported_too() {
-        let refused = event(Some("TEC-A412"));
-        let mut released = event(None);
-        released.metadata.name = Some("attempt-uid-released".to_owned());
-        let last = Some(read(&refused).last);
-        let mut status = MachineStatus { last_attestation: last, ..MachineStatus::default() };
-        let both = |released: &Event| [read(&refused), read(released)].into_iter();
-        let news = newest(both(&released), Some(&status), at());
-        assert_eq!((news.last, &news.boot), (None, &Some(read(&released).last)));
-        status.last_boot = news.boot.map(|boot| boot.at);
-        let news = newest(both(&released), Some(&status), at());
-        assert_eq!((news.last, news.boot), (None, None), "it is reported once");
-        status.image = Some("os-1".to_owned());
-        let text = r#"{"at": "2026-11-21T04:31:00Z", "image": "os-2"}"#;
-        released.metadata.annotations = Some([(ATTEMPT.to_owned(), text.to_owned())].into());
-        let news = newest(both(&released), Some(&status), at());
-        assert_eq!(news.boot.unwrap().image.unwrap(), "os-2", "of the same second");
-    }
-
-    #[test]
-    fn of_two_boots_in_one_second_the_newer_one_counts() {
-        let boot = |number: u64| {
-            let mut attempt = sample::attempt_in_boot(number, 1);
-            attempt.at = at();
-            attempt.ladder.pass(Gate::Key, "released");
-            attempt
+    fn a_boot_in_the_second_of_a_refused_attempt_is_reported_too_and_once() {
+        let refused = last(0, Some("TEC-A412"));
+        let last_attestation = Some(refused.clone());
+        let mut status = MachineStatus { last_attestation, ..MachineStatus::default() };
+        let summary = |image| {
+            let (last, boot) = (Some(refused.clone()), Some(booted(0, image)));
+            Summary { last, boot, seen: None }
         };
-        let news = newest(reports([boot(2), boot(1)].into_iter()), None, at());
-        assert_eq!(news.boot.unwrap().attempt, Some(sample::attempt_id(2).to_string()));
-    }
-
-    #[test]
-    fn evidence_that_anybody_could_send_says_nothing_of_the_machine() {
-        for event in [event(Some("TEC-A405")), event(Some("TEC-A400")), Event::default()] {
-            assert!(Report::in_event(&event).is_none());
-        }
+        let news = News::unreported(summary("os-1"), &status);
+        assert_eq!((news.last, &news.boot), (None, &Some(booted(0, "os-1"))));
+        (status.last_boot, status.image) = (Some(at(0)), Some("os-1".to_owned()));
+        assert!(News::unreported(summary("os-1"), &status).is_empty());
+        let news = News::unreported(summary("os-2"), &status);
+        assert_eq!(news.boot, Some(booted(0, "os-2")), "of the same second");
+        status.last_boot = Some(at(1));
+        assert!(News::unreported(summary("os-2"), &status).is_empty(), "an earlier boot");
     }
 }

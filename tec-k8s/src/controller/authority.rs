@@ -9,11 +9,9 @@
 //! Each step is one compare-and-swap of this Secret, so a crash leaves the state before or after it.
 //! [`tec_core::rollover`] decides the steps.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::pin::pin;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use futures::TryStreamExt as _;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::PostParams;
 use kube::{Api, ResourceExt as _};
@@ -29,14 +27,13 @@ use tec_core::time::Timestamp;
 
 use super::context::{Context, Spoken};
 use super::files::{AUTHORITY, CHAIN, Entries, KEY, create, entries, find, pair_entries, text};
+use super::summary;
 use super::trust::CertificatePair;
 use crate::api::{
-    AttestationRecord, ConditionKind, DANGEROUS_REPLACE_CA, Machine, REPLACE_CA, Reason, TlsServer,
+    ConditionKind, DANGEROUS_REPLACE_CA, Machine, REPLACE_CA, Reason, TlsServer,
     TrustedExecutionCluster, is_paused,
 };
-use crate::client::{
-    CA_SECRET, RENEW_AT, TRUSTED_AUTHORITIES, metadata_pages, port_error, read_authorities,
-};
+use crate::client::{CA_SECRET, RENEW_AT, TRUSTED_AUTHORITIES, port_error, read_authorities};
 
 /// Further entries of the Secret.
 const NEXT: &str = "next.crt";
@@ -239,41 +236,23 @@ async fn pinned(ctx: &Context, next: &Sha256Digest) -> Result<Vec<Pinned>, PortE
         let trusts = machine.status.iter().flat_map(|status| &status.trusted_authorities);
         trusts.filter_map(|digest| digest.parse().ok()).collect()
     };
-    // Once all have reported, nothing is listed any more.
-    let reports = if machines.iter().all(|machine| known(machine).contains(next)) {
-        BTreeMap::new()
-    } else {
-        reports(ctx).await?
-    };
+    if !ctx.caches.records.is_synced() && !machines.iter().all(|it| known(it).contains(next)) {
+        let why = "the AttestationRecords have not been listed yet";
+        return Err(PortError::new(PortErrorKind::Unavailable, why));
+    }
     let mut pinned = Vec::new();
     for machine in machines {
         let known = known(&machine);
-        let report = reports.get(&machine.spec.id).filter(|report| **report != known);
-        if let Some(report) = report.filter(|_| !is_paused(&*machine)) {
-            let status = json!({ "trustedAuthorities": report });
+        let record = summary::of(ctx, &machine);
+        let report = record.as_ref().and_then(|it| it.annotations().get(TRUSTED_AUTHORITIES));
+        let trusts = report.map_or_else(|| known.clone(), |report| read_authorities(report));
+        if trusts != known && !is_paused(&*machine) {
+            let status = json!({ "trustedAuthorities": &trusts });
             ctx.write_status(&*machine, None, status).await?;
         }
-        let trusts = report.cloned().unwrap_or(known);
         pinned.push(Pinned { machine: machine.label(), trusts });
     }
     Ok(pinned)
-}
-
-/// The reports of all machines, by ID: the metadata of all records.
-async fn reports(ctx: &Context) -> Result<BTreeMap<String, BTreeSet<Sha256Digest>>, PortError> {
-    let mut pages = pin!(metadata_pages(ctx.objects::<AttestationRecord>()));
-    let mut all = BTreeMap::new();
-    while let Some(page) = pages.try_next().await? {
-        for record in &page {
-            let Some(report) = record.annotations().get(TRUSTED_AUTHORITIES) else {
-                continue;
-            };
-            if let Some(id) = AttestationRecord::machine_of(&record.name_any()) {
-                all.insert(id.to_owned(), read_authorities(report));
-            }
-        }
-    }
-    Ok(all)
 }
 
 fn speak(

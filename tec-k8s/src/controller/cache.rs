@@ -74,6 +74,10 @@ impl<K: Resource> Cache<K> {
         let _ = self.is_synced.subscribe().wait_for(|is_synced| *is_synced).await;
     }
 
+    pub(super) fn is_synced(&self) -> bool {
+        *self.is_synced.borrow()
+    }
+
     /// Follows a watch forever; calls `changed` for each object that appeared, changed or was removed.
     pub(super) async fn follow(
         &self,

@@ -8,7 +8,6 @@ use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use k8s_openapi::api::events::v1::Event;
 use kube::api::PartialObjectMeta;
 use kube::runtime::events::{EventType, Recorder, Reporter};
 use kube::{Api, Client, Resource, ResourceExt as _};
@@ -23,8 +22,8 @@ use super::metrics::Metrics;
 use super::parts::Parts;
 use super::queue::Queue;
 use crate::api::{
-    AUTHORITY, ApprovedImage, AttestationKey, ConditionKind, FIELD_MANAGER, FollowedImage, Machine,
-    Reason, TargetStatus, TrustedExecutionCluster,
+    AUTHORITY, ApprovedImage, AttestationKey, AttestationRecord, ConditionKind, FIELD_MANAGER,
+    FollowedImage, Machine, Reason, TargetStatus, TrustedExecutionCluster,
 };
 use crate::client::{KubeRegistry, ReadKey, ServerClock, record_of, remembered_of};
 use crate::signal;
@@ -71,8 +70,8 @@ pub(super) struct Caches {
     pub(super) jobs: Cache<Job>,
     pub(super) deployments: Cache<Deployment>,
     pub(super) secrets: Cache<PartialObjectMeta<Secret>>,
-    /// Events about attestation attempts, indexed by name of the machine object.
-    pub(super) attempts: Cache<Event>,
+    /// Of each record, a `summary::Summary`. Indexed by the machine's ID.
+    pub(super) records: Cache<AttestationRecord>,
     /// The record of authority.
     pub(super) authority: Cache<ConfigMap>,
 }
@@ -88,7 +87,7 @@ impl Caches {
             jobs: Cache::new(|_| None),
             deployments: Cache::new(|_| None),
             secrets: Cache::new(|_| None),
-            attempts: Cache::new(|event| event.regarding.as_ref()?.name.clone()),
+            records: Cache::new(|record| record.spec.machine.clone()),
             authority: Cache::new(|_| None),
         }
     }

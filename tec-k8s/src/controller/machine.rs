@@ -13,7 +13,7 @@ use tec_core::migrate::Deed;
 use tec_core::port::{PortError, PutOutcome, SecretStore as _};
 use tec_core::secret::SecretBytes;
 
-use super::attempt;
+use super::attempt::News;
 use super::context::Context;
 use super::queue::Next;
 use super::report::{Said, conditions, owner_of, resumed};
@@ -257,7 +257,7 @@ async fn write(
 ) -> Result<(), PortError> {
     let known = machine.status.as_ref();
     let known_conditions = known.map(|status| &status.conditions);
-    let (mut said, news) = (said.clone(), attempt::news(ctx, machine).await);
+    let (mut said, news) = (said.clone(), News::of(ctx, machine));
     said.extend(news.said());
     said.extend(resumed(known_conditions));
     let mut status = json!({

@@ -7,7 +7,8 @@
 //!                          │      image     measurements: label, or a Job
 //!                          │      follow    tags: approves new images, revokes old ones
 //!                          └─────► sync ──► Trust: every Trustee holds what it should
-//!   AttestationRecords ─► untrusted ─► taints and quarantines, if the cluster object asks for them
+//!   AttestationRecords ─► status of machines
+//!                      └─► untrusted ─► taints and quarantines, if the cluster object asks for them
 //! ```
 //! *What it is*: level-triggered. Each object is reconciled when something about it changes, and whatever is
 //! missing is done; doing it again changes nothing. An object that fails is retried after a growing delay and
@@ -44,9 +45,11 @@ mod metrics;
 mod parts;
 mod pinned;
 mod queue;
+mod record;
 mod report;
 mod rollout;
 mod run;
+mod summary;
 mod sweep;
 mod sync;
 mod token;

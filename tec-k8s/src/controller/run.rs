@@ -25,7 +25,7 @@ use super::lease::Leadership;
 use super::metrics::Metrics;
 use super::parts::Parts;
 use super::queue::Next;
-use super::{attempt, cluster, follow, image, key, machine, sweep, sync, untrusted};
+use super::{cluster, follow, image, key, machine, record, sweep, sync, untrusted};
 use crate::api::{AUTHORITY, FIELD_MANAGER, Machine};
 use crate::signal::Metric;
 
@@ -273,7 +273,12 @@ async fn follow(ctx: &Context) {
                 }
             })
             .boxed(),
-        attempt::follow(ctx).boxed(),
+        async {
+            // By a wrong clock, attempts would be from the future, and would not be looked at again.
+            compared(ctx).await;
+            record::follow(ctx).await;
+        }
+        .boxed(),
         authority(ctx),
         clock(ctx, wake_cluster).boxed(),
         child::<ConfigMap>(ctx, &ours, &wake_cluster),

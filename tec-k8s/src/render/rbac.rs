@@ -167,8 +167,6 @@ fn operator_rules() -> Vec<PolicyRule> {
         rule("policy", &["poddisruptionbudgets"], &OWN),
         rule("coordination.k8s.io", &["leases"], &["create"]),
         named(rule("coordination.k8s.io", &["leases"], &STATUS), LEASE),
-        // The guard reports attempts as Events.
-        rule("events.k8s.io", &["events"], &READ),
         events(),
     ]
 }

@@ -23,6 +23,12 @@ const SYSTEM: u64 = 80 * MIB;
 /// Bytes of the root; a LUKS2 header takes 16 MiB of them.
 pub const ROOT: u64 = 96 * MIB;
 
+/// Bytes of the partitions that an installer makes: the system partition, `/boot`, and the encrypted root.
+const INSTALLED_SYSTEM: u64 = 128 * MIB;
+const INSTALLED_BOOT: u64 = 512 * MIB;
+/// The root among them.
+pub const INSTALLED_ROOT: u64 = 3072 * MIB;
+
 /// Writes a disk whose only partition contains the files of `directory`.
 ///
 /// # Errors
@@ -43,6 +49,32 @@ pub fn write_with_root(disk: &Path) -> anyhow::Result<()> {
     let both = [Partition::system(SYSTEM), Partition::root(ROOT)];
     let written = File::create(disk).and_then(|file| partition(file, &both));
     written.with_context(|| format!("partition {}", disk.display()))
+}
+
+/// Writes a disk with the empty partitions of an installer.
+///
+/// # Errors
+/// The disk cannot be written.
+pub fn write_as_installer(disk: &Path) -> anyhow::Result<()> {
+    let three = [
+        Partition::system(INSTALLED_SYSTEM),
+        Partition::boot(INSTALLED_BOOT),
+        Partition::root(INSTALLED_ROOT),
+    ];
+    let written = File::create(disk).and_then(|file| partition(file, &three));
+    written.with_context(|| format!("partition {}", disk.display()))
+}
+
+/// Offset and size in bytes of the system partition and of `/boot`, on a disk created by
+/// [`write_as_installer()`].
+pub fn installed_partitions() -> [(u64, u64); 2] {
+    let boot = gpt::offset() + INSTALLED_SYSTEM;
+    [(gpt::offset(), INSTALLED_SYSTEM), (boot, INSTALLED_BOOT)]
+}
+
+/// Offset of the root on such a disk, in bytes.
+pub fn offset_of_installed_root() -> u64 {
+    gpt::offset() + INSTALLED_SYSTEM + INSTALLED_BOOT
 }
 
 /// Replaces the content of the EFI system partition, on a disk created by [`write_with_root()`], with the

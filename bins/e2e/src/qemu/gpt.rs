@@ -41,6 +41,11 @@ impl Partition {
         Self { kind: SYSTEM_PARTITION, id: *b"TEC e2e part id.", name: "ESP", size }
     }
 
+    /// `/boot` of a machine whose root is encrypted.
+    pub(super) const fn boot(size: u64) -> Self {
+        Self { kind: LINUX, id: *b"TEC e2e boot id.", name: "boot", size }
+    }
+
     /// The partition that an installer encrypts, found by its name.
     pub(super) const fn root(size: u64) -> Self {
         Self { kind: LINUX, id: *b"TEC e2e root id.", name: "root", size }

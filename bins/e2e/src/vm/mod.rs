@@ -9,7 +9,9 @@
 //! units of `bootstrapper`, and programs that stand in for kubeadm and the kubelet. The scene `join` adds a
 //! second machine, and a join service on a real API server.
 //!
-//! *What it is not*: a distribution. The minimum that a distribution does around Ignition and Clevis is in
+//! The scene `debian` boots a distribution as it is, see `distribution`.
+//!
+//! *What the others are not*: a distribution. The minimum that a distribution does around Ignition and Clevis is in
 //! `tec_guest::node`.
 //!
 //! ```text
@@ -22,6 +24,7 @@
 mod boot;
 mod cloud;
 mod cluster;
+mod distribution;
 mod image;
 mod initial;
 mod member;

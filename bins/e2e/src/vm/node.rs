@@ -15,8 +15,8 @@ use super::settings::Settings;
 use crate::qemu::{Machine, PowerCut, Running, VirtualTpm, WriteLog, disk};
 
 /// Firmware with Microsoft's keys, as on machines that are sold.
-const VARIABLES: &str = "OVMF_VARS.ms.fd";
-const CODE: &str = "OVMF_CODE.fd";
+pub(super) const VARIABLES: &str = "OVMF_VARS.ms.fd";
+pub(super) const CODE: &str = "OVMF_CODE.fd";
 /// Debian suite of the firmware.
 pub(super) const SUITE: &str = "trixie";
 

@@ -61,6 +61,8 @@ pub enum Scene {
     Migration,
     /// The state disk of a bootstrapped node: created, re-keyed by Init, recovered; power failures
     Bootstrap,
+    /// Debian 12 as it is: its GRUB, initramfs-tools and Clevis, on an encrypted disk, and attacks on it
+    Debian,
     /// A second machine joins it over attested TLS; power failures until it is a member
     Join,
 }

@@ -98,6 +98,7 @@ impl Stage {
                 Scene::Migration => self.migration()?,
                 Scene::Bootstrap => self.bootstrap()?,
                 Scene::Join => self.join()?,
+                Scene::Debian => self.debian()?,
             }
         }
         self.story.scene('z', "Afterwards");

@@ -34,7 +34,7 @@ use tec_core::{flow, machine};
 use tec_e2e::kube::{Bench, Guarded, eventually, plain_cluster, rights};
 use tec_e2e::settings::own_program;
 use tec_k8s::api::{Machine, TpmClock, TrustedExecutionCluster};
-use tec_k8s::client::{ATTEMPT_REPORTER, AttemptRecords, KubeRegistry};
+use tec_k8s::client::{AttemptRecords, KubeRegistry};
 use tec_k8s::render::{Component, Deploy, Object, TrusteeFiles, trustee};
 use tec_support::{SystemClock, SystemEntropy};
 use tec_tpm::event_log::EventLogBuilder;
@@ -207,8 +207,8 @@ impl World {
 
     /// The guard's Events about the machine: reason and version of each, sorted by reason.
     pub(crate) async fn events(&self) -> Vec<(String, String)> {
-        let params = ListParams::default()
-            .fields(&format!("reportingController={ATTEMPT_REPORTER},regarding.kind=Machine"));
+        let params =
+            ListParams::default().fields("reportingController=kbs-guard,regarding.kind=Machine");
         let events = self.bench.objects::<Event>().unwrap().list(&params).await;
         let read = |event: &Event| {
             let version = event.resource_version().unwrap();

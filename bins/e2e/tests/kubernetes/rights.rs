@@ -42,7 +42,7 @@ const OPERATOR: [Right; 18] = [
     (OWN, "policy", "poddisruptionbudgets", None),
     ("create", "coordination.k8s.io", "leases", None),
     (STATUS, "coordination.k8s.io", "leases", Some("trusted-cluster-operator")),
-    ("create get list patch watch", "events.k8s.io", "events", None),
+    ("create patch", "events.k8s.io", "events", None),
 ];
 const TRUSTEE: [Right; 5] = [
     (READ, TEC, "machines attestationkeys approvedimages", None),
@@ -82,7 +82,9 @@ const COMPUTE_PCRS: [Right; 2] =
     [("get", TEC, "approvedimages", None), (STATUS, TEC, "approvedimages/status", None)];
 
 /// Permissions worth an attack, which no account has: verb, group, resource, namespace.
-const NOBODY: [[&str; 4]; 24] = [
+const NOBODY: [[&str; 4]; 25] = [
+    // Every kubelet can write them, so nothing may depend on them.
+    ["list", "events.k8s.io", "events", NAMESPACE],
     ["get", "", "secrets", "kube-system"],
     ["list", "", "secrets", "default"],
     ["get", TEC, "machines", "default"],

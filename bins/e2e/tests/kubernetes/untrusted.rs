@@ -23,7 +23,7 @@ use tec_k8s::signal::Event;
 use tec_support::SystemClock;
 
 use crate::events::reported;
-use crate::standing::{claim, plugin};
+use crate::standing::plugin;
 
 /// A namespace with a policy, and the Nodes of its machines.
 struct World {
@@ -325,34 +325,6 @@ async fn a_node_that_names_another_machine_or_node_harms_nobody() {
     for node in [world.name(1), evil, world.name(4)] {
         assert_eq!(world.marks(&node).await, (vec![], false), "{node}");
     }
-    world.bench.stop().await.unwrap();
-}
-
-/// Every kubelet may create Events; only the guard and the key broker write AttestationRecords.
-#[tokio::test]
-async fn events_that_a_node_forges_neither_harm_others_nor_clear_it() {
-    let mut world = World::new(json!({"actions": ["Taint"]})).await;
-    world.pair(1).await;
-    world.pair(2).await;
-    world.attempt(1, 1, true).await;
-    world.attempt(2, 2, false).await;
-    world.has_marks(2, &["NoSchedule"]).await;
-    claim(&world.bench, 1, 58, json!({"code": "TEC-A412"})).await;
-    claim(&world.bench, 2, 59, json!({})).await;
-    eventually("what is recorded is shown", async || {
-        let [one, two] = [world.status(1).await, world.status(2).await];
-        let code = |status: MachineStatus| Some(status.last_attestation?.code);
-        Ok(code(one) == Some(None) && code(two) == Some(Some("TEC-A412".to_owned())))
-    })
-    .await
-    .unwrap();
-    // A later round has seen both.
-    world.attempt(2, 3, false).await;
-    world.change_policy(json!({"actions": ["Cordon"], "maxNodes": 5})).await;
-    world.has_marks(2, &[]).await;
-    assert!(world.marks(&world.name(2)).await.1, "cordoned");
-    assert!(!world.marks(&world.name(1)).await.1);
-    assert_eq!(world.tainted(1..=1).await, 0);
     world.bench.stop().await.unwrap();
 }
 

@@ -67,7 +67,11 @@ impl ApiServer {
         let (events, stop) = (Arc::clone(&self.attempts), shutdown.clone());
         tasks.spawn(async move { stop.until(events.run()).await });
         let (records, stop) = (self.records.clone(), shutdown.clone());
-        tasks.spawn(async move { stop.until(records.run()).await });
+        tasks.spawn(async move {
+            let ended = stop.until(records.run()).await;
+            records.flush().await;
+            ended
+        });
     }
 
     /// Whether the API server can be reached, checked repeatedly.

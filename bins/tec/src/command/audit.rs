@@ -1,5 +1,8 @@
 //! `tec audit`.
 
+mod archive;
+
+use std::path::PathBuf;
 use std::time::Duration;
 
 use tec_core::code::Code;
@@ -53,9 +56,14 @@ pub(crate) async fn audit(
             let listed = listed.map_err(anchor.failed("list the attempts"))?;
             output.table(&listed, &attempt_table(&listed))?;
         }
-        (AuditCommand::Verify, Place::Directory(_, store)) => return verify(store, output),
-        // `place::misplaced` has already refused it.
-        (AuditCommand::Verify, Place::Namespace(_)) => {
+        (AuditCommand::Verify { archive }, Place::Directory(_, store)) => {
+            return verify(store, &archive, output);
+        }
+        (AuditCommand::Archive { file, older_than, consent }, Place::Directory(_, store)) => {
+            archive::archive(store, &file, older_than, consent, output).await?;
+        }
+        // `place::misplaced` has already refused them.
+        (AuditCommand::Verify { .. } | AuditCommand::Archive { .. }, Place::Namespace(_)) => {
             anyhow::bail!("a cluster has no audit chain")
         }
     }
@@ -104,11 +112,17 @@ fn row(entry: &AuditEntry) -> Vec<String> {
     number.chain(cells(&entry.event)).collect()
 }
 
-fn verify(store: &Store, output: &Output) -> anyhow::Result<u8> {
+fn verify(store: &Store, archives: &[PathBuf], output: &Output) -> anyhow::Result<u8> {
+    archive::verify(store, archives)?;
     match store.verify_audit().map_err(coded)? {
-        AuditVerdict::Intact { events, head } => {
-            let value = serde_json::json!({ "intact": true, "events": events, "head": head });
-            output.print(&value, |_| format!("{events} audit lines, chain intact, head {head}"))?;
+        AuditVerdict::Intact { events, archived, head } => {
+            let value = serde_json::json!({
+                "intact": true, "events": events, "archived": archived, "head": head,
+            });
+            let kept = if archived > 0 { format!(" ({archived} archived)") } else { String::new() };
+            output.print(&value, |_| {
+                format!("{events} audit lines{kept}, chain intact, head {head}")
+            })?;
             Ok(OK)
         }
         AuditVerdict::Broken { sequence } => {

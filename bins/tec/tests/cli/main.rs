@@ -6,6 +6,7 @@
 )]
 
 mod attest;
+mod audit;
 mod bundle;
 mod command_line;
 mod eventlog;

@@ -10,7 +10,7 @@ use super::Violation;
 
 /// Hosts, or hosts with the beginning of a path, in URLs and in references to images and Go modules, and why each
 /// is there. Hosts that many projects share need a path: another project's part of them is not ours.
-const KNOWN: [(&str, &str); 34] = [
+const KNOWN: [(&str, &str); 36] = [
     ("cloudkms.googleapis.com", "key service of Google Cloud"),
     ("containerd.io", "API group of containerd"),
     ("docker.io", "default registry of references to images; OpenBao publishes there"),
@@ -27,8 +27,10 @@ const KNOWN: [(&str, &str); 34] = [
     ("github.com/sigstore/cosign", "program that signs images"),
     ("github.com/trusted-execution-clusters/operator", "project whose objects are taken over"),
     ("github.com/vale-cli/vale", "Go module, pinned"),
+    ("go.dev/doc", "documentation of Go"),
     ("go.etcd.io", "Go module, pinned"),
     ("go.opentelemetry.io", "Go module, pinned"),
+    ("golang.org/toolchain", "Go itself as a module, pinned"),
     ("helm.sh/helm", "Go module, pinned"),
     ("index.docker.io/v1", "key of Docker Hub in config.json"),
     ("json-schema.org", "name of a schema"),

@@ -24,7 +24,7 @@ pub(super) fn ensure(tools: &Tools) -> Result<()> {
     }
     term::note("go build of the OpenTelemetry Collector (about two minutes on two cores)");
     let dir = scratch(tools, NAME)?;
-    go::build(&dir, &SOURCE, "-s -w", NAME, &["."])?;
+    go::build(tools, &dir, &SOURCE, "-s -w", NAME, &["."])?;
     fs::rename(dir.join(NAME), &place)
         .with_context(|| format!("cannot move {NAME} to {}", place.display()))?;
     stamp(tools, NAME, &wanted)?;

@@ -36,7 +36,7 @@ pub(super) fn ensure(tools: &Tools) -> Result<()> {
     term::note("go build of CoreDNS (about a minute on two cores)");
     let dir = scratch(tools, NAME)?;
     let files = [("go.mod", MODULE), ("main.go", &program)];
-    go::build(&dir, &files, "-s -w", NAME, &["."])?;
+    go::build(tools, &dir, &files, "-s -w", NAME, &["."])?;
     fs::rename(dir.join(NAME), &place)
         .with_context(|| format!("cannot move {NAME} to {}", place.display()))?;
     stamp(tools, NAME, &wanted)?;

@@ -29,7 +29,7 @@ pub(super) fn ensure(tools: &Tools) -> Result<()> {
     term::note(&format!("go build of etcd {VERSION} (about a minute on two cores)"));
     let dir = scratch(tools, NAME)?;
     let module = format!("module tec-etcd\n\ngo 1.24.0\n\nrequire {MODULE} {VERSION}\n");
-    go::build(&dir, &[("go.mod", &module)], "-s -w", NAME, &[MODULE])?;
+    go::build(tools, &dir, &[("go.mod", &module)], "-s -w", NAME, &[MODULE])?;
     let folder = tools.cache.join(NAME);
     fs::create_dir_all(&folder)
         .and_then(|()| fs::rename(dir.join(NAME), &place))

@@ -1,7 +1,9 @@
-//! Programs built from their Go modules.
+//! Programs built from their Go modules, and a Go that is new enough.
 
 use std::fs;
-use std::path::Path;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
@@ -69,6 +71,56 @@ const NFPM: Program = Program {
     takes: "a minute",
 };
 
+/// Minor version of the Go that the modules here and Kubernetes need.
+const MINOR: u32 = 26;
+/// The same as a module, as which any Go can fetch it, verified by the checksum database (go.dev/doc/toolchain). Debian
+/// 12 has 1.19, which cannot do that by itself.
+const TOOLCHAIN: &str = "golang.org/toolchain@v0.0.1-go1.26.0.linux-amd64";
+/// Programs of a toolchain: modules have no permissions.
+const TOOLCHAIN_PROGRAMS: [&str; 2] = ["bin", "pkg/tool/linux_amd64"];
+
+/// Fetches a Go if that of this machine is too old. Tests find it first in their PATH.
+pub(super) fn ensure(tools: &Tools) -> Result<()> {
+    let version = process::capture(go(tools).arg("version"))?;
+    if minor(&version).is_some_and(|minor| minor >= MINOR) {
+        return Ok(());
+    }
+    term::note(&format!("go mod download {TOOLCHAIN}"));
+    let dir = scratch(tools, "go")?;
+    let mut download = go(tools);
+    download.args(["mod", "download", "-modcacherw", TOOLCHAIN]).env("GOMODCACHE", &dir);
+    process::capture(download.current_dir(&dir).env("GOFLAGS", ""))?;
+    let made = dir.join(TOOLCHAIN);
+    for folder in TOOLCHAIN_PROGRAMS {
+        let folder = made.join(folder);
+        for entry in fs::read_dir(&folder).with_context(|| format!("list {}", folder.display()))? {
+            fs::set_permissions(entry?.path(), fs::Permissions::from_mode(0o755))?;
+        }
+    }
+    let place = tools.cache.join("go");
+    remove_dir(&place)?;
+    fs::rename(&made, &place).with_context(|| format!("cannot move {}", made.display()))?;
+    let link = own(tools);
+    let _ = fs::remove_file(&link);
+    symlink("../go/bin/go", &link).with_context(|| format!("cannot write {}", link.display()))?;
+    remove_dir(&dir)
+}
+
+fn own(tools: &Tools) -> PathBuf {
+    tools.cache.join("bin/go")
+}
+
+fn go(tools: &Tools) -> Command {
+    let own = own(tools);
+    process::command(if own.is_file() { own } else { "go".into() })
+}
+
+/// `go version go1.26.8 linux/amd64`
+fn minor(version: &str) -> Option<u32> {
+    let (_, number) = version.split_once("go1.")?;
+    number.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
+
 /// Builds nfpm if it is not there yet.
 pub(super) fn ensure_nfpm(tools: &Tools) -> Result<()> {
     install(tools, &NFPM)
@@ -103,13 +155,11 @@ fn install(tools: &Tools, program: &Program) -> Result<()> {
     }
     term::note(&format!("go install {module} (about {takes})"));
     let dir = scratch(tools, name)?;
-    let mut install = process::command("go");
+    let mut install = go(tools);
     install.args(["install", "-ldflags", linker, module]).env("GOBIN", &dir);
     // Modules whose own files declare a different minimum Go version.
     install.env("GOFLAGS", "-mod=mod");
-    process::capture(&mut install).with_context(|| {
-        format!("cannot build {name}; a Go toolchain as new as the module asks for is needed")
-    })?;
+    process::capture(&mut install).with_context(|| format!("cannot build {name}"))?;
     let built = dir.join(built);
     fs::rename(&built, &place)
         .with_context(|| format!("cannot move {} to {}", built.display(), place.display()))?;
@@ -120,6 +170,7 @@ fn install(tools: &Tools, program: &Program) -> Result<()> {
 /// Writes a module into `dir` and builds packages there, into `output`: with the versions of its `go.sum`, or with
 /// those that its `go.mod` selects, which Go verifies against its checksum database.
 pub(super) fn build(
+    tools: &Tools,
     dir: &Path,
     files: &[(&str, &str)],
     linker: &str,
@@ -132,13 +183,28 @@ pub(super) fn build(
     }
     let is_pinned = files.iter().any(|(name, _)| *name == "go.sum");
     let mode = if is_pinned { "-mod=readonly" } else { "-mod=mod" };
-    let mut build = process::command("go");
+    let mut build = go(tools);
     build
         .current_dir(dir)
         .args(["build", mode, "-trimpath", "-ldflags", linker, "-o", output])
         .args(packages)
         .env("CGO_ENABLED", "0");
-    process::capture(&mut build)
-        .with_context(|| format!("cannot build {output}; it needs a recent Go"))
-        .map(drop)
+    process::capture(&mut build).with_context(|| format!("cannot build {output}")).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::minor;
+
+    #[test]
+    fn the_version_of_go_is_read() {
+        for (said, expected) in [
+            ("go version go1.19.8 linux/amd64\n", Some(19)),
+            ("go version go1.26.0 linux/amd64", Some(26)),
+            ("go version go1.27rc1 linux/arm64", Some(27)),
+            ("go version devel", None),
+        ] {
+            assert_eq!(minor(said), expected, "{said}");
+        }
+    }
 }

@@ -69,7 +69,7 @@ pub(super) fn ensure(tools: &Tools) -> Result<()> {
     let dir = scratch(tools, NAME)?;
     let packages = PROGRAMS.map(|program| format!("k8s.io/kubernetes/cmd/{program}"));
     let packages = packages.each_ref().map(String::as_str);
-    go::build(&dir, &[("go.mod", &module())], &version_flags(), ".", &packages)?;
+    go::build(tools, &dir, &[("go.mod", &module())], &version_flags(), ".", &packages)?;
     for program in PROGRAMS {
         let place = bin.join(program);
         fs::rename(dir.join(program), &place)

@@ -132,6 +132,7 @@ pub(crate) fn ensure_demo() -> Result<Tools> {
     let _one_at_a_time = prepare(&tools)?;
     let mut apt = apt::Apt::default();
     apt::ensure_packages(&mut apt, &apt::BASE)?;
+    go::ensure(&tools)?;
     go::ensure_ignition_validate(&tools)?;
     images::ensure(&tools, &mut apt)?;
     term::success("all of them are in place");
@@ -282,7 +283,15 @@ pub(crate) fn ensure_dist(tools: &Tools) -> Result<()> {
 /// Sets up a fresh Debian with a kernel and Clevis, as an archive; returns its path.
 pub(crate) fn ensure_system(tools: &Tools) -> Result<PathBuf> {
     let _one_at_a_time = lock(&tools.cache)?;
-    system::ensure(tools, &mut apt::Apt::default())
+    system::ensure(tools, &mut apt::Apt::default(), &system::FRESH)
+}
+
+/// Sets up a Debian as its installer makes it, as an archive in the cache.
+pub(crate) fn ensure_distribution(tools: &Tools) -> Result<()> {
+    term::step("a distribution");
+    let _one_at_a_time = lock(&tools.cache)?;
+    apt::ensure_packages(&mut apt::Apt::default(), &apt::DIST)?;
+    system::ensure(tools, &mut apt::Apt::default(), &system::INSTALLED).map(drop)
 }
 
 /// Sets up the servers that the services bootstrap starts.

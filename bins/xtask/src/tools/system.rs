@@ -9,27 +9,47 @@ use super::apt::Apt;
 use super::{Tools, archive, is_stamped, remove_dir, scratch, stamp};
 use crate::{process, term};
 
-const SUITE: &str = "bookworm";
-const NAME: &str = "system";
-/// Dependencies of the node program's package, and a kernel to create an initramfs for.
-const PACKAGES: &str = "clevis-initramfs,cryptsetup-initramfs,initramfs-tools,jose,linux-image-cloud-amd64,systemd-sysv,zstd";
+/// A system in an archive.
+pub(super) struct System {
+    /// Name of the archive in the cache.
+    name: &'static str,
+    suite: &'static str,
+    packages: &'static str,
+}
 
-pub(super) fn ensure(tools: &Tools, apt: &mut Apt) -> Result<PathBuf> {
-    let place = tools.cache.join("system.tar");
-    if is_stamped(tools, NAME, PACKAGES) && place.is_file() {
+/// Dependencies of the node program's package, and a kernel to create an initramfs for.
+pub(super) const FRESH: System = System {
+    name: "system",
+    suite: "bookworm",
+    packages: "clevis-initramfs,cryptsetup-initramfs,initramfs-tools,jose,linux-image-cloud-amd64,systemd-sysv,zstd",
+};
+/// What Debian's installer puts on an encrypted disk, and Clevis.
+pub(super) const INSTALLED: System = System {
+    name: "bookworm",
+    suite: "bookworm",
+    packages: "busybox,clevis-initramfs,cryptsetup-initramfs,dbus,dosfstools,e2fsprogs,grub-efi-amd64-bin,\
+        grub-efi-amd64-signed,grub2-common,initramfs-tools,iproute2,jose,kmod,linux-image-amd64,shim-signed,\
+        systemd-sysv,udev,zstd",
+};
+
+pub(super) fn ensure(tools: &Tools, apt: &mut Apt, system: &System) -> Result<PathBuf> {
+    let System { name, suite, packages } = system;
+    let file = format!("{name}.tar");
+    let place = tools.cache.join(&file);
+    if is_stamped(tools, name, packages) && place.is_file() {
         return Ok(place);
     }
-    let dir = scratch(tools, NAME)?;
+    let dir = scratch(tools, name)?;
     let sources = dir.join("sources.list");
-    archive::write(&sources, &archive::sources_of(apt, SUITE)?)?;
-    term::note(&format!("mmdebstrap {SUITE} (about three minutes)"));
-    let made = dir.join("system.tar");
+    archive::write(&sources, &archive::sources_of(apt, suite)?)?;
+    term::note(&format!("mmdebstrap {suite} (about three minutes)"));
+    let made = dir.join(&file);
     let mut strap = process::command("mmdebstrap");
-    strap.args(["--variant=apt", "--mode=root"]).arg(format!("--include={PACKAGES}"));
-    strap.arg(SUITE).arg(&made).arg(sources);
+    strap.args(["--variant=apt", "--mode=root"]).arg(format!("--include={packages}"));
+    strap.arg(suite).arg(&made).arg(sources);
     process::capture(&mut strap)?;
     fs::rename(&made, &place).with_context(|| format!("cannot move {}", made.display()))?;
-    stamp(tools, NAME, PACKAGES)?;
+    stamp(tools, name, packages)?;
     remove_dir(&dir)?;
     Ok(place)
 }

@@ -1,7 +1,7 @@
 use super::Place;
 use crate::digest::Sha256Digest;
 use crate::port::AuditSink;
-use crate::store::{AuditVerdict, Store};
+use crate::store::{AuditPlace, AuditVerdict, Store};
 use crate::testing::sample;
 
 /// Number of lines of an intact log.
@@ -47,7 +47,10 @@ async fn an_empty_log_is_intact() {
     let place = Place::new();
     let store = place.open();
     let head = Sha256Digest::ZERO;
-    assert_eq!(store.verify_audit().unwrap(), AuditVerdict::Intact { events: 0, head });
+    assert_eq!(
+        store.verify_audit().unwrap(),
+        AuditVerdict::Intact { events: 0, archived: 0, head }
+    );
 }
 
 #[tokio::test]
@@ -65,6 +68,15 @@ async fn every_sort_of_tampering_is_found_where_it_begins() {
         ("INSERT INTO audit SELECT 11, event, hash FROM audit WHERE seq = 10", 11),
         ("INSERT INTO audit SELECT 0, event, hash FROM audit WHERE seq = 10", 1),
         ("UPDATE audit_head SET seq = 9", 10),
+        (
+            "DELETE FROM audit WHERE seq <= 5; UPDATE audit_base SET (seq, hash) = (5, zeroblob(32))",
+            6,
+        ),
+        (
+            "UPDATE audit_base SET (seq, hash) = (SELECT seq, hash FROM audit WHERE seq = 5);\
+          DELETE FROM audit WHERE seq <= 5",
+            5,
+        ),
         ("UPDATE audit_head SET hash = zeroblob(32)", 11),
         ("UPDATE audit SET event = (SELECT event FROM audit WHERE seq = 3) WHERE seq = 2", 2),
     ];
@@ -80,6 +92,46 @@ async fn the_log_is_append_only_even_from_a_shell() {
         assert!(place.raw().execute_batch(sql).is_err(), "{sql}");
     }
     assert_eq!(intact(&store), 10);
+}
+
+#[tokio::test]
+async fn the_oldest_lines_can_be_archived_and_the_rest_still_verifies() {
+    let (place, store) = ten_lines().await;
+    let entries = store.audit_events(0, 10).unwrap();
+    let mut last = AuditPlace::BEGIN;
+    for entry in &entries[..4] {
+        last = last.followed_by(&serde_json::to_value(&entry.event).unwrap()).unwrap();
+        assert_eq!((last.sequence, last.hash), (entry.sequence, entry.hash));
+    }
+    let wrong = AuditPlace { hash: entries[4].hash, ..last };
+    for place in [wrong, AuditPlace::BEGIN, AuditPlace { sequence: 99, ..last }] {
+        let refused = store.archive_audit(AuditPlace::BEGIN, place, sample::time(1)).await;
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.kind(), crate::port::PortErrorKind::Conflict, "{place:?}");
+    }
+    assert_eq!(intact(&store), 10);
+    store.archive_audit(AuditPlace::BEGIN, last, sample::time(1)).await.unwrap();
+    let verdict = store.verify_audit().unwrap();
+    assert!(matches!(verdict, AuditVerdict::Intact { events: 11, archived: 4, .. }), "{verdict:?}");
+    assert_eq!(store.audit_base().unwrap(), last);
+    let kept = store.audit_events(0, 20).unwrap();
+    assert_eq!(
+        kept.iter().map(|entry| entry.sequence).collect::<Vec<_>>(),
+        [5, 6, 7, 8, 9, 10, 11]
+    );
+    assert!(place.raw().execute_batch("DELETE FROM audit WHERE seq = 5").is_err());
+    let all = AuditPlace { sequence: 11, hash: kept[6].hash };
+    let stale = store.archive_audit(AuditPlace::BEGIN, all, sample::time(2)).await;
+    assert!(stale.is_err(), "the log begins elsewhere");
+    store.archive_audit(last, all, sample::time(2)).await.unwrap();
+    let verdict = store.verify_audit().unwrap();
+    assert!(
+        matches!(verdict, AuditVerdict::Intact { events: 12, archived: 11, .. }),
+        "{verdict:?}"
+    );
+    let rows = "SELECT count(*) FROM audit";
+    let rows: i64 = place.raw().query_row(rows, (), |row| row.get(0)).unwrap();
+    assert_eq!(rows, 1, "the others are gone");
 }
 
 /// SHA-256("tec store audit v1\0" ‖ 32 zero bytes ‖ JSON), recomputed here from the text.

@@ -123,7 +123,8 @@ const ONLY_10: &str = "CREATE TABLE ak_successor (
     public TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 INSERT INTO ak_successor SELECT fingerprint, 'new', public FROM ak WHERE state = 'bound';";
-/// Reverts the additions of versions 9, 8, 7, 6, 5 and 4.
+/// Reverts the additions of versions 12, 9, 8, 7, 6, 5 and 4.
+const AFTER_11: &str = "DROP TABLE audit_base; DROP TRIGGER audit_deleted;";
 const AFTER_8: &str = "DROP TRIGGER secret_sealed; ALTER TABLE secret DROP COLUMN seal; \
     ALTER TABLE seal_check DROP COLUMN number;";
 const AFTER_7: &str = "DROP INDEX secret_rotating;";
@@ -137,9 +138,9 @@ const AFTER_3: &str = "DROP INDEX ak_claim; ALTER TABLE ak DROP COLUMN source; \
 #[tokio::test]
 async fn a_newer_version_is_left_alone() {
     let place = closed_store().await;
-    place.raw().pragma_update(None, "user_version", 12).unwrap();
+    place.raw().pragma_update(None, "user_version", 13).unwrap();
     let error = place.try_open().unwrap_err();
-    assert!(matches!(error, StoreError::Newer { found: 12, known: 11 }), "{error:?}");
+    assert!(matches!(error, StoreError::Newer { found: 13, known: 12 }), "{error:?}");
     assert_eq!(error.code(), Code::StoreVersion);
     place.raw().pragma_update(None, "user_version", 0).unwrap();
     assert_corrupt(&place);
@@ -160,11 +161,12 @@ async fn a_store_of_an_older_version_is_opened_with_all_that_it_holds() {
         (8, String::new()),
         (9, String::new()),
         (10, ONLY_10.to_owned()),
+        (11, String::new()),
     ] {
         let place = closed_store().await;
         let raw = place.raw();
         let after_8 = if version < 9 { AFTER_8 } else { "" };
-        raw.execute_batch(&[after_8, &added].concat()).unwrap();
+        raw.execute_batch(&[AFTER_11, after_8, &added].concat()).unwrap();
         raw.pragma_update(None, "user_version", version).unwrap();
         drop(raw);
         let store = place.open();
@@ -187,7 +189,7 @@ async fn a_store_of_an_older_version_is_opened_with_all_that_it_holds() {
 async fn a_store_of_version_10_is_opened_without_its_successors_and_with_its_audit_log() {
     let place = closed_store().await;
     let raw = place.raw();
-    raw.execute_batch(ONLY_10).unwrap();
+    raw.execute_batch(&[AFTER_11, ONLY_10].concat()).unwrap();
     raw.pragma_update(None, "user_version", 10).unwrap();
     drop(raw);
     let store = place.open();
@@ -228,7 +230,7 @@ async fn machines_of_an_older_version_remember_that_they_were_bound() {
     revoked.unwrap();
     drop(store);
     let raw = place.raw();
-    raw.execute_batch(&[AFTER_8, AFTER_6, AFTER_4, AFTER_3].concat()).unwrap();
+    raw.execute_batch(&[AFTER_11, AFTER_8, AFTER_6, AFTER_4, AFTER_3].concat()).unwrap();
     raw.pragma_update(None, "user_version", 3).unwrap();
     drop(raw);
     let store = place.open();

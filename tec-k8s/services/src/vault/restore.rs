@@ -28,6 +28,7 @@ use tec_core::code::Code;
 use tec_core::plan::Plan;
 use tec_core::secret::SecretBytes;
 
+pub use super::effect::Event;
 use super::keyring::Keyring;
 use super::{
     AesSecret, Binding, Progress, Request, Response, Rotation, Verdict, WrappedKey, answer,
@@ -40,26 +41,6 @@ const LONGEST_WAIT: Duration = Duration::from_secs(5);
 const TRIES: u32 = 30;
 /// The only seal whose vault closes after it took a snapshot, and opens with the key that is wrapped.
 const SHAMIR: &str = "shamir";
-
-/// An event that the plan receives.
-#[derive(Debug)]
-#[expect(clippy::exhaustive_enums, reason = "shells make them")]
-pub enum Event {
-    /// The process started.
-    Start,
-    /// The wait is over.
-    Elapsed,
-    /// The vault answered.
-    Answered(Response),
-    /// Content of the Secret; `None` if there is none.
-    Secret(Option<AesSecret>),
-    /// Content of the file; `None` if there is none.
-    File(Option<Vec<u8>>),
-    /// The write is durable.
-    Done,
-    /// The write failed, or it is unknown whether it happened.
-    Failed,
-}
 
 /// An effect that the plan requests.
 #[derive(Debug)]

@@ -6,7 +6,7 @@
 //! ```
 //! *What it is*: a log that passes every attempt on to another log and also reports it to the cluster.
 //! Recording waits for no API server. *What it is not*: proof. Anyone who may create Events can write the
-//! same. They are for people, and tell the operator when to read the records; no decision depends on them.
+//! same. They are for people; nothing depends on them.
 //!
 //! # Floods
 //! Anyone who knows a public key can make attempts fail in its name. However many there are, the same outcome
@@ -37,20 +37,10 @@ use tokio::time::Instant;
 use self::tally::{Due, Line, News, Tally};
 use super::KubeRegistry;
 use super::error::{is_not_found, port_error};
-use crate::api::LastAttestation;
 use crate::{api, signal};
 
-/// Reporter of attempts; the operator looks for Events with this reporter.
-pub const ATTEMPT_REPORTER: &str = "kbs-guard";
-/// The latest attempt that an Event reports, as JSON of `LastAttestation`.
-pub const ATTEMPT: &str = "trusted-execution-clusters.io/attempt";
+const REPORTER: &str = "kbs-guard";
 
-/// Last part of the name of an Event that reports a released key.
-pub(crate) const RELEASED: &str = "released";
-
-/// Shortest interval between two reports that a running node still attests. Its attempts are in the log; a
-/// fleet that attests every ten minutes must not write to objects as often.
-const SELDOM: Duration = Duration::from_hours(1);
 /// Shortest interval between two reports of the same outcome for a machine.
 const QUIET: Duration = Duration::from_secs(30);
 /// Events written per second.
@@ -65,8 +55,6 @@ const MOST_OF_NOBODY: usize = MOST_LINES / 8;
 enum Outcome {
     /// The key was released.
     Released,
-    /// No key was requested: a node attested while running.
-    Attested,
     Refused(Code),
 }
 
@@ -77,15 +65,16 @@ impl Outcome {
         match attempt.ladder.code {
             Some(code) if attempt.unsigned && !is_of_nobody(code) => None,
             Some(code) => Some(Self::Refused(code)),
-            None if attempt.unsigned => None,
-            None if attempt.ladder.is_released() => Some(Self::Released),
-            None => Some(Self::Attested),
+            // A node that attests while it runs requests no key; its status says so.
+            None => {
+                attempt.ladder.is_released().then_some(Self::Released).filter(|_| !attempt.unsigned)
+            }
         }
     }
 
     fn event(self) -> signal::Event {
         match self {
-            Self::Released | Self::Attested => signal::Event::AttestationSucceeded,
+            Self::Released => signal::Event::AttestationSucceeded,
             Self::Refused(Code::ReleaseDenied) => signal::Event::ResourcePolicyDenied,
             Self::Refused(_) => signal::Event::AttestationFailed,
         }
@@ -95,7 +84,6 @@ impl Outcome {
     fn note(self) -> String {
         match self {
             Self::Released => self.event().help().to_owned(),
-            Self::Attested => "attested, and asked for no key".to_owned(),
             Self::Refused(code) => format!("{code} {}", code.title()),
         }
     }
@@ -108,8 +96,7 @@ impl Outcome {
     /// Used as part of an object's name.
     fn word(self) -> String {
         match self {
-            Self::Released => RELEASED.to_owned(),
-            Self::Attested => "attested".to_owned(),
+            Self::Released => "released".to_owned(),
             Self::Refused(code) => code.as_str().to_ascii_lowercase(),
         }
     }
@@ -180,7 +167,6 @@ impl AttemptEvents {
             .map_err(|error| PortError::new(PortErrorKind::Invalid, operation()).because(error))?;
         let events: Api<Event> = self.registry.objects();
         let patch = Patch::Merge(json!({
-            "metadata": {"annotations": object.metadata.annotations},
             // At least two (k8s.io/kubernetes, pkg/apis/core/validation/events.go).
             "series": {"count": line.count.max(2), "lastObservedTime": object.event_time},
         }));
@@ -200,9 +186,8 @@ impl AttemptLog for AttemptEvents {
     async fn record(&self, attempt: &Attempt) -> Result<(), PortError> {
         self.log.record(attempt).await?;
         if let (Some(machine), Some(outcome)) = (attempt.machine, Outcome::of(attempt)) {
-            let image = LastAttestation::of(attempt).image;
             let (attempt, at) = (attempt.id, attempt.at);
-            let line = Line { machine, outcome, attempt, at, count: 1, image };
+            let line = Line { machine, outcome, attempt, at, count: 1 };
             if self.tally().add(line, Instant::now()) == News::Yes {
                 self.changed.notify_one();
             }
@@ -231,7 +216,6 @@ fn event(machine: &api::Machine, line: &Line) -> Result<Event, jiff::Error> {
     let uid = machine.uid().unwrap_or_default();
     Ok(Event {
         metadata: ObjectMeta {
-            annotations: Some([(ATTEMPT.to_owned(), last(line))].into()),
             name: Some(format!("attempt-{uid}-{}", line.outcome.word())),
             ..ObjectMeta::default()
         },
@@ -240,22 +224,9 @@ fn event(machine: &api::Machine, line: &Line) -> Result<Event, jiff::Error> {
         note: Some(line.outcome.note()),
         reason: Some(kind.as_str().to_owned()),
         regarding: Some(ObjectReference { uid: machine.uid(), ..machine.object_ref(&()) }),
-        reporting_controller: Some(ATTEMPT_REPORTER.to_owned()),
-        reporting_instance: Some(ATTEMPT_REPORTER.to_owned()),
+        reporting_controller: Some(REPORTER.to_owned()),
+        reporting_instance: Some(REPORTER.to_owned()),
         type_: Some(kind.event_type().as_str().to_owned()),
         ..Event::default()
     })
-}
-
-fn last(line: &Line) -> String {
-    let last = LastAttestation {
-        at: line.at.to_string(),
-        attempt: Some(line.attempt.to_string()),
-        code: match line.outcome {
-            Outcome::Released | Outcome::Attested => None,
-            Outcome::Refused(code) => Some(code.to_string()),
-        },
-        image: line.image.clone(),
-    };
-    json!(last).to_string()
 }

@@ -1,16 +1,15 @@
 //! Outcomes that are still to be reported, with counts.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use tec_core::id::{AttemptId, MachineId};
 use tec_core::time::Timestamp;
 use tokio::time::Instant;
 
-use super::{MOST_LINES, MOST_OF_NOBODY, Outcome, QUIET, SELDOM};
+use super::{MOST_LINES, MOST_OF_NOBODY, Outcome, QUIET};
 
 /// One outcome for a machine.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Line {
     pub(super) machine: MachineId,
     pub(super) outcome: Outcome,
@@ -19,8 +18,6 @@ pub(super) struct Line {
     pub(super) at: Timestamp,
     /// Number of such attempts.
     pub(super) count: u64,
-    /// The images that the last one booted.
-    pub(super) image: Option<String>,
 }
 
 /// When the next outcome is due.
@@ -29,18 +26,6 @@ pub(super) enum Due {
     Now(Line),
     At(Instant),
     Never,
-}
-
-impl Outcome {
-    /// How long the first report waits: a machine that boots attests, and then asks for its key.
-    fn delay(self) -> Duration {
-        if self == Self::Attested { QUIET } else { Duration::ZERO }
-    }
-
-    /// Shortest interval between two reports.
-    fn pause(self) -> Duration {
-        if self == Self::Attested { SELDOM } else { QUIET }
-    }
 }
 
 /// Whether a waiting task must check again.
@@ -55,7 +40,6 @@ struct Entry {
     attempt: AttemptId,
     at: Timestamp,
     count: u64,
-    image: Option<String>,
     /// Number of them that were reported.
     told: u64,
     /// Not reported before this time.
@@ -71,17 +55,13 @@ impl Tally {
     /// forgotten, and if there are none, this one is left to the log.
     pub(super) fn add(&mut self, line: Line, now: Instant) -> News {
         let key = (line.machine, line.outcome);
-        self.supersede(&line, now);
         if let Some(entry) = self.0.get_mut(&key) {
             let was_told = entry.told == entry.count;
             if entry.attempt != line.attempt {
                 entry.count = entry.count.saturating_add(line.count);
             }
-            (entry.attempt, entry.at, entry.image) = (line.attempt, line.at, line.image);
+            (entry.attempt, entry.at) = (line.attempt, line.at);
             let is_news = was_told && entry.told < entry.count;
-            if is_news {
-                entry.due = entry.due.max(now + line.outcome.delay());
-            }
             return if is_news { News::Yes } else { News::No };
         }
         let is_full = |tally: &Self| {
@@ -97,22 +77,9 @@ impl Tally {
         if is_full(self) {
             return News::No;
         }
-        let due = now + line.outcome.delay();
-        let Line { attempt, at, count, image, .. } = line;
-        self.0.insert(key, Entry { attempt, at, count, image, told: 0, due });
+        let Line { attempt, at, count, .. } = line;
+        self.0.insert(key, Entry { attempt, at, count, told: 0, due: now });
         News::Yes
-    }
-
-    /// A machine requests a key after it attested; then only the answer is reported. After any other outcome,
-    /// the attestation itself is reported.
-    fn supersede(&mut self, line: &Line, now: Instant) {
-        // What anyone can cause must not delay what a machine signed.
-        if line.outcome == Outcome::Attested || line.outcome.is_of_nobody() {
-            return;
-        }
-        if let Some(entry) = self.0.get_mut(&(line.machine, Outcome::Attested)) {
-            (entry.due, entry.count) = (now, entry.told);
-        }
     }
 
     /// The outcome that has waited longest; those that machines signed come first. It is not due again before
@@ -126,14 +93,13 @@ impl Tally {
             None => Due::Never,
             Some((_, entry)) if entry.due > now => Due::At(entry.due),
             Some(((machine, outcome), entry)) => {
-                entry.due = now + outcome.pause();
+                entry.due = now + QUIET;
                 Due::Now(Line {
                     machine: *machine,
                     outcome: *outcome,
                     attempt: entry.attempt,
                     at: entry.at,
                     count: entry.count,
-                    image: entry.image.clone(),
                 })
             }
         }
@@ -163,20 +129,8 @@ mod tests {
             attempt: sample::attempt_id(attempt),
             at: Timestamp::from_unix_seconds(1_700_000_000),
             count: 1,
-            image: None,
         };
         tally.add(line, now)
-    }
-
-    fn told_line(attempt: u64) -> Line {
-        Line {
-            machine: sample::machine_id(1),
-            outcome: Outcome::Released,
-            attempt: sample::attempt_id(attempt),
-            at: Timestamp::from_unix_seconds(1_700_000_000),
-            count: 1,
-            image: None,
-        }
     }
 
     fn line(due: Due) -> Line {
@@ -223,41 +177,6 @@ mod tests {
         told.sort_by_key(|line| (line.machine, line.outcome));
         let told: Vec<_> = told.iter().map(|line| (line.outcome, line.count)).collect();
         assert_eq!(told, [(Outcome::Released, 1), (REFUSED, 97), (REFUSED, 1)]);
-    }
-
-    #[test]
-    fn a_boot_is_told_by_its_key_alone() {
-        let (mut tally, now) = (Tally::default(), Instant::now());
-        add(&mut tally, 1, Outcome::Attested, 1, now);
-        assert_eq!(tally.next(now), Due::At(now + QUIET), "a key may be asked for");
-        add(&mut tally, 1, Outcome::Released, 1, now);
-        assert_eq!(line(tally.next(now)).outcome, Outcome::Released);
-        tally.told(&told_line(1));
-        assert_eq!(tally.next(now + SELDOM), Due::Never);
-    }
-
-    #[test]
-    fn a_node_that_keeps_attesting_is_told_once_an_hour_and_at_once_after_a_refusal() {
-        let (mut tally, now) = (Tally::default(), Instant::now());
-        add(&mut tally, 1, Outcome::Attested, 1, now);
-        let first = line(tally.next(now + QUIET));
-        tally.told(&first);
-        for attempt in 2..=6 {
-            add(&mut tally, 1, Outcome::Attested, attempt, now + QUIET);
-        }
-        assert_eq!(tally.next(now + QUIET), Due::At(now + QUIET + SELDOM));
-        let later = now + QUIET * 10;
-        add(&mut tally, 1, Outcome::Refused(Code::QuoteInvalid), 99, later);
-        let unsigned = line(tally.next(later));
-        tally.told(&unsigned);
-        assert_eq!(tally.next(later), Due::At(now + QUIET + SELDOM), "what anybody can send");
-        add(&mut tally, 1, REFUSED, 7, later);
-        let refused = line(tally.next(later));
-        assert_eq!(refused.outcome, REFUSED);
-        tally.told(&refused);
-        add(&mut tally, 1, Outcome::Attested, 8, later + QUIET);
-        let again = line(tally.next(later + QUIET * 2));
-        assert_eq!((again.outcome, again.attempt), (Outcome::Attested, sample::attempt_id(8)));
     }
 
     #[test]

@@ -1,18 +1,20 @@
 //! Attestation attempts as objects: one small record for each machine, one for everyone else.
 //!
 //! ```text
-//!   record ─┬─ of a machine, signed ─► AttestationRecord attempts-<machine>: get, compare and swap
+//!   record ─┬─ of a machine, signed ─► Pace ─► AttestationRecord attempts-<machine>: get, compare and swap
 //!           └─ by anyone ────────────► memory ─ run(), one write in QUIET ─► attempts-unknown
 //! ```
-//! *What it is*: an [`AttemptLog`] that survives the pod and is shared by all replicas. A record holds at
+//! *What it is*: an [`AttemptLog`] that survives the pod, except for what waits, and is shared by all replicas. A record holds at
 //! most [`MOST`] attempts of bounded size and is removed with its machine. Recording takes two requests,
 //! however many machines and attempts there are.
 //!
 //! # Floods
 //! Anyone can send evidence that no machine signed. Such attempts wait in memory, at most [`MOST`] with a
-//! signature and as many without, and cause one write per [`QUIET`] in total.
+//! signature and as many without, and cause one write per [`QUIET`] in total. A machine that attests all the
+//! time causes a burst of writes, and then one in [`QUIET`].
 
 mod bounded;
+mod pace;
 mod strangers;
 
 use std::collections::BTreeSet;
@@ -27,20 +29,22 @@ use tec_core::digest::Sha256Digest;
 use tec_core::id::{AttemptId, MachineId};
 use tec_core::port::{AttemptLog, PortError, PortErrorKind, chain};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
-use self::bounded::{added, bounded, fitted};
+use self::bounded::bounded;
+use self::pace::{Pace, merged};
 use self::strangers::Strangers;
 use super::error::{is_conflict, is_not_found, port_error};
 use super::pages::each;
 use super::{ATTEMPTS, KubeRegistry};
-use crate::api::AttestationRecord;
+use crate::api::{AttestationRecord, RecordedAttempt};
 
 /// Annotation of a record: the SHA-256 digests of the CAs that the machine's pin trusts, separated by
 /// commas.
 pub const TRUSTED_AUTHORITIES: &str = "trusted-execution-clusters.io/trusted-authorities";
 /// Maximum number of attempts in a record; part of the contract of [`AttemptLog`].
 const MOST: usize = 16;
-/// Interval between two writes of attempts by strangers.
+/// Interval between two writes of attempts by strangers, and by a machine that attests all the time.
 const QUIET: Duration = Duration::from_secs(10);
 /// Records per page of a list.
 const PAGE: u32 = 100;
@@ -50,33 +54,87 @@ const PAGE: u32 = 100;
 pub struct AttemptRecords {
     registry: KubeRegistry,
     strangers: Arc<Mutex<Strangers>>,
+    pace: Arc<Mutex<Pace>>,
     changed: Arc<Notify>,
 }
 
 impl AttemptRecords {
-    /// The records in the namespace of `registry`. Attempts of strangers are written while [`run`](Self::run)
-    /// is polled.
+    /// The records in the namespace of `registry`. Attempts of strangers, and those that wait, are written
+    /// while [`run`](Self::run) is polled.
     pub fn new(registry: KubeRegistry) -> Self {
-        Self { registry, strangers: Arc::default(), changed: Arc::default() }
+        Self { registry, strangers: Arc::default(), pace: Arc::default(), changed: Arc::default() }
     }
 
-    /// Writes attempts of strangers forever.
+    /// Writes attempts of strangers, and those that wait, forever.
     ///
     /// # Cancel safety
-    /// Attempts not written yet are written when it is polled again.
+    /// What waits is written when it is polled again, except for the one machine whose record was being written.
     pub async fn run(&self) {
         loop {
-            if self.strangers().begin() {
-                if let Err(error) = self.write_strangers().await {
-                    self.strangers().failed();
-                    let error = chain(&error);
-                    tracing::warn!(error, "attempts of strangers are not written");
-                }
+            let is_new = self.strangers().begin();
+            if is_new && let Err(error) = self.write_strangers().await {
+                self.strangers().failed();
+                let error = chain(&error);
+                tracing::warn!(error, "attempts of strangers are not written");
+            }
+            let due = self.pace().due(Instant::now());
+            self.write_waiting(due).await;
+            if is_new || !self.pace().is_idle() {
                 tokio::time::sleep(QUIET).await;
             } else {
                 self.changed.notified().await;
             }
         }
+    }
+
+    /// Writes all attempts that wait: before the process ends.
+    pub async fn flush(&self) {
+        let all = self.pace().all();
+        self.write_waiting(all).await;
+    }
+
+    async fn write_waiting(&self, machines: Vec<MachineId>) {
+        for machine in machines {
+            let entries = self.pace().take(&machine);
+            if let Err(error) = self.write(machine, &entries).await {
+                let error_chain = chain(&error);
+                tracing::warn!(machine.id = %machine, error = error_chain, "attempts are not written");
+                self.failed(machine, entries, &error);
+            }
+        }
+    }
+
+    /// Keeps attempts that could not be written, unless there is no place for them.
+    fn failed(&self, machine: MachineId, entries: Vec<RecordedAttempt>, error: &PortError) {
+        if !is_unequipped(error) {
+            self.pace().failed(machine, entries);
+        }
+    }
+
+    /// Never held across an await.
+    fn pace(&self) -> MutexGuard<'_, Pace> {
+        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds attempts to a machine's record: `None` if there is no such machine.
+    async fn write(
+        &self,
+        machine: MachineId,
+        entries: &[RecordedAttempt],
+    ) -> Result<Option<()>, PortError> {
+        let add = |record: &mut AttestationRecord| {
+            merged(&mut record.spec.attempts, entries).map_err(unwritable)
+        };
+        self.change(Some(machine), add).await
+    }
+
+    /// The attempts in a record and those that wait for it.
+    fn attempts(&self, mut record: AttestationRecord) -> Vec<Attempt> {
+        let machine = record.spec.machine.as_deref().and_then(|id| id.parse().ok());
+        let waiting = machine.map_or_else(Vec::new, |id| self.pace().waiting(&id).to_vec());
+        // What cannot be merged is no attempt.
+        let _ = merged(&mut record.spec.attempts, &waiting);
+        record.attempts()
     }
 
     /// Never held across an await.
@@ -188,7 +246,7 @@ impl AttemptRecords {
         let mut all = Vec::new();
         each(self.records(), ListParams::default().limit(PAGE), |record: AttestationRecord| {
             if record.spec.machine.is_some() {
-                all.extend(record.attempts());
+                all.extend(self.attempts(record));
             }
         })
         .await?;
@@ -214,11 +272,18 @@ impl AttemptLog for AttemptRecords {
     async fn record(&self, attempt: &Attempt) -> Result<(), PortError> {
         self.strangers().forget(&attempt.id);
         if let Some(id) = attempt.machine.filter(|_| !attempt.unsigned) {
-            let add = |record: &mut AttestationRecord| {
-                let entries = &mut record.spec.attempts;
-                added(entries, attempt).and_then(|()| fitted(entries)).map_err(unwritable)
+            let due = self.pace().add(id, attempt, Instant::now()).map_err(unwritable)?;
+            self.changed.notify_one();
+            let Some(mut entries) = due else {
+                return Ok(());
             };
-            match self.change(Some(id), add).await {
+            let written = self.write(id, &entries).await;
+            if let Err(error) = &written {
+                // The caller learns that this one was not recorded.
+                entries.retain(|entry| entry.id != attempt.id.to_string());
+                self.failed(id, entries, error);
+            }
+            match written {
                 Ok(Some(())) => return Ok(()),
                 Ok(None) => {}
                 // Definitions or permissions are those of an older release. No boot is refused because it
@@ -240,7 +305,11 @@ impl AttemptLog for AttemptRecords {
         if let Some(found) = self.strangers().find(id) {
             return Ok(Some(found));
         }
-        let mut all = self.of_all_machines().await?;
+        let waits_for = self.pace().machine_of(id);
+        let mut all = match waits_for {
+            Some(_) => self.latest(waits_for, usize::MAX).await?,
+            None => self.of_all_machines().await?,
+        };
         all.extend(self.known_strangers().await?);
         Ok(all.into_iter().find(|attempt| attempt.id == *id))
     }
@@ -252,7 +321,7 @@ impl AttemptLog for AttemptRecords {
         limit: usize,
     ) -> Result<Vec<Attempt>, PortError> {
         let mut all = match machine {
-            Some(_) => self.object(machine).await?.map(|record| record.attempts()),
+            Some(_) => self.object(machine).await?.map(|record| self.attempts(record)),
             None => Some(self.of_all_machines().await?),
         }
         .unwrap_or_default();

@@ -1,11 +1,8 @@
 //! The decision about one machine: state in, actions out.
 
-use tec_core::attest::Attempt;
-use tec_core::code::Code;
-use tec_core::explain::{Gate, Step, StepState};
-use tec_core::id::MachineId;
 use tec_core::time::Timestamp;
 
+use super::super::summary::Seen;
 use crate::api::{ActedOn, OnUntrustedSpec, UntrustedAction};
 
 /// What the last attempts of a machine say about it.
@@ -172,39 +169,6 @@ impl OnUntrustedSpec {
     }
 }
 
-/// An attempt that says what runs on a machine.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Seen {
-    pub(super) at: Timestamp,
-    /// Why it was refused, if it was.
-    pub(super) code: Option<Code>,
-}
-
-/// What an attempt says about the machine, if anything.
-///
-/// # Security
-/// Only what the machine's own key signed. Codes about its standing, such as a quarantine, its request or the
-/// server say nothing: a machine must not clear itself by asking for something else.
-pub(super) fn seen(attempt: &Attempt, machine: &MachineId) -> Option<Seen> {
-    let is_explained = |step: &Step| step.gate == Gate::Pcrs && step.state == StepState::Passed;
-    let is_telling = match attempt.ladder.code {
-        None => {
-            attempt.ladder.first_failure().is_none()
-                && attempt.ladder.steps.iter().any(is_explained)
-        }
-        Some(code) => matches!(
-            code,
-            Code::SelectionWrong
-                | Code::EventLogMismatch
-                | Code::TpmSetBack
-                | Code::PlatformChanged
-                | Code::PcrMismatch
-        ),
-    };
-    let is_signed = attempt.machine == Some(*machine) && !attempt.unsigned;
-    (is_telling && is_signed).then_some(Seen { at: attempt.at, code: attempt.ladder.code })
-}
-
 /// The verdict on a machine in service, by the newest attempt that says something. A good one from before
 /// `stale` is too old.
 pub(super) fn verdict(last: Option<&Seen>, stale: Option<Timestamp>) -> Verdict {
@@ -223,8 +187,12 @@ pub(super) fn verdict(last: Option<&Seen>, stale: Option<Timestamp>) -> Verdict 
 #[cfg(test)]
 mod tests {
     use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+    use tec_core::attest::Attempt;
+    use tec_core::code::Code;
+    use tec_core::explain::Gate;
     use tec_core::testing::sample;
 
+    use super::super::super::summary::seen;
     use super::UntrustedAction::{Cordon, Quarantine, Taint};
     use super::*;
 

@@ -23,7 +23,6 @@ use std::time::Duration;
 
 use kube::ResourceExt as _;
 use kube::api::{Patch, PatchParams};
-use kube::runtime::{WatchStreamExt as _, watcher};
 use serde_json::{Value, json};
 use tec_core::machine::MachineState;
 use tec_core::migrate::Deed;
@@ -31,15 +30,12 @@ use tec_core::port::{PortError, chain};
 use tec_core::time::Timestamp;
 use tokio::time::Instant;
 
-use self::decide::{Case, Decision, Deeds, Link, Room, Seen, Verdict, decide, seen, verdict};
+use self::decide::{Case, Decision, Deeds, Link, Room, Verdict, decide, verdict};
 use self::tell::Tally;
-use super::cache::Cache;
 use super::context::Context;
 use super::machine::older;
-use crate::api::{
-    ActedOn, AttestationRecord, Machine, RecordedAttempt, TrustedExecutionCluster, UntrustedAction,
-    is_paused,
-};
+use super::summary::Summary;
+use crate::api::{ActedOn, Machine, TrustedExecutionCluster, UntrustedAction, is_paused};
 use crate::client::port_error;
 
 /// Interval between rounds without any change, to notice a Node that someone else changed.
@@ -58,13 +54,10 @@ const QUARANTINED: &str = "trusted-execution-clusters.io/quarantined-as-untruste
 pub(super) async fn run(ctx: &Context) {
     loop {
         if is_needed(ctx) {
-            let records = Cache::new(|record: &AttestationRecord| record.spec.machine.clone());
-            tokio::select! {
-                () = follow(ctx, &records) => {}
-                () = rounds(ctx, &records) => {}
-            }
+            rounds(ctx).await;
         }
         wait(ctx).await;
+        tokio::time::sleep(GATHER).await;
     }
 }
 
@@ -87,38 +80,13 @@ fn is_needed(ctx: &Context) -> bool {
     })
 }
 
-/// Follows the records. Of each, only the newest attempt that says something is kept, without its details.
-async fn follow(ctx: &Context, records: &Cache<AttestationRecord>) {
-    let events = watcher(ctx.objects::<AttestationRecord>(), watcher::Config::default());
-    let events = events.modify(|record| {
-        let machine = record.spec.machine.as_deref().and_then(|id| id.parse().ok());
-        let seen = |kept: &RecordedAttempt| seen(&kept.to_core().ok()?, &machine?);
-        let last = record.spec.attempts.iter().find_map(seen);
-        record.spec.attempts = last.iter().map(kept).collect();
-    });
-    records.follow(events, |_| ctx.untrusted.notify_one()).await;
-}
-
-fn kept(seen: &Seen) -> RecordedAttempt {
-    RecordedAttempt {
-        at: seen.at.to_string(),
-        code: seen.code.map(|code| code.to_string()),
-        ..RecordedAttempt::default()
-    }
-}
-
-fn read(kept: &RecordedAttempt) -> Option<Seen> {
-    let code = kept.code.as_deref().map(str::parse).transpose().ok()?;
-    Some(Seen { at: kept.at.parse().ok()?, code })
-}
-
 /// Rounds as long as they are needed.
-async fn rounds(ctx: &Context, records: &Cache<AttestationRecord>) {
-    records.synced().await;
+async fn rounds(ctx: &Context) {
+    ctx.caches.records.synced().await;
     let mut unsettled = BTreeMap::new();
     while is_needed(ctx) {
         let begin = Instant::now();
-        if let Err(error) = round(ctx, records, &mut unsettled).await {
+        if let Err(error) = round(ctx, &mut unsettled).await {
             tracing::warn!(error = chain(&error), "untrusted machines are looked at again");
         }
         tokio::time::sleep((begin.elapsed() * PAUSE).clamp(GATHER, LONGEST_PAUSE)).await;
@@ -126,15 +94,11 @@ async fn rounds(ctx: &Context, records: &Cache<AttestationRecord>) {
     }
 }
 
-async fn round(
-    ctx: &Context,
-    records: &Cache<AttestationRecord>,
-    unsettled: &mut BTreeMap<String, ActedOn>,
-) -> Result<(), PortError> {
+async fn round(ctx: &Context, unsettled: &mut BTreeMap<String, ActedOn>) -> Result<(), PortError> {
     match ctx.cluster() {
         Some(cluster) if !cluster.is_paused() && ctx.may(Deed::ShutOut) => {
             settle(ctx, unsettled).await?;
-            Round::begin(ctx, records, cluster, unsettled).await?.run().await
+            Round::begin(ctx, cluster, unsettled).await?.run().await
         }
         _ => Ok(()),
     }
@@ -143,7 +107,6 @@ async fn round(
 /// One look at all machines.
 struct Round<'a> {
     ctx: &'a Context,
-    records: &'a Cache<AttestationRecord>,
     cluster: Arc<TrustedExecutionCluster>,
     /// Machines that were just acted on, as long as the cache does not show it.
     unsettled: &'a mut BTreeMap<String, ActedOn>,
@@ -158,7 +121,6 @@ struct Round<'a> {
 impl<'a> Round<'a> {
     async fn begin(
         ctx: &'a Context,
-        records: &'a Cache<AttestationRecord>,
         cluster: Arc<TrustedExecutionCluster>,
         unsettled: &'a mut BTreeMap<String, ActedOn>,
     ) -> Result<Self, PortError> {
@@ -186,7 +148,6 @@ impl<'a> Round<'a> {
             room: Room::new(limit, &acted_on),
             tally: Tally::new(acted_on.len(), needs_nodes),
             ctx,
-            records,
             cluster,
             unsettled,
         })
@@ -241,9 +202,7 @@ impl<'a> Round<'a> {
         if !is_in_service || machine.bound_key().is_none() {
             return Verdict::Unknown;
         }
-        let records = self.records.indexed(&machine.spec.id);
-        let attempts = records.iter().flat_map(|record| &record.spec.attempts);
-        let last = attempts.filter_map(read).max_by_key(|last| last.at);
+        let last = Summary::for_machine(self.ctx, machine).seen;
         // The attempts of a quarantined machine say nothing, so it always looks silent.
         let counts = machine.state() == MachineState::Active || acted(machine).is_some();
         let stale = self.stale.filter(|_| counts);

@@ -19,10 +19,9 @@ const ROLE: &str = "admin";
 
 /// The key of an admin: Ed25519, since every version can verify that (Trustee, KBS admin API).
 ///
-/// Tokens carry `role`, `iat` and `exp`. They carry `iss` and `aud` only if those are configured.
+/// Tokens carry `role`, `iat` and `exp`. They carry `aud` only if that is configured.
 pub struct AdminKey {
     key: SigningKey,
-    issuer: Option<String>,
     audience: Option<String>,
 }
 
@@ -34,10 +33,7 @@ pub struct AdminKeyFormatError;
 
 impl fmt::Debug for AdminKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AdminKey")
-            .field("issuer", &self.issuer)
-            .field("audience", &self.audience)
-            .finish_non_exhaustive()
+        f.debug_struct("AdminKey").field("audience", &self.audience).finish_non_exhaustive()
     }
 }
 
@@ -50,14 +46,14 @@ impl AdminKey {
         let pem = pem.expose("the admin key is read");
         let pem = std::str::from_utf8(pem).map_err(|_| AdminKeyFormatError)?;
         let key = SigningKey::from_pkcs8_pem(pem).map_err(|_| AdminKeyFormatError)?;
-        Ok(Self { key, issuer: None, audience: None })
+        Ok(Self { key, audience: None })
     }
 
     /// A new key.
     pub fn generate(rng: &mut dyn CryptoRng) -> Self {
         let seed = SecretArray::<32>::random(rng);
         let key = SigningKey::from_bytes(seed.expose("it becomes the signing key"));
-        Self { key, issuer: None, audience: None }
+        Self { key, audience: None }
     }
 
     /// The private key in PEM (PKCS #8), to be stored.
@@ -65,13 +61,6 @@ impl AdminKey {
         // A key of 32 bytes always encodes.
         let pem = self.key.to_pkcs8_pem(LineEnding::LF);
         SecretBytes::new(pem.map(|pem| pem.as_bytes().to_vec()).unwrap_or_default())
-    }
-
-    /// Adds the claim `iss`, for a KBS that requires one.
-    #[must_use]
-    pub fn with_issuer(mut self, issuer: impl Into<String>) -> Self {
-        self.issuer = Some(issuer.into());
-        self
     }
 
     /// Adds the claim `aud`, for a KBS that requires one (v0.21 and later).
@@ -95,11 +84,8 @@ impl AdminKey {
             ("iat".to_owned(), now.unix_seconds().into()),
             ("exp".to_owned(), now.plus_seconds(MAX_TOKEN_SECONDS).unix_seconds().into()),
         ]);
-        let optional = [("iss", &self.issuer), ("aud", &self.audience)];
-        for (claim, value) in optional {
-            if let Some(value) = value {
-                claims.insert(claim.to_owned(), value.as_str().into());
-            }
+        if let Some(audience) = &self.audience {
+            claims.insert("aud".to_owned(), audience.as_str().into());
         }
         let encode = |text: &str| URL_SAFE_NO_PAD.encode(text);
         let header = encode(r#"{"alg":"EdDSA","typ":"JWT"}"#);

@@ -2,12 +2,17 @@
 # address that answers nobody's DNS. What it mounts is gone with it.
 set -e
 own() { mkdir -p "$BASE/$2"; mount --bind "$BASE/$2" "$1"; }
+# What the machine has there stays visible.
+above() {
+	mkdir -p "$BASE$1/upper" "$BASE$1/work"
+	mount -t overlay tec -o "lowerdir=$1,upperdir=$BASE$1/upper,workdir=$BASE$1/work" "$1"
+}
 
-mkdir -p "$BASE/etc/upper" "$BASE/etc/work"
-mount -t overlay tec -o "lowerdir=/etc,upperdir=$BASE/etc/upper,workdir=$BASE/etc/work" /etc
+above /etc
+# The programs may be below it.
+above /opt
 own /var/lib lib
 own /var/log log
-own /opt opt
 own /run run
 if [ ! -e /var/lib/installed ]; then
 	rm -rf /etc/cni/net.d /etc/kubernetes /etc/resolv.conf

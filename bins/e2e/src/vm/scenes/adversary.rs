@@ -15,7 +15,7 @@ use tec_tpm::tss::{Tpm, TpmAttester};
 use super::dbx::append;
 use crate::qemu::disk::ROOT;
 use crate::qemu::key::{SHA256, signature_list};
-use crate::qemu::variables::BOOT_ONLY;
+use crate::qemu::variables::{BOOT_ONLY, SIGNED};
 use crate::qemu::{VariableStore, disk, luks};
 use crate::vm::boot::Ended;
 use crate::vm::image::Image;
@@ -28,7 +28,7 @@ use crate::wire::{Session, some_pubkey};
 type Row = [String; 3];
 
 /// Changes the metadata of a header.
-type Change = fn(&mut Value);
+pub(super) type Change = fn(&mut Value);
 
 /// Changes of the LUKS2 header that would give away the volume key, or the machine's own data.
 const HEADERS: [(&str, Change); 3] = [
@@ -175,11 +175,15 @@ impl Stage {
         row
     }
 
-    /// Those of a machine whose owner enrolled a key for updates.
+    /// Those of a machine whose owner enrolled other keys for updates. One more of them, as vendors roll out,
+    /// changes nothing.
     fn other_variables(&self, one: &mut Node, id: MachineId) -> anyhow::Result<Row> {
-        let variables = one.variables();
+        let (variables, own) = (one.variables(), signature_list(SHA256, &[0x5a; 32])?);
+        append(one, "KEK", Guid::GLOBAL, &own)?;
+        one.boot()?.opened()?;
         let before = fs::read(&variables)?;
-        append(one, "KEK", Guid::GLOBAL, &signature_list(SHA256, &[0x5a; 32])?)?;
+        let other = VariableStore::new(before.clone())?.with("KEK", Guid::GLOBAL, SIGNED, &own)?;
+        fs::write(&variables, other.build())?;
         let row = self.refused_with(one, id, "the variables are swapped", ["TEC-A409", "KEK"]);
         fs::write(&variables, before)?;
         row

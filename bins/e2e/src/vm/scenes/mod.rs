@@ -6,6 +6,7 @@ mod cluster;
 mod console;
 mod cuts;
 mod dbx;
+mod debian;
 mod fleet;
 mod join;
 mod migration;

@@ -266,6 +266,52 @@ mod tests {
         assert_eq!(mode & 0o777, EXECUTABLE);
     }
 
+    /// Answers two requests with this; returns the server's URL.
+    fn serve(body: &'static [u8]) -> String {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/kubelet", listener.local_addr().unwrap());
+        std::thread::spawn(move || {
+            for stream in listener.incoming().take(2) {
+                let mut stream = stream.unwrap();
+                let mut head = io::BufReader::new(&stream);
+                let mut line = String::new();
+                while line != "\r\n" {
+                    line.clear();
+                    io::BufRead::read_line(&mut head, &mut line).unwrap();
+                }
+                let length = body.len();
+                write!(
+                    stream,
+                    "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n"
+                )
+                .unwrap();
+                stream.write_all(body).unwrap();
+            }
+        });
+        url
+    }
+
+    #[tokio::test]
+    async fn a_component_with_other_bytes_is_refused() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let (client, dir) = (reqwest::Client::new(), tempfile::tempdir().unwrap());
+        let paths = KubeadmPaths::under(dir.path());
+        let hash = format!("sha256:{}", Sha256Digest::of(b"the kubelet"));
+        let from = |url: &str| Component::new(url, &hash, "/kubelet", ComponentForm::File).unwrap();
+        let other = from(&serve(b"something else"));
+        let refused = fetch(&client, &paths, &other).await.unwrap_err();
+        assert_eq!(refused.kind(), PortErrorKind::Invalid);
+        assert!(!cached(&paths, &other).exists());
+        let good = from(&serve(b"the kubelet"));
+        fetch(&client, &paths, &good).await.unwrap();
+        // Somebody changes what was downloaded: it is downloaded again.
+        let place = cached(&paths, &good);
+        fs::remove_file(&place).unwrap();
+        fs::write(&place, b"something else").unwrap();
+        fetch(&client, &paths, &good).await.unwrap();
+        assert_eq!(fs::read(&place).unwrap(), b"the kubelet");
+    }
+
     #[test]
     fn what_leads_out_of_an_archive_or_is_no_file_is_refused() {
         for (path, kind) in [

@@ -1,0 +1,218 @@
+//! A machine with a distribution, between its boots and while it runs.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+
+use super::install::{Installer, PASSPHRASE};
+use crate::qemu::{Machine, Running, VirtualTpm, disk, must};
+use crate::vm::node;
+use crate::vm::settings::Settings;
+use crate::volume;
+
+/// Time limit of a boot, on an emulated processor that other programs use, too.
+const BOOT: Duration = Duration::from_mins(12);
+/// Time limit of a command.
+const COMMAND: Duration = Duration::from_mins(8);
+/// For so long after a refusal a machine might still open its disk.
+const GRACE: Duration = Duration::from_secs(30);
+/// The initramfs asks for a passphrase (cryptsetup-initramfs).
+const PROMPT: &str = "Please unlock disk";
+
+/// A machine with the distribution on its disk, switched off.
+#[derive(Debug)]
+pub(in crate::vm) struct Debian {
+    directory: PathBuf,
+    firmware: PathBuf,
+    ignition: PathBuf,
+    installer: Installer,
+    boots: u32,
+}
+
+/// How a boot went.
+#[derive(Debug)]
+pub(in crate::vm) enum Started {
+    /// The root runs.
+    Open(Guest),
+    /// The disk stayed closed, with this code.
+    Closed(String),
+}
+
+/// A running distribution.
+#[derive(Debug)]
+pub(in crate::vm) struct Guest(Running);
+
+impl Debian {
+    /// Installs it. `unused` stands for a config of Ignition, which this machine does not have.
+    pub(in crate::vm) fn install(
+        settings: &Settings,
+        suite: &str,
+        unused: &Path,
+    ) -> anyhow::Result<Self> {
+        let installer = Installer::prepare(settings, suite)?;
+        let directory = settings.artefacts.join(suite);
+        let boot = settings.cache.join("boot").join(node::SUITE);
+        let (firmware, ignition) = (boot.join(node::CODE), unused.to_owned());
+        let debian = Self { directory, firmware, ignition, installer, boots: 0 };
+        fs::copy(boot.join(node::VARIABLES), debian.variables())?;
+        VirtualTpm::manufacture_plain(&debian.tpm())?;
+        debian.installer.install(&debian.disk())?;
+        Ok(debian)
+    }
+
+    /// The disk.
+    pub(in crate::vm) fn disk(&self) -> PathBuf {
+        self.directory.join("disk.img")
+    }
+
+    fn variables(&self) -> PathBuf {
+        self.directory.join("variables.fd")
+    }
+
+    fn tpm(&self) -> PathBuf {
+        self.directory.join("tpm")
+    }
+
+    /// Replaces its root by another one, with this passphrase.
+    pub(in crate::vm) fn plant(&self, passphrase: &str) -> anyhow::Result<()> {
+        self.installer.plant(&self.disk(), passphrase)
+    }
+
+    /// What `change` does to its files below `/boot`, which is mounted at the path that it gets. The system
+    /// partition below it is a copy: not every host has a driver for it.
+    pub(in crate::vm) fn in_boot<T>(
+        &self,
+        change: impl FnOnce(&Path) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        let root = self.directory.join("mounted");
+        let boot = root.join("boot");
+        fs::create_dir_all(&boot)?;
+        let [system, (offset, size)] = disk::installed_partitions();
+        let part = format!("loop,offset={offset},sizelimit={size}");
+        let mounted = Mounted::new(&["-o", &part], &self.disk(), &boot)?;
+        let efi = boot.join("efi");
+        let below = Mounted::new(&["-t", "tmpfs"], Path::new("tmpfs"), &efi)?;
+        let image = format!("{}@@{}", self.disk().display(), system.0);
+        must(Command::new("mcopy").args(["-s", "-i", &image, "::EFI"]).arg(&efi))?;
+        let changed = change(&root);
+        drop(below);
+        drop(mounted);
+        changed
+    }
+
+    /// Boots it, and types a passphrase, if there is one.
+    pub(in crate::vm) fn boot(&mut self, typed: Option<&str>) -> anyhow::Result<Started> {
+        self.boots += 1;
+        let logs = self.directory.join(format!("boot-{}", self.boots));
+        fs::create_dir_all(&logs)?;
+        let tpm = VirtualTpm::found(&self.tpm());
+        let machine = Machine::new(&logs, &self.firmware, &self.variables(), &self.disk(), tpm);
+        let machine = machine.as_node(&self.ignition);
+        let console = machine.console();
+        let mut running = machine.power_on()?;
+        if let Some(passphrase) = typed {
+            running.wait_for_console(PROMPT, BOOT)?;
+            running.type_line(passphrase, BOOT)?;
+        }
+        watch(running, &console)
+    }
+
+    /// Boots it with the passphrase of its installation.
+    pub(in crate::vm) fn boot_typed(&mut self) -> anyhow::Result<Guest> {
+        match self.boot(Some(PASSPHRASE))? {
+            Started::Open(guest) => Ok(guest),
+            Started::Closed(code) => bail!("the passphrase opened nothing: {code}"),
+        }
+    }
+}
+
+/// Waits until the root runs, or the pin gave up.
+fn watch(running: Running, console: &Path) -> anyhow::Result<Started> {
+    let (end, mut refused, mut said) = (Instant::now() + BOOT, None, Vec::new());
+    loop {
+        let mut byte = [0];
+        match running.line(Duration::from_secs(1)).read(&mut byte) {
+            Ok(1) => said.push(byte[0]),
+            Ok(_) => bail!("the machine is off"),
+            Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {}
+            Err(error) => return Err(error.into()),
+        }
+        if said.ends_with(b"ready\n") {
+            return Ok(Started::Open(Guest(running)));
+        }
+        let shown = String::from_utf8_lossy(&fs::read(console)?).into_owned();
+        // Codes of the network come and go until there is one.
+        let last = shown.rmatch_indices("TEC-").map(|(at, _)| &shown[at..]).find_map(code);
+        let since = *refused.get_or_insert_with(Instant::now);
+        match last {
+            None => refused = None,
+            Some(code) if since.elapsed() > GRACE => return Ok(Started::Closed(code)),
+            Some(_) => {}
+        }
+        if Instant::now() > end {
+            let error = anyhow::anyhow!("it neither opened its disk nor refused to");
+            return Err(running.explain(&error));
+        }
+    }
+}
+
+/// The code of a refusal: of attestation, or of the header of the disk.
+fn code(text: &str) -> Option<String> {
+    let code = text.get(..8)?;
+    (code.starts_with("TEC-A") || code.starts_with("TEC-N42")).then(|| code.to_owned())
+}
+
+impl Guest {
+    /// Runs a command that must succeed.
+    pub(in crate::vm) fn must(&self, command: &str) -> anyhow::Result<String> {
+        let (status, output) = self.run(command)?;
+        ensure!(status == 0, "{command}: exit status {status}: {output}");
+        Ok(output)
+    }
+
+    /// Runs a command: its exit status and output.
+    pub(in crate::vm) fn run(&self, command: &str) -> anyhow::Result<(i32, String)> {
+        let mut line = self.0.line(COMMAND);
+        writeln!(line, "{command}").context("cannot ask the machine")?;
+        let mut said = Vec::new();
+        loop {
+            let mut byte = [0];
+            line.read_exact(&mut byte).with_context(|| format!("{command}: no answer"))?;
+            said.push(byte[0]);
+            let text = String::from_utf8_lossy(&said).replace('\r', "");
+            if let Some((output, end)) = text.rsplit_once("ended ")
+                && (output.is_empty() || output.ends_with('\n'))
+                && let Some(status) = end.strip_suffix('\n')
+            {
+                return Ok((status.parse()?, output.trim_end().to_owned()));
+            }
+        }
+    }
+
+    /// Shuts it down.
+    pub(in crate::vm) fn off(self) -> anyhow::Result<()> {
+        let mut line = self.0.line(COMMAND);
+        writeln!(line, "sync; poweroff")?;
+        self.0.wait_for_power_off(BOOT)
+    }
+}
+
+/// A partition of a disk, mounted on this host.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn new(options: &[&str], what: &Path, at: &Path) -> anyhow::Result<Self> {
+        must(Command::new("mount").args(options).arg(what).arg(at))?;
+        Ok(Self(at.to_owned()))
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = volume::command("umount").arg(&self.0).status();
+    }
+}

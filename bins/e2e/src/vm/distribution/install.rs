@@ -1,0 +1,251 @@
+//! Makes the disk, as an installer does.
+
+use std::fs;
+use std::fs::File;
+use std::io::Write as _;
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, ensure};
+
+use crate::qemu::{disk, must};
+use crate::vm::settings::Settings;
+use crate::volume;
+
+/// The passphrase that an admin chose at the installation.
+pub(super) const PASSPHRASE: &str = "hunter2";
+/// UUID of the encrypted partition.
+const ENCRYPTED: &str = "11111111-2222-4333-8444-555555555555";
+/// Bytes of a LUKS2 header with its key slots, as `cryptsetup` makes it.
+pub(super) const HEADER: u64 = 16 << 20;
+/// Time limit of the machine that installs.
+const LIMIT: &str = "30m";
+/// What is on every machine; written into the system before its initramfs is made.
+const TEXTS: [(&str, &str); 8] = [
+    ("etc/hostname", "debian\n"),
+    ("etc/hosts", "127.0.0.1 localhost\n127.0.1.1 debian\n"),
+    (
+        "etc/fstab",
+        "/dev/mapper/root_crypt / ext4 errors=remount-ro 0 1\n\
+         UUID=33333333-2222-4333-8444-555555555555 /boot ext4 defaults 0 2\n\
+         UUID=ABCD-1234 /boot/efi vfat umask=0077 0 1\n",
+    ),
+    (
+        "etc/crypttab",
+        "root_crypt UUID=11111111-2222-4333-8444-555555555555 none luks,discard,initramfs\n",
+    ),
+    (
+        "etc/default/grub",
+        "GRUB_DEFAULT=0\nGRUB_TIMEOUT=1\nGRUB_DISTRIBUTOR=Debian\nGRUB_CMDLINE_LINUX_DEFAULT=\"\"\n\
+         GRUB_CMDLINE_LINUX=\"console=tty0 console=ttyS0,115200\"\n",
+    ),
+    ("etc/systemd/network/lan.network", "[Match]\nName=en*\n[Network]\nDHCP=yes\n"),
+    (
+        "etc/systemd/system/serve.service",
+        "[Unit]\nAfter=basic.target\n[Service]\nExecStart=/usr/local/sbin/serve\n",
+    ),
+    ("etc/initramfs-tools/conf.d/modules", "MODULES=most\n"),
+];
+/// The package's files: place, mode, content.
+const PACKAGE: [(&str, u32, &str); 6] = [
+    ("usr/local/sbin/serve", 0o755, include_str!("serve.sh")),
+    (
+        "usr/share/node-agent/clevis-encrypt-trustee",
+        0o755,
+        include_str!("../../../../node-agent/deploy/clevis-encrypt-trustee"),
+    ),
+    (
+        "usr/share/node-agent/clevis-decrypt-trustee",
+        0o755,
+        include_str!("../../../../node-agent/deploy/clevis-decrypt-trustee"),
+    ),
+    ("usr/share/node-agent/end", 0o755, include_str!("../../../../node-agent/deploy/end")),
+    (
+        "usr/share/initramfs-tools/hooks/clevis-trustee",
+        0o755,
+        include_str!("../../../../node-agent/deploy/initramfs-tools/hooks/clevis-trustee"),
+    ),
+    (
+        "usr/share/initramfs-tools/scripts/init-premount/clevis-trustee",
+        0o755,
+        include_str!(
+            "../../../../node-agent/deploy/initramfs-tools/scripts/init-premount/clevis-trustee"
+        ),
+    ),
+];
+const LAST: &str = include_str!(
+    "../../../../node-agent/deploy/initramfs-tools/scripts/init-bottom/clevis-trustee"
+);
+const LINKS: [(&str, &str); 4] = [
+    ("node-agent", "usr/bin/clevis-encrypt-trustee"),
+    ("node-agent", "usr/bin/clevis-decrypt-trustee"),
+    ("../serve.service", "etc/systemd/system/multi-user.target.wants/serve.service"),
+    (
+        "/usr/lib/systemd/system/systemd-networkd.service",
+        "etc/systemd/system/multi-user.target.wants/systemd-networkd.service",
+    ),
+];
+
+/// The parts that installing takes.
+#[derive(Debug)]
+pub(super) struct Installer {
+    directory: PathBuf,
+}
+
+impl Installer {
+    /// Unpacks the distribution, adds the package, and makes the initramfs.
+    pub(super) fn prepare(settings: &Settings, suite: &str) -> anyhow::Result<Self> {
+        let installer = Self { directory: settings.artefacts.join(suite) };
+        let system = installer.directory.join("system");
+        fs::create_dir_all(&system)?;
+        let tar = settings.cache.join(format!("{suite}.tar"));
+        must(Command::new("tar").arg("-xf").arg(&tar).arg("-C").arg(&system))?;
+        add_files(&system, &settings.agent)?;
+        let header = installer.header();
+        format(&header, PASSPHRASE)?;
+        let initramfs = installer.directory.join("initrd.img");
+        run("prepare.sh", include_str!("prepare.sh"), &[&system, &header, &initramfs])?;
+        fs::copy(find(&system.join("boot"), "vmlinuz")?, installer.directory.join("vmlinuz"))?;
+        let install = system.join("install");
+        fs::write(&install, include_str!("install.sh"))?;
+        fs::set_permissions(&install, fs::Permissions::from_mode(0o755))?;
+        Ok(installer)
+    }
+
+    fn header(&self) -> PathBuf {
+        self.directory.join("header.img")
+    }
+
+    /// A disk with the distribution on it.
+    pub(super) fn install(&self, disk: &Path) -> anyhow::Result<()> {
+        disk::write_as_installer(disk)?;
+        put_header(&self.header(), disk)?;
+        self.run(PASSPHRASE, disk, "")
+    }
+
+    /// Replaces the root of a disk by that of someone who has the disk in hand, with a passphrase of theirs.
+    pub(super) fn plant(&self, disk: &Path, passphrase: &str) -> anyhow::Result<()> {
+        let header = self.directory.join("planted.img");
+        format(&header, passphrase)?;
+        put_header(&header, disk)?;
+        self.run(passphrase, disk, "tec.root")
+    }
+
+    /// Boots the machine that installs onto the second disk.
+    fn run(&self, passphrase: &str, disk: &Path, word: &str) -> anyhow::Result<()> {
+        let (system, image) = (self.directory.join("system"), self.directory.join("system.img"));
+        fs::write(system.join("passphrase"), passphrase)?;
+        let _ = fs::remove_file(&image);
+        let mut make = volume::command("mke2fs");
+        must(
+            make.args(["-q", "-t", "ext4", "-O", "^has_journal", "-d"])
+                .arg(&system)
+                .arg(&image)
+                .arg("2500M"),
+        )?;
+        fs::remove_file(system.join("passphrase"))?;
+        let console = self.directory.join("install.log");
+        let mut qemu = Command::new("timeout");
+        qemu.args([LIMIT, "qemu-system-x86_64", "-machine", "q35,accel=tcg", "-cpu", "max"])
+            .args([
+                "-m",
+                "1024",
+                "-nodefaults",
+                "-no-user-config",
+                "-no-reboot",
+                "-display",
+                "none",
+            ])
+            .arg("-serial")
+            .arg(format!("file:{}", console.display()))
+            .arg("-kernel")
+            .arg(self.directory.join("vmlinuz"))
+            .arg("-initrd")
+            .arg(self.directory.join("initrd.img"))
+            .arg("-append")
+            .arg(format!("root=/dev/vda rw console=ttyS0 init=/install panic=5 {word}"));
+        for (file, more) in [(&image, ""), (&disk.to_owned(), ",cache=unsafe")] {
+            qemu.arg("-drive").arg(format!("if=virtio,format=raw,file={}{more}", file.display()));
+        }
+        must(&mut qemu)?;
+        fs::remove_file(&image)?;
+        let said = String::from_utf8_lossy(&fs::read(&console)?).into_owned();
+        let tail = said.get(said.len().saturating_sub(3000)..).unwrap_or(&said);
+        ensure!(said.contains("INSTALL: done"), "it is not installed:\n{tail}");
+        Ok(())
+    }
+}
+
+fn put_header(header: &Path, disk: &Path) -> anyhow::Result<()> {
+    let mut begin = vec![0; usize::try_from(HEADER)?];
+    File::open(header)?.read_exact_at(&mut begin, 0)?;
+    let disk = File::options().write(true).open(disk)?;
+    disk.write_all_at(&begin, disk::offset_of_installed_root()).context("cannot write the disk")
+}
+
+fn add_files(system: &Path, agent: &Path) -> anyhow::Result<()> {
+    let last = [("usr/share/initramfs-tools/scripts/init-bottom/clevis-trustee", 0o755, LAST)];
+    let texts = TEXTS.map(|(place, text)| (place, 0o644, text));
+    for (place, mode, text) in texts.into_iter().chain(PACKAGE).chain(last) {
+        let path = system.join(place);
+        fs::create_dir_all(path.parent().unwrap_or(system))?;
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
+    }
+    for (to, place) in LINKS {
+        let path = system.join(place);
+        fs::create_dir_all(path.parent().unwrap_or(system))?;
+        let _ = fs::remove_file(&path);
+        symlink(to, &path).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    let private = system.join("etc/node-agent");
+    fs::create_dir_all(&private)?;
+    fs::set_permissions(&private, fs::Permissions::from_mode(0o700))?;
+    fs::copy(agent, system.join("usr/bin/node-agent")).context("cannot copy node-agent")?;
+    Ok(())
+}
+
+/// Writes the header of an encrypted partition of the installed size.
+fn format(path: &Path, passphrase: &str) -> anyhow::Result<()> {
+    File::create(path)?.set_len(disk::INSTALLED_ROOT)?;
+    let mut format = volume::command("cryptsetup");
+    format
+        .args([
+            "luksFormat",
+            "--batch-mode",
+            "--type",
+            "luks2",
+            "--uuid",
+            ENCRYPTED,
+            "--key-file",
+            "-",
+        ])
+        .args(["--sector-size", "4096", "--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000"])
+        .arg(path);
+    let mut child = format.stdin(Stdio::piped()).spawn().context("cannot run cryptsetup")?;
+    let mut pipe = child.stdin.take().context("no pipe to cryptsetup")?;
+    pipe.write_all(passphrase.as_bytes())?;
+    drop(pipe);
+    ensure!(child.wait()?.success(), "cryptsetup luksFormat failed");
+    Ok(())
+}
+
+/// Runs a script of this module in a mount namespace of its own.
+fn run(name: &str, script: &str, arguments: &[&Path]) -> anyhow::Result<()> {
+    let directory = tempfile::tempdir()?;
+    let path = directory.path().join(name);
+    fs::write(&path, script)?;
+    must(volume::command("unshare").args(["--mount", "bash"]).arg(&path).args(arguments))
+}
+
+/// The file whose name begins so.
+fn find(directory: &Path, begin: &str) -> anyhow::Result<PathBuf> {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with(begin) && entry.file_type()?.is_file() {
+            return Ok(entry.path());
+        }
+    }
+    anyhow::bail!("no {begin} in {}", directory.display())
+}

@@ -1,0 +1,203 @@
+//! Debian as it is: what its own boot chain measures is approved from its files, and what is done to it is refused.
+
+use std::fs;
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
+
+use anyhow::{Context as _, ensure};
+use serde_json::{Value, json};
+
+use super::adversary::Change;
+use crate::qemu::{disk, luks};
+use crate::vm::distribution::{Debian, Guest, Started};
+use crate::vm::stage::Stage;
+use crate::vm::table;
+
+/// The suite, as in the name of its file in the cache.
+const SUITE: &str = "bookworm";
+/// Bytes of a LUKS2 header with its key slots.
+const HEADER: u64 = 16 << 20;
+/// Passphrase of the root that an attacker planted.
+const PLANTED: &str = "planted";
+
+/// What someone does who has the disk in hand, with the code of the refusal.
+type Attack = (&'static str, &'static str, fn(&Debian) -> anyhow::Result<()>);
+
+const ATTACKS: [Attack; 4] = [
+    ("init=/bin/bash in grub.cfg", "TEC-A412", |debian| {
+        debian.in_boot(|root| {
+            let path = root.join("boot/grub/grub.cfg");
+            let script = fs::read_to_string(&path)?;
+            let edited = script.replace(" ro  console=tty0", " ro init=/bin/bash console=tty0");
+            ensure!(edited != script, "grub.cfg has no command line of the expected form");
+            Ok(fs::write(path, edited)?)
+        })
+    }),
+    ("bytes appended to the initramfs", "TEC-A412", |debian| {
+        debian.in_boot(|root| {
+            let path = find(&root.join("boot"), "initrd.img-")?;
+            Ok(File::options().append(true).open(path)?.write_all(&[0; 512])?)
+        })
+    }),
+    ("the header declares a cipher that does nothing", "TEC-N426", |debian| {
+        change_header(debian, |header| {
+            header["segments"]["0"]["encryption"] = "cipher_null-ecb".into();
+        })
+    }),
+    ("the header declares a part that is not encrypted", "TEC-N426", |debian| {
+        change_header(debian, |header| {
+            let mut rest = header["segments"]["0"].clone();
+            rest["offset"] = (disk::INSTALLED_ROOT / 2).to_string().into();
+            header["segments"]["1"] = rest;
+            let size = (disk::INSTALLED_ROOT / 2 - HEADER).to_string();
+            header["segments"]["0"] =
+                json!({"type": "linear", "offset": HEADER.to_string(), "size": size});
+        })
+    }),
+];
+
+impl Stage {
+    /// Installs it, binds its disk, boots it, and attacks it; each attack is undone before the next one.
+    pub(in crate::vm) fn debian(&mut self) -> anyhow::Result<()> {
+        self.story.scene('m', "Debian 12 with its own boot chain");
+        let mut story = std::mem::take(&mut self.story);
+        let mut debian = story.works("installed, with an initramfs that has the pin", || {
+            Debian::install(&self.settings, SUITE, &self.merge)
+        })?;
+        let covered = story.works("its image is approved from the files below /boot", || {
+            debian.in_boot(|root| self.approve_tree(root))
+        })?;
+        story.shows("what is checked of it", &covered);
+        let mut rows: Vec<[String; 3]> = Vec::new();
+        let added = self.anchor.tec_text(&["machine", "add", "--name", "debian"])?;
+        let added: Value = serde_json::from_str(&added).context("no Ignition config")?;
+        story.works("first boot, with the typed passphrase: Clevis binds the disk", || {
+            let guest = debian.boot_typed()?;
+            bind(&guest, &added)?;
+            guest.off()
+        })?;
+        let id = path_of(&added)?;
+        let row =
+            story.works("reboot: the root opens by itself, and gets no key any more", || {
+                let guest = opened(debian.boot(None)?)?;
+                guest.must("node-agent attest")?;
+                let refused = ask_late(&guest, &id)?;
+                guest.off()?;
+                Ok(refused)
+            })?;
+        rows.push(row);
+        for (what, code, attack) in ATTACKS {
+            let row = story.works(what, || self.attack(&mut debian, (what, code, attack)))?;
+            rows.push(row);
+        }
+        let row = story.works("another root with its own passphrase is planted", || {
+            let before = keep(&debian.disk())?;
+            debian.plant(PLANTED)?;
+            let guest = opened(debian.boot(Some(PLANTED))?)?;
+            guest.must("grep -q root_crypt /proc/mounts")?;
+            let [_, code, said] = ask_late(&guest, &id)?;
+            guest.off()?;
+            restore(&debian.disk(), &before)?;
+            Ok(["a planted root asks for the key".to_owned(), code, said])
+        })?;
+        rows.push(row);
+        story.works("the disk as it was opens by itself", || opened(debian.boot(None)?)?.off())?;
+        let rows: Vec<Vec<String>> = rows.into_iter().map(Vec::from).collect();
+        story.shows("refused", &table::render(&["what was done", "code", "what is said"], &rows));
+        self.story = story;
+        Ok(())
+    }
+
+    /// Approves what is below a directory; returns the table of what is checked.
+    fn approve_tree(&self, root: &Path) -> anyhow::Result<String> {
+        let root = root.to_str().context("the path is not UTF-8")?;
+        let said = self.anchor.tec_text(&["image", "approve", "debian", root])?;
+        let told = said.lines().filter(|line| line.contains("checked by") || line.contains("NOT"));
+        Ok(told.map(str::trim).collect::<Vec<_>>().join("\n"))
+    }
+
+    fn attack(
+        &self,
+        debian: &mut Debian,
+        (what, code, attack): Attack,
+    ) -> anyhow::Result<[String; 3]> {
+        let before = keep(&debian.disk())?;
+        attack(debian)?;
+        let started = debian.boot(None)?;
+        restore(&debian.disk(), &before)?;
+        let Started::Closed(said) = started else { anyhow::bail!("{what}: the disk was opened") };
+        ensure!(said == code, "{what}: {said} instead of {code}");
+        let explained = if code.starts_with("TEC-A") {
+            let text = self.anchor.tec_text(&["explain"])?;
+            let telling = text.lines().find(|line| line.contains("differs") || line.contains("!!"));
+            telling.unwrap_or_default().trim().to_owned()
+        } else {
+            "(the node asked no server)".to_owned()
+        };
+        Ok([what.to_owned(), said, explained])
+    }
+}
+
+fn opened(started: Started) -> anyhow::Result<Guest> {
+    match started {
+        Started::Open(guest) => Ok(guest),
+        Started::Closed(code) => anyhow::bail!("the disk stayed closed: {code}"),
+    }
+}
+
+/// Binds the disk as the documentation says.
+fn bind(guest: &Guest, added: &Value) -> anyhow::Result<()> {
+    let config = added["storage"]["luks"][0]["clevis"]["custom"]["config"].as_str();
+    let config = config.context("the Ignition config has no pin")?.replace('\'', "'\\''");
+    guest.must(&format!(
+        "printf %s hunter2 > /root/pass; \
+         clevis luks bind -y -k /root/pass -d /dev/disk/by-partlabel/root trustee '{config}'"
+    ))?;
+    guest.must("cryptsetup luksDump /dev/disk/by-partlabel/root | grep -q clevis").map(drop)
+}
+
+/// What the running system says if it asks for its disk key.
+fn ask_late(guest: &Guest, path: &str) -> anyhow::Result<[String; 3]> {
+    let (status, said) =
+        guest.run(&format!("node-agent attest --path {path} --write /root/key"))?;
+    ensure!(status != 0 && said.contains("TEC-A424"), "exit status {status}: {said}");
+    guest.must("test ! -e /root/key")?;
+    let line = said.lines().find(|line| line.contains("TEC-A424")).unwrap_or_default();
+    Ok(["the running system asks for its key".to_owned(), "TEC-A424".to_owned(), line.to_owned()])
+}
+
+fn path_of(added: &Value) -> anyhow::Result<String> {
+    let config = added["storage"]["luks"][0]["clevis"]["custom"]["config"].as_str();
+    let config: Value = serde_json::from_str(config.context("the Ignition config has no pin")?)?;
+    Ok(config["path"].as_str().context("the pin has no path")?.to_owned())
+}
+
+fn change_header(debian: &Debian, change: Change) -> anyhow::Result<()> {
+    luks::change(&debian.disk(), disk::offset_of_installed_root(), change)
+}
+
+fn find(directory: &Path, begin: &str) -> anyhow::Result<std::path::PathBuf> {
+    let entries = fs::read_dir(directory)?.filter_map(Result::ok);
+    let mut paths = entries.map(|entry| entry.path());
+    let is_it = |path: &std::path::PathBuf| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(begin))
+    };
+    paths.find(is_it).with_context(|| format!("no {begin} in {}", directory.display()))
+}
+
+/// Keeps a disk while it is changed; holes stay holes.
+fn keep(disk: &Path) -> anyhow::Result<std::path::PathBuf> {
+    let copy = disk.with_extension("before.img");
+    copy_sparse(disk, &copy)?;
+    Ok(copy)
+}
+
+fn restore(disk: &Path, before: &Path) -> anyhow::Result<()> {
+    copy_sparse(before, disk)
+}
+
+fn copy_sparse(from: &Path, to: &Path) -> anyhow::Result<()> {
+    let mut copy = std::process::Command::new("cp");
+    crate::qemu::must(copy.arg("--sparse=always").arg(from).arg(to))
+}

@@ -1,0 +1,153 @@
+//! Old audit lines in files: `tec audit archive`, and their part in `tec audit verify`.
+//!
+//! ```text
+//! {"sequence":120,"hash":"…","event":null}     where the file begins: after this line
+//! {"sequence":121,"hash":"…","event":{…}}      the lines, as the log had them
+//! ```
+
+use std::fs;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, BufWriter, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use serde_json::{Value, json};
+use tec_core::code::Code;
+use tec_core::digest::Sha256Digest;
+use tec_core::port::Clock as _;
+use tec_core::store::{AuditPlace, AuditVerdict, Store};
+use tec_core::time::Timestamp;
+use tec_support::SystemClock;
+use tec_support::exit::CodedError;
+use tec_support::files::create_private;
+
+use super::{PAGE, coded, value};
+use crate::args::Consent;
+use crate::consent::consented;
+use crate::output::Output;
+
+/// Moves the lines older than this to a new file. They are on disk there before they are removed here.
+pub(super) async fn archive(
+    store: &Store,
+    file: &Path,
+    older_than: Duration,
+    consent: Consent,
+    output: &Output,
+) -> anyhow::Result<()> {
+    let intact = store.verify_audit().map_err(coded)?;
+    ensure!(
+        matches!(intact, AuditVerdict::Intact { .. }),
+        "the chain is broken, and nothing is archived (see where: tec audit verify)"
+    );
+    let now = SystemClock.now();
+    let age = i64::try_from(older_than.as_secs()).unwrap_or(i64::MAX);
+    let base = store.audit_base().map_err(coded)?;
+    let last = last_before(store, base, now.plus_seconds(age.saturating_neg()))?;
+    let lines = last.sequence - base.sequence;
+    let found = json!({
+        "lines": lines, "first": base.sequence + 1, "last": last.sequence, "head": last.hash, "file": file,
+    });
+    if lines == 0 {
+        return output.print(&found, |_| "no audit line is that old".to_owned());
+    }
+    let said =
+        format!("audit lines {} to {} in {}", base.sequence + 1, last.sequence, file.display());
+    if consented(&[format!("{said} instead of the log")], consent)? {
+        write(store, file, base, last)?;
+        // What is on disk, not what was to be.
+        ensure!(chain(file)? == (base, last), "{} is not as it was written", file.display());
+        let archived = store.archive_audit(base, last, now).await;
+        archived.map_err(|error| CodedError::caused(Code::StoreUnavailable, "archive", error))?;
+    }
+    output.print(&found, |_| said)
+}
+
+/// The last line before the first one that is newer than `cutoff`.
+fn last_before(store: &Store, base: AuditPlace, cutoff: Timestamp) -> anyhow::Result<AuditPlace> {
+    let mut last = base;
+    loop {
+        let page = store.audit_events(last.sequence, PAGE).map_err(coded)?;
+        let old = page.iter().take_while(|entry| entry.event.at <= cutoff);
+        let count = old.clone().count();
+        if let Some(entry) = old.last() {
+            last = AuditPlace { sequence: entry.sequence, hash: entry.hash };
+        }
+        if count < PAGE {
+            return Ok(last);
+        }
+    }
+}
+
+fn write(store: &Store, path: &Path, base: AuditPlace, last: AuditPlace) -> anyhow::Result<()> {
+    let failed = || format!("cannot write {}", path.display());
+    let begin = json!({ "sequence": base.sequence, "hash": base.hash, "event": null });
+    create_private(path, format!("{begin}\n").as_bytes()).with_context(failed)?;
+    let written = append(store, path, base.sequence, last.sequence);
+    written.inspect_err(|_| drop(fs::remove_file(path))).with_context(failed)
+}
+
+fn append(store: &Store, path: &Path, mut after: u64, last: u64) -> anyhow::Result<()> {
+    let mut to = BufWriter::new(File::options().append(true).open(path)?);
+    while after < last {
+        let page = store.audit_events(after, PAGE).map_err(coded)?;
+        let before = after;
+        for entry in page.iter().take_while(|entry| entry.sequence <= last) {
+            writeln!(to, "{}", value(entry))?;
+            after = entry.sequence;
+        }
+        ensure!(after > before, "someone else archives these lines");
+    }
+    to.flush()?;
+    Ok(to.get_ref().sync_all()?)
+}
+
+/// Verifies files of archived lines, oldest first, each of which continues the one before; the log continues the last.
+pub(super) fn verify(store: &Store, files: &[PathBuf]) -> anyhow::Result<()> {
+    let mut end = AuditPlace::BEGIN;
+    for file in files {
+        let (begin, last) = chain(file).with_context(|| format!("{}", file.display()))?;
+        ensure!(
+            begin == end,
+            "{} begins after line {}, where no file before it ends",
+            file.display(),
+            begin.sequence
+        );
+        end = last;
+    }
+    let base = store.audit_base().map_err(coded)?;
+    ensure!(
+        files.is_empty() || end == base,
+        "the log begins after line {}, where the last archive does not end",
+        base.sequence
+    );
+    Ok(())
+}
+
+#[derive(serde::Deserialize)]
+struct Line {
+    sequence: u64,
+    hash: Sha256Digest,
+    event: Value,
+}
+
+/// Where a file begins, and its last line.
+fn chain(path: &Path) -> anyhow::Result<(AuditPlace, AuditPlace)> {
+    let lines = BufReader::new(File::open(path)?).lines();
+    let mut places = lines.map(|line| {
+        let Line { sequence, hash, event } = serde_json::from_str(&line?)?;
+        anyhow::Ok((AuditPlace { sequence, hash }, event))
+    });
+    let (begin, _) = places.next().context("an empty file")??;
+    let mut last = begin;
+    for place in places {
+        let (place, event) = place?;
+        ensure!(
+            last.followed_by(&event).map_err(coded)? == place,
+            "line {} is not as it was written",
+            last.sequence + 1
+        );
+        last = place;
+    }
+    Ok((begin, last))
+}

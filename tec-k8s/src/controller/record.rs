@@ -1,0 +1,30 @@
+//! Follows the AttestationRecords, and wakes what depends on them.
+
+use kube::ResourceExt as _;
+use kube::runtime::{WatchStreamExt as _, watcher};
+
+use super::attempt::News;
+use super::context::{Context, Task};
+use super::summary::Summary;
+use crate::api::AttestationRecord;
+
+/// Records per page of the list: a page is in memory as it came, some 80 KiB each.
+const PAGE: u32 = 50;
+
+/// Follows the records forever.
+pub(super) async fn follow(ctx: &Context) {
+    let events =
+        watcher(ctx.objects::<AttestationRecord>(), watcher::Config::default().page_size(PAGE));
+    let events = events.modify(|record| Summary::put(record, ctx.latest()));
+    let changed = |record: &AttestationRecord| {
+        let id = record.spec.machine.as_deref().unwrap_or_default();
+        for machine in ctx.caches.machines.indexed(id) {
+            // A fleet that attests all the time must not be reconciled all the time.
+            if !News::of(ctx, &machine).is_empty() {
+                ctx.queue.wake(Task::Machine(machine.name_any()));
+            }
+        }
+        ctx.untrusted.notify_one();
+    };
+    ctx.caches.records.follow(events, changed).await;
+}
