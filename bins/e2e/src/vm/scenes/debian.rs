@@ -6,7 +6,10 @@ use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::{Context as _, ensure};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
+use tec_core::endpoint::Endpoint;
 
 use super::adversary::Change;
 use crate::qemu::{disk, luks};
@@ -21,6 +24,9 @@ const HEADER: u64 = 16 << 20;
 /// Passphrase of the root that an attacker planted.
 const PLANTED: &str = "planted";
 
+/// Waits for the network.
+const ONLINE: &str = "/lib/systemd/systemd-networkd-wait-online --timeout=240";
+
 /// What someone does who has the disk in hand, with the code of the refusal.
 type Attack = (&'static str, &'static str, fn(&Debian) -> anyhow::Result<()>);
 
@@ -29,7 +35,7 @@ const ATTACKS: [Attack; 4] = [
         debian.in_boot(|root| {
             let path = root.join("boot/grub/grub.cfg");
             let script = fs::read_to_string(&path)?;
-            let edited = script.replace(" ro  console=tty0", " ro init=/bin/bash console=tty0");
+            let edited = script.replace(" ro ", " ro init=/bin/bash ");
             ensure!(edited != script, "grub.cfg has no command line of the expected form");
             Ok(fs::write(path, edited)?)
         })
@@ -77,12 +83,12 @@ impl Stage {
             bind(&guest, &added)?;
             guest.off()
         })?;
-        let id = path_of(&added)?;
+        let (path, kbs) = (path_of(&added)?, self.anchor.kbs()?);
         let row =
             story.works("reboot: the root opens by itself, and gets no key any more", || {
                 let guest = opened(debian.boot(None)?)?;
                 guest.must("node-agent attest")?;
-                let refused = ask_late(&guest, &id)?;
+                let refused = ask_late(&guest, &kbs, &path)?;
                 guest.off()?;
                 Ok(refused)
             })?;
@@ -96,7 +102,7 @@ impl Stage {
             debian.plant(PLANTED)?;
             let guest = opened(debian.boot(Some(PLANTED))?)?;
             guest.must("grep -q root_crypt /proc/mounts")?;
-            let [_, code, said] = ask_late(&guest, &id)?;
+            let [_, code, said] = ask_late(&guest, &kbs, &path)?;
             guest.off()?;
             restore(&debian.disk(), &before)?;
             Ok(["a planted root asks for the key".to_owned(), code, said])
@@ -150,6 +156,7 @@ fn opened(started: Started) -> anyhow::Result<Guest> {
 fn bind(guest: &Guest, added: &Value) -> anyhow::Result<()> {
     let config = added["storage"]["luks"][0]["clevis"]["custom"]["config"].as_str();
     let config = config.context("the Ignition config has no pin")?.replace('\'', "'\\''");
+    guest.must(ONLINE)?;
     guest.must(&format!(
         "printf %s hunter2 > /root/pass; \
          clevis luks bind -y -k /root/pass -d /dev/disk/by-partlabel/root trustee '{config}'"
@@ -158,9 +165,12 @@ fn bind(guest: &Guest, added: &Value) -> anyhow::Result<()> {
 }
 
 /// What the running system says if it asks for its disk key.
-fn ask_late(guest: &Guest, path: &str) -> anyhow::Result<[String; 3]> {
-    let (status, said) =
-        guest.run(&format!("node-agent attest --path {path} --write /root/key"))?;
+fn ask_late(guest: &Guest, kbs: &Endpoint, path: &str) -> anyhow::Result<[String; 3]> {
+    guest.must(ONLINE)?;
+    guest.must(&format!("echo {} | base64 -d > /root/ca.pem", STANDARD.encode(&kbs.cert)))?;
+    let url = &kbs.url;
+    let ask = format!("node-agent attest --url {url}=/root/ca.pem --path {path} --write /root/key");
+    let (status, said) = guest.run(&ask)?;
     ensure!(status != 0 && said.contains("TEC-A424"), "exit status {status}: {said}");
     guest.must("test ! -e /root/key")?;
     let line = said.lines().find(|line| line.contains("TEC-A424")).unwrap_or_default();
