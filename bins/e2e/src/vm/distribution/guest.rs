@@ -82,6 +82,11 @@ impl Debian {
         self.installer.plant(&self.disk(), passphrase)
     }
 
+    /// Replaces its encrypted root by a plain one.
+    pub(in crate::vm) fn plant_plain(&self) -> anyhow::Result<()> {
+        self.installer.plant_plain(&self.disk())
+    }
+
     /// What `change` does to its files below `/boot`, which is mounted at the path that it gets. The system
     /// partition below it is a copy: not every host has a driver for it.
     pub(in crate::vm) fn in_boot<T>(

@@ -17,6 +17,8 @@ use crate::volume;
 pub(super) const PASSPHRASE: &str = "hunter2";
 /// UUID of the encrypted partition.
 const ENCRYPTED: &str = "11111111-2222-4333-8444-555555555555";
+/// UUID of the file system in it, which `grub.cfg` names.
+const ROOT: &str = "22222222-2222-4333-8444-555555555555";
 /// Bytes of a LUKS2 header with its key slots, as `cryptsetup` makes it.
 pub(super) const HEADER: u64 = 16 << 20;
 /// Time limit of the machine that installs.
@@ -132,19 +134,34 @@ impl Installer {
         self.run(passphrase, disk, "tec.root")
     }
 
-    /// Boots the machine that installs onto the second disk.
-    fn run(&self, passphrase: &str, disk: &Path, word: &str) -> anyhow::Result<()> {
-        let (system, image) = (self.directory.join("system"), self.directory.join("system.img"));
-        fs::write(system.join("passphrase"), passphrase)?;
+    /// Replaces the encrypted root of a disk by a plain one.
+    pub(super) fn plant_plain(&self, disk: &Path) -> anyhow::Result<()> {
+        let image = self.image()?;
+        let mut copy = Command::new("dd");
+        let place = format!("seek={}", disk::offset_of_installed_root() >> 20);
+        copy.args(["bs=1M", "conv=notrunc", &place]);
+        copy.arg(format!("if={}", image.display())).arg(format!("of={}", disk.display()));
+        must(&mut copy)?;
+        fs::remove_file(&image).context("cannot remove an image")
+    }
+
+    /// The system as a file system, with the UUID of the installed root.
+    fn image(&self) -> anyhow::Result<PathBuf> {
+        let image = self.directory.join("system.img");
         let _ = fs::remove_file(&image);
         let mut make = volume::command("mke2fs");
-        must(
-            make.args(["-q", "-t", "ext4", "-O", "^has_journal", "-d"])
-                .arg(&system)
-                .arg(&image)
-                .arg("2500M"),
-        )?;
+        make.args(["-q", "-t", "ext4", "-O", "^has_journal", "-U", ROOT, "-d"]);
+        must(make.arg(self.directory.join("system")).arg(&image).arg("2500M"))?;
+        Ok(image)
+    }
+
+    /// Boots the machine that installs onto the second disk.
+    fn run(&self, passphrase: &str, disk: &Path, word: &str) -> anyhow::Result<()> {
+        let system = self.directory.join("system");
+        fs::write(system.join("passphrase"), passphrase)?;
+        let made = self.image();
         fs::remove_file(system.join("passphrase"))?;
+        let image = made?;
         let console = self.directory.join("install.log");
         let mut qemu = Command::new("timeout");
         qemu.args([LIMIT, "qemu-system-x86_64", "-machine", "q35,accel=tcg", "-cpu", "max"])

@@ -10,7 +10,7 @@ udevadm settle
 modprobe -a dm-crypt vfat nls_cp437 nls_ascii
 disk=/dev/vdb root=/dev/mapper/root_crypt
 cryptsetup open --key-file /passphrase "${disk}3" root_crypt
-mkfs.ext4 -q -O ^has_journal "$root"
+mkfs.ext4 -q -O ^has_journal -U 22222222-2222-4333-8444-555555555555 "$root"
 mount "$root" /mnt
 if ! grep -q tec.root /proc/cmdline; then
     mkfs.ext4 -q -U 33333333-2222-4333-8444-555555555555 "${disk}2"

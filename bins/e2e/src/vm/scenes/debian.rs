@@ -97,17 +97,24 @@ impl Stage {
             let row = story.works(what, || self.attack(&mut debian, (what, code, attack)))?;
             rows.push(row);
         }
-        let row = story.works("another root with its own passphrase is planted", || {
-            let before = keep(&debian.disk())?;
-            debian.plant(PLANTED)?;
-            let guest = opened(debian.boot(Some(PLANTED))?)?;
-            guest.must("grep -q root_crypt /proc/mounts")?;
-            let [_, code, said] = ask_late(&guest, &kbs, &path)?;
-            guest.off()?;
-            restore(&debian.disk(), &before)?;
-            Ok(["a planted root asks for the key".to_owned(), code, said])
-        })?;
-        rows.push(row);
+        for (what, passphrase) in [
+            ("another root with its own passphrase is planted", Some(PLANTED)),
+            ("a root that is not encrypted is planted", None),
+        ] {
+            let row = story.works(what, || {
+                let before = keep(&debian.disk())?;
+                match passphrase {
+                    Some(passphrase) => debian.plant(passphrase)?,
+                    None => debian.plant_plain()?,
+                }
+                let guest = opened(debian.boot(passphrase)?)?;
+                let [_, code, said] = ask_late(&guest, &kbs, &path)?;
+                guest.off()?;
+                restore(&debian.disk(), &before)?;
+                Ok([what.to_owned(), code, said])
+            })?;
+            rows.push(row);
+        }
         story.works("the disk as it was opens by itself", || opened(debian.boot(None)?)?.off())?;
         let rows: Vec<Vec<String>> = rows.into_iter().map(Vec::from).collect();
         story.shows("refused", &table::render(&["what was done", "code", "what is said"], &rows));
