@@ -14,7 +14,7 @@ use crate::time::Timestamp;
 const BACKWARD: &str = "SELECT * FROM audit WHERE seq < ?1 AND seq > (SELECT seq FROM audit_base) \
     ORDER BY seq DESC LIMIT ?2";
 /// Lines removed in one transaction.
-const CHUNK: u32 = 500;
+const CHUNK: u32 = 2000;
 
 /// Domain of the hash of a line: SHA-256(label ‖ hash of the previous line ‖ event), where the
 /// event is canonical JSON (RFC 8785) and 32 zero bytes precede the first line.
@@ -103,8 +103,8 @@ impl Store {
         self.readers.with(|db| place(db, "audit_base"))
     }
 
-    /// Removes the lines after `base` up to `last`, which are kept elsewhere, and records where the log begins now.
-    /// Lines that remain when it is interrupted count no longer.
+    /// Lets the log begin after `last`, since the lines after `base` up to it are kept elsewhere, and records that.
+    /// They count no longer; [`remove_archived_audit`](Self::remove_archived_audit) removes them.
     ///
     /// # Errors
     /// `Conflict` if the log does not begin after `base`, or `last` is not its line: someone else archived it.
@@ -114,11 +114,18 @@ impl Store {
         last: AuditPlace,
         at: Timestamp,
     ) -> Result<(), PortError> {
-        let failed = |failure: Failure| failure.during("archive the audit log");
-        self.write(move |db| archive(db, (base, last), at)).await.map_err(failed)?;
-        // A few at a time, so that no release waits for long.
-        while self.write(|db| Ok(remove_archived(db)?)).await.map_err(failed)? > 0 {}
-        Ok(())
+        let archived = self.write(move |db| archive(db, (base, last), at)).await;
+        archived.map_err(|failure| failure.during("archive the audit log"))
+    }
+
+    /// Removes some of the lines that were archived, and returns their number: a few at a time, between which the
+    /// caller waits, so that a server on the same store can write.
+    ///
+    /// # Errors
+    /// As of any write.
+    pub async fn remove_archived_audit(&self) -> Result<usize, PortError> {
+        let removed = self.write(|db| Ok(remove_archived(db)?)).await;
+        removed.map_err(|failure| failure.during("remove archived audit lines"))
     }
 
     /// Recomputes the chain from the first line that was not archived. Reads the whole log, one line at a time: run it on

@@ -2,6 +2,8 @@
 //!
 //! The guard may write no status, so that an attacker who takes it over cannot bind a key.
 
+use std::time::Duration;
+
 use tec_core::code::Code;
 use tec_core::time::Timestamp;
 
@@ -27,14 +29,14 @@ impl News {
     /// What was recorded of a machine and its status does not say.
     pub(super) fn of(ctx: &Context, machine: &Machine) -> Self {
         let status = machine.status.clone().unwrap_or_default();
-        Self::unreported(Summary::for_machine(ctx, machine), &status)
+        Self::unreported(Summary::for_machine(ctx, machine), &status, ctx.latest())
     }
 
-    fn unreported(summary: Summary, status: &MachineStatus) -> Self {
+    fn unreported(summary: Summary, status: &MachineStatus, now: Timestamp) -> Self {
         let is_boot = summary.last == summary.boot;
         let told = status.last_attestation.as_ref();
         Self {
-            last: summary.last.filter(|last| is_news(last, told, is_boot)),
+            last: summary.last.filter(|last| is_news(last, told, (is_boot, now))),
             boot: summary.boot.filter(|boot| is_new_boot(boot, status)),
         }
     }
@@ -43,13 +45,25 @@ impl News {
         self == &Self::default()
     }
 
+    /// When the status says what it leaves out now, if it leaves out a refusal.
+    pub(super) fn later(ctx: &Context, machine: &Machine) -> Option<Duration> {
+        let last = Summary::for_machine(ctx, machine).last?;
+        let told = machine.status.as_ref()?.last_attestation.as_ref()?;
+        let is_left_out = last != *told && last.code.is_some();
+        is_left_out.then_some(Duration::from_secs(QUIET.unsigned_abs()))
+    }
+
     /// The condition that reports the newest attempt.
     pub(super) fn said(&self) -> Option<(ConditionKind, Reason, String)> {
         self.last.as_ref().map(said)
     }
 }
 
-fn is_news(last: &LastAttestation, told: Option<&LastAttestation>, is_boot: bool) -> bool {
+fn is_news(
+    last: &LastAttestation,
+    told: Option<&LastAttestation>,
+    (is_boot, now): (bool, Timestamp),
+) -> bool {
     let Some(told) = told else {
         return true;
     };
@@ -62,7 +76,8 @@ fn is_news(last: &LastAttestation, told: Option<&LastAttestation>, is_boot: bool
         None if is_boot => 0,
         None => SELDOM,
     };
-    last != told && passed >= pause
+    let quiet = seconds_since(&told.at, &now.to_string()).unwrap_or(pause);
+    last != told && passed >= 0 && passed.max(quiet) >= pause
 }
 
 fn is_new_boot(boot: &LastAttestation, status: &MachineStatus) -> bool {
@@ -133,28 +148,36 @@ mod tests {
             (refused, None, -1, false),
         ] {
             let told = last(0, told);
-            let is = is_news(&last(second, code), Some(&told), false);
+            let now = at(second).parse().unwrap();
+            let is = is_news(&last(second, code), Some(&told), (false, now));
             assert_eq!(is, expected, "{code:?} after {second} s of {told:?}");
         }
-        assert!(is_news(&last(1, None), Some(&last(0, None)), true), "a boot");
+        let now = |second| at(second).parse().unwrap();
+        assert!(is_news(&last(1, None), Some(&last(0, None)), (true, now(1))), "a boot");
+        let again = last(1, refused);
+        assert!(
+            is_news(&again, Some(&last(0, refused)), (false, now(QUIET))),
+            "the last of several"
+        );
     }
 
     #[test]
     fn a_boot_in_the_second_of_a_refused_attempt_is_reported_too_and_once() {
         let refused = last(0, Some("TEC-A412"));
+        let now = BASE.parse().unwrap();
         let last_attestation = Some(refused.clone());
         let mut status = MachineStatus { last_attestation, ..MachineStatus::default() };
         let summary = |image| {
             let (last, boot) = (Some(refused.clone()), Some(booted(0, image)));
             Summary { last, boot, seen: None }
         };
-        let news = News::unreported(summary("os-1"), &status);
+        let news = News::unreported(summary("os-1"), &status, now);
         assert_eq!((news.last, &news.boot), (None, &Some(booted(0, "os-1"))));
         (status.last_boot, status.image) = (Some(at(0)), Some("os-1".to_owned()));
-        assert!(News::unreported(summary("os-1"), &status).is_empty());
-        let news = News::unreported(summary("os-2"), &status);
+        assert!(News::unreported(summary("os-1"), &status, now).is_empty());
+        let news = News::unreported(summary("os-2"), &status, now);
         assert_eq!(news.boot, Some(booted(0, "os-2")), "of the same second");
         status.last_boot = Some(at(1));
-        assert!(News::unreported(summary("os-2"), &status).is_empty(), "an earlier boot");
+        assert!(News::unreported(summary("os-2"), &status, now).is_empty(), "an earlier boot");
     }
 }

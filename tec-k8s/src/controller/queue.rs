@@ -91,6 +91,11 @@ impl<K: Clone + Ord> Queue<K> {
         self.schedule(key, Duration::ZERO);
     }
 
+    /// It is due after this time, if nothing occurs before.
+    pub(super) fn wake_after(&self, key: K, after: Duration) {
+        self.schedule(key, after);
+    }
+
     fn schedule(&self, key: K, after: Duration) {
         self.state().schedule(key, Instant::now() + after);
         self.changed.notify_one();

@@ -20,8 +20,11 @@ pub(super) async fn follow(ctx: &Context) {
         let id = record.spec.machine.as_deref().unwrap_or_default();
         for machine in ctx.caches.machines.indexed(id) {
             // A fleet that attests all the time must not be reconciled all the time.
+            let task = Task::Machine(machine.name_any());
             if !News::of(ctx, &machine).is_empty() {
-                ctx.queue.wake(Task::Machine(machine.name_any()));
+                ctx.queue.wake(task);
+            } else if let Some(later) = News::later(ctx, &machine) {
+                ctx.queue.wake_after(task, later);
             }
         }
         ctx.untrusted.notify_one();

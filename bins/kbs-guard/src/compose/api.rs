@@ -20,6 +20,8 @@ use tokio::task::JoinSet;
 const ASK: Duration = Duration::from_secs(3);
 /// An API server that takes longer counts as unreachable.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// Time limit of the last writes before the process ends.
+const FLUSH: Duration = Duration::from_secs(5);
 
 /// The objects of one namespace, with attempts stored as objects and reported as Events about machines.
 #[derive(Clone, Debug)]
@@ -69,7 +71,8 @@ impl ApiServer {
         let (records, stop) = (self.records.clone(), shutdown.clone());
         tasks.spawn(async move {
             let ended = stop.until(records.run()).await;
-            records.flush().await;
+            // An API server that does not answer must not keep the pod.
+            let _ = tokio::time::timeout(FLUSH, records.flush()).await;
             ended
         });
     }

@@ -119,7 +119,11 @@ fn verify(store: &Store, archives: &[PathBuf], output: &Output) -> anyhow::Resul
             let value = serde_json::json!({
                 "intact": true, "events": events, "archived": archived, "head": head,
             });
-            let kept = if archived > 0 { format!(" ({archived} archived)") } else { String::new() };
+            let kept = match archives {
+                _ if archived == 0 => String::new(),
+                [] => format!(" ({archived} archived, not verified: pass --archive)"),
+                _ => format!(" ({archived} archived)"),
+            };
             output.print(&value, |_| {
                 format!("{events} audit lines{kept}, chain intact, head {head}")
             })?;

@@ -75,24 +75,27 @@ const NFPM: Program = Program {
 const MINOR: u32 = 26;
 /// The same as a module, as which any Go can fetch it, verified by the checksum database (go.dev/doc/toolchain). Debian
 /// 12 has 1.19, which cannot do that by itself.
-const TOOLCHAIN: &str = "golang.org/toolchain@v0.0.1-go1.26.0.linux-amd64";
-/// Programs of a toolchain: modules have no permissions.
-const TOOLCHAIN_PROGRAMS: [&str; 2] = ["bin", "pkg/tool/linux_amd64"];
+const TOOLCHAIN: &str = "golang.org/toolchain@v0.0.1-go1.26.0.linux";
 
 /// Fetches a Go if that of this machine is too old. Tests find it first in their PATH.
+///
+/// # Errors
+/// It cannot be fetched.
 pub(super) fn ensure(tools: &Tools) -> Result<()> {
     let version = process::capture(go(tools).arg("version"))?;
     if minor(&version).is_some_and(|minor| minor >= MINOR) {
         return Ok(());
     }
-    term::note(&format!("go mod download {TOOLCHAIN}"));
+    let arch = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
+    let module = format!("{TOOLCHAIN}-{arch}");
+    term::note(&format!("go mod download {module}"));
     let dir = scratch(tools, "go")?;
     let mut download = go(tools);
-    download.args(["mod", "download", "-modcacherw", TOOLCHAIN]).env("GOMODCACHE", &dir);
+    download.args(["mod", "download", "-modcacherw", &module]).env("GOMODCACHE", &dir);
     process::capture(download.current_dir(&dir).env("GOFLAGS", ""))?;
-    let made = dir.join(TOOLCHAIN);
-    for folder in TOOLCHAIN_PROGRAMS {
-        let folder = made.join(folder);
+    let made = dir.join(&module);
+    // Modules have no permissions.
+    for folder in [made.join("bin"), made.join(format!("pkg/tool/linux_{arch}"))] {
         for entry in fs::read_dir(&folder).with_context(|| format!("list {}", folder.display()))? {
             fs::set_permissions(entry?.path(), fs::Permissions::from_mode(0o755))?;
         }
@@ -155,6 +158,7 @@ fn install(tools: &Tools, program: &Program) -> Result<()> {
     }
     term::note(&format!("go install {module} (about {takes})"));
     let dir = scratch(tools, name)?;
+    ensure(tools)?;
     let mut install = go(tools);
     install.args(["install", "-ldflags", linker, module]).env("GOBIN", &dir);
     // Modules whose own files declare a different minimum Go version.
@@ -183,6 +187,7 @@ pub(super) fn build(
     }
     let is_pinned = files.iter().any(|(name, _)| *name == "go.sum");
     let mode = if is_pinned { "-mod=readonly" } else { "-mod=mod" };
+    ensure(tools)?;
     let mut build = go(tools);
     build
         .current_dir(dir)

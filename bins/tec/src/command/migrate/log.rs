@@ -14,6 +14,7 @@ use tec_core::code::Code;
 use tec_core::digest::Sha256Digest;
 use tec_core::migrate::AnchorId;
 use tec_core::port::{AuditAction, AuditEvent, AuditSink, Clock as _};
+use tec_core::store::AuditPlace;
 use tec_k8s::client::KubeRegistry;
 use tec_support::SystemClock;
 use tec_support::exit::CodedError;
@@ -50,10 +51,19 @@ pub(super) async fn keep(
     };
     match source {
         Anchor::Store(store, _) => {
-            let mut after = 0;
+            let base = store.audit_base().map_err(unreadable)?;
+            if base != AuditPlace::BEGIN {
+                // Where the archive begins: older lines are in the files of `tec audit archive`.
+                let begin = serde_json::json!({
+                    "sequence": base.sequence, "hash": base.hash, "event": null,
+                });
+                shelf.line(&begin.to_string()).await?;
+            }
+            let mut after = base.sequence;
             loop {
                 let entries = store.audit_events(after, LINES).map_err(unreadable)?;
-                let Some(last) = entries.last() else { break };
+                let Some((first, last)) = entries.first().zip(entries.last()) else { break };
+                anyhow::ensure!(first.sequence == after + 1, "audit lines are being archived");
                 after = last.sequence;
                 for entry in &entries {
                     let line = serde_json::json!({
