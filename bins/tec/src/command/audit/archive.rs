@@ -52,7 +52,9 @@ pub(super) async fn archive(
         "lines": lines, "first": base.sequence + 1, "last": last.sequence, "head": last.hash, "file": file,
     });
     if lines == 0 {
-        remove(store).await;
+        if !consent.dry_run.dry_run {
+            remove(store).await;
+        }
         return output.print(&found, |_| "no audit line is that old".to_owned());
     }
     let said =
