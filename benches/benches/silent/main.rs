@@ -33,9 +33,11 @@ const NAME: &str = "silent/";
 const SIEGE: Duration = Duration::from_mins(1);
 /// Unlocks on the idle server.
 const IDLE_UNLOCKS: usize = 100;
-/// Networks of strangers, and how long each of these crowds stays: five minutes in all.
+/// Networks of strangers, and how long each of these crowds stays.
 const NETWORKS: [u8; 3] = [4, 10, 100];
-const STAY: Duration = Duration::from_secs(100);
+const STAY: Duration = Duration::from_mins(5);
+/// How long the node unlocks before them, and after them.
+const ALONE: Duration = Duration::from_mins(1);
 /// Pause of a node between two unlocks.
 const REST: Duration = Duration::from_millis(200);
 /// Address of the node; the crowd uses the sixteen addresses before it.
@@ -111,17 +113,17 @@ async fn among_strangers(suite: &Suite, programs: PathBuf) -> anyhow::Result<()>
     let anchor = Anchor::start(&settings, &disk.path().join("state"), &logs, &[])?;
     let node = known_node(&settings, &anchor).await?;
     let kbs = anchor.kbs()?;
-    let idle = unlocks(&node, &kbs).await?;
+    let idle = unlocks(&node, &kbs, ALONE).await?;
     for networks in NETWORKS {
         let strangers = Strangers::begin(&anchor, networks).await?;
-        let beset = unlocks(&node, &kbs).await?;
+        let beset = unlocks(&node, &kbs, STAY).await?;
         let (sent, seconds) = (strangers.sent(), STAY.as_secs());
         let note =
             format!("unlock / on the idle server; {sent} answers to strangers in {seconds} s");
         let name = format!("{NAME}strangers/{networks}");
         suite.figure(Figure::new(&name, beset / idle, Unit::Count, &note))?;
     }
-    let after = unlocks(&node, &kbs).await?;
+    let after = unlocks(&node, &kbs, ALONE).await?;
     let note = "unlock after them / before them";
     suite.figure(Figure::new(
         &format!("{NAME}strangers/after"),
@@ -134,8 +136,8 @@ async fn among_strangers(suite: &Suite, programs: PathBuf) -> anyhow::Result<()>
 }
 
 /// The median of unlocks for a while, each from an address of its own.
-async fn unlocks(node: &SoftNode, kbs: &Endpoint) -> anyhow::Result<f64> {
-    let (end, mut times) = (Instant::now() + STAY, Vec::new());
+async fn unlocks(node: &SoftNode, kbs: &Endpoint, stay: Duration) -> anyhow::Result<f64> {
+    let (end, mut times) = (Instant::now() + stay, Vec::new());
     for last in (1..=u8::MAX).cycle() {
         if Instant::now() >= end {
             break;

@@ -1,7 +1,7 @@
 //! `cargo xtask vm`: runs nodes in virtual machines with real firmware, starting from their first boot;
 //! played by the binary `vm` of tec-e2e.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use anyhow::{Result, bail};
@@ -20,8 +20,9 @@ const AGENT: &str = "node-agent";
 /// Profile of programs in an initramfs.
 const AGENT_PROFILE: &str = "node";
 /// All scenes; those that take longest start first.
-const SCENES: [&str; 13] = [
+const SCENES: [&str; 14] = [
     DEBIAN,
+    DEBIAN_UKI,
     "rotation",
     JOIN,
     "adversary",
@@ -42,8 +43,10 @@ const CLUSTER: &str = "cluster";
 /// The scene that CI plays.
 const SHORT: &str = "short";
 const BOOTSTRAP: &str = "bootstrap";
-/// The scene with a distribution as it is; it needs root.
+/// The scenes with a distribution as it is, which need root: shim, GRUB and initramfs-tools.
 const DEBIAN: &str = "debian";
+/// With a unified kernel image and dracut.
+const DEBIAN_UKI: &str = "debian-uki";
 const JOIN: &str = "join";
 
 #[derive(Debug, clap::Args)]
@@ -54,6 +57,10 @@ pub(crate) struct Args {
     /// Play every scene, as many at a time as there are processors
     #[arg(long, conflicts_with = "scenes")]
     all: bool,
+    /// Debian package that the scenes of distributions install; repeatable (default: of the node's program, as it is
+    /// in this tree)
+    #[arg(long = "package", value_name = "FILE")]
+    packages: Vec<PathBuf>,
     #[command(flatten)]
     power: Power,
 }
@@ -83,26 +90,44 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
         tools::ensure_kubernetes(&tools)?;
         programs::build(root, &programs::OF_CLUSTERS)?;
     }
-    if scenes.iter().any(|scene| scene == DEBIAN) {
-        tools::ensure_distribution(&tools)?;
+    let mut packages = args.packages.clone();
+    for scene in &scenes {
+        if [DEBIAN, DEBIAN_UKI].contains(&scene.as_str()) {
+            tools::ensure_distribution(&tools, scene == DEBIAN_UKI)?;
+            if packages.is_empty() {
+                packages.push(dist::node_package(root, &tools)?);
+            }
+        }
     }
     if scenes.iter().any(|scene| scene == CLUSTER) {
         tools::ensure_pods(&tools)?;
         images::compile_for_tests(root, &programs::OF_CLUSTERS)?;
     }
-    play(root, &tools, &scenes, args.power)
+    play(root, &tools, &scenes, args.power, &packages)
 }
 
 /// Plays the scenes of `cargo xtask test`.
 pub(crate) fn check(root: &Path, tools: &Tools) -> Result<()> {
-    play(root, tools, &[SHORT.to_owned(), BOOTSTRAP.to_owned()], Power { cuts: 0, seed: 1 })
+    play(root, tools, &[SHORT.to_owned(), BOOTSTRAP.to_owned()], Power { cuts: 0, seed: 1 }, &[])
 }
 
-fn play(root: &Path, tools: &Tools, scenes: &[String], power: Power) -> Result<()> {
+fn play(
+    root: &Path,
+    tools: &Tools,
+    scenes: &[String],
+    power: Power,
+    packages: &[PathBuf],
+) -> Result<()> {
     build(root, tools)?;
     term::step("nodes in virtual machines");
     let target = Metadata::workspace(root)?.target_dir()?;
-    let command = |scene: &str| command(&target, tools, scene, power);
+    let command = |scene: &str| {
+        let mut command = command(&target, tools, scene, power)?;
+        for package in packages {
+            command.arg("--package").arg(package);
+        }
+        anyhow::Ok(command)
+    };
     if let [scene] = scenes {
         return process::run(&mut command(scene)?);
     }

@@ -24,7 +24,7 @@ const SYSTEM: u64 = 80 * MIB;
 pub const ROOT: u64 = 96 * MIB;
 
 /// Bytes of the partitions that an installer makes: the system partition, `/boot`, and the encrypted root.
-const INSTALLED_SYSTEM: u64 = 128 * MIB;
+const INSTALLED_SYSTEM: u64 = 256 * MIB;
 const INSTALLED_BOOT: u64 = 512 * MIB;
 /// The root among them.
 pub const INSTALLED_ROOT: u64 = 3072 * MIB;

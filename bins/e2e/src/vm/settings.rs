@@ -30,6 +30,9 @@ pub struct Settings {
     /// The program `node-agent` as included in an initramfs, statically linked
     #[arg(long, default_value = "target/x86_64-unknown-linux-musl/node/node-agent")]
     pub agent: PathBuf,
+    /// Debian package to install in the scenes of distributions; repeatable
+    #[arg(long = "package", value_name = "FILE")]
+    pub packages: Vec<PathBuf>,
     /// Directory for consoles and logs, and for disks while a scene is played or after it failed
     #[arg(long, default_value = "target/vm")]
     pub artefacts: PathBuf,
@@ -63,6 +66,8 @@ pub enum Scene {
     Bootstrap,
     /// Debian 12 as it is: its GRUB, initramfs-tools and Clevis, on an encrypted disk, and attacks on it
     Debian,
+    /// The same with a unified kernel image, and an initramfs made by dracut, with systemd
+    DebianUki,
     /// A second machine joins it over attested TLS; power failures until it is a member
     Join,
 }

@@ -9,6 +9,7 @@ use serde_json::Value;
 use tec_core::id::MachineId;
 
 use super::boot::Boot;
+use super::distribution::Chain;
 use super::image::{Image, Parts};
 use super::initial::InitialSystem;
 use super::node::Node;
@@ -98,7 +99,8 @@ impl Stage {
                 Scene::Migration => self.migration()?,
                 Scene::Bootstrap => self.bootstrap()?,
                 Scene::Join => self.join()?,
-                Scene::Debian => self.debian()?,
+                Scene::Debian => self.debian(Chain::Grub)?,
+                Scene::DebianUki => self.debian(Chain::Unified)?,
             }
         }
         self.story.scene('z', "Afterwards");

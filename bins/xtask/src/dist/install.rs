@@ -6,13 +6,12 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::{Dist, NODE, node_agent, package, page};
-use crate::tools::targets::Arch;
+use super::node_package;
 use crate::tools::{self, Tools};
 use crate::{process, term};
 
 /// What the initramfs must contain.
-pub(super) const IN_INITRAMFS: [&str; 3] = [
+const IN_INITRAMFS: [&str; 3] = [
     "usr/bin/node-agent",
     "usr/bin/clevis-decrypt-trustee",
     "scripts/init-premount/clevis-trustee",
@@ -30,14 +29,9 @@ const SCRIPT: &str = "set -eu\n\
 /// Builds the Debian package, installs it into a fresh system, inspects the initramfs, and removes it.
 pub(crate) fn check(root: &Path, tools: &Tools) -> Result<()> {
     term::step("a package, installed");
-    tools::ensure_images(tools, &[Arch::Amd64])?;
-    tools::ensure_dist(tools)?;
     let base = tools::ensure_system(tools)?;
-    let dist = Dist::new(root, tools)?;
-    let programs = node_agent(root, tools, Arch::Amd64)?;
-    page::of_help(&dist, &programs, NODE)?;
-    let deb = package::build(&dist, package::NODE_AGENT, "deb", Arch::Amd64, &programs)?;
-    let system = dist.stage.join("system");
+    let deb = node_package(root, tools)?;
+    let system = deb.with_file_name("system");
     fs::create_dir_all(&system)?;
     process::capture(process::command("tar").arg("-xf").arg(base).arg("-C").arg(&system))?;
     let inside = system.join("tmp").join(deb.file_name().context("a package has a name")?);

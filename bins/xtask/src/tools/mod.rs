@@ -287,11 +287,12 @@ pub(crate) fn ensure_system(tools: &Tools) -> Result<PathBuf> {
 }
 
 /// Sets up a Debian as its installer makes it, as an archive in the cache.
-pub(crate) fn ensure_distribution(tools: &Tools) -> Result<()> {
+pub(crate) fn ensure_distribution(tools: &Tools, with_dracut: bool) -> Result<()> {
     term::step("a distribution");
     let _one_at_a_time = lock(&tools.cache)?;
     apt::ensure_packages(&mut apt::Apt::default(), &apt::DIST)?;
-    system::ensure(tools, &mut apt::Apt::default(), &system::INSTALLED).map(drop)
+    let system = if with_dracut { &system::WITH_DRACUT } else { &system::INSTALLED };
+    system::ensure(tools, &mut apt::Apt::default(), system).map(drop)
 }
 
 /// Sets up the servers that the services bootstrap starts.

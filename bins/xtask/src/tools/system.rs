@@ -31,6 +31,13 @@ pub(super) const INSTALLED: System = System {
         grub-efi-amd64-signed,grub2-common,initramfs-tools,iproute2,jose,kmod,linux-image-amd64,shim-signed,\
         systemd-sysv,udev,zstd",
 };
+/// The same with dracut, and with the stub of unified kernel images.
+pub(super) const WITH_DRACUT: System = System {
+    name: "bookworm-dracut",
+    suite: "bookworm",
+    packages: "binutils,clevis-dracut,cryptsetup-bin,dbus,dosfstools,dracut,e2fsprogs,iproute2,jose,kmod,\
+        linux-image-amd64,systemd-boot-efi,systemd-sysv,tpm2-tools,udev,zstd",
+};
 
 pub(super) fn ensure(tools: &Tools, apt: &mut Apt, system: &System) -> Result<PathBuf> {
     let System { name, suite, packages } = system;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 
-use super::install::{Installer, PASSPHRASE};
+use super::install::{Chain, Installer, PASSPHRASE};
 use crate::qemu::{Machine, Running, VirtualTpm, disk, must};
 use crate::vm::node;
 use crate::vm::settings::Settings;
@@ -20,12 +20,11 @@ const BOOT: Duration = Duration::from_mins(12);
 const COMMAND: Duration = Duration::from_mins(8);
 /// For so long after a refusal a machine might still open its disk.
 const GRACE: Duration = Duration::from_secs(30);
-/// The initramfs asks for a passphrase (cryptsetup-initramfs).
-const PROMPT: &str = "Please unlock disk";
 
 /// A machine with the distribution on its disk, switched off.
 #[derive(Debug)]
 pub(in crate::vm) struct Debian {
+    chain: Chain,
     directory: PathBuf,
     firmware: PathBuf,
     ignition: PathBuf,
@@ -50,15 +49,15 @@ impl Debian {
     /// Installs it. `unused` stands for a config of Ignition, which this machine does not have.
     pub(in crate::vm) fn install(
         settings: &Settings,
-        suite: &str,
+        chain: Chain,
         unused: &Path,
     ) -> anyhow::Result<Self> {
-        let installer = Installer::prepare(settings, suite)?;
-        let directory = settings.artefacts.join(suite);
+        let installer = Installer::prepare(settings, chain)?;
+        let directory = settings.artefacts.join(chain.system());
         let boot = settings.cache.join("boot").join(node::SUITE);
         let (firmware, ignition) = (boot.join(node::CODE), unused.to_owned());
-        let debian = Self { directory, firmware, ignition, installer, boots: 0 };
-        fs::copy(boot.join(node::VARIABLES), debian.variables())?;
+        let debian = Self { chain, directory, firmware, ignition, installer, boots: 0 };
+        fs::copy(boot.join(chain.variables()), debian.variables())?;
         VirtualTpm::manufacture_plain(&debian.tpm())?;
         debian.installer.install(&debian.disk())?;
         Ok(debian)
@@ -88,7 +87,7 @@ impl Debian {
     }
 
     /// What `change` does to its files below `/boot`, which is mounted at the path that it gets. The system
-    /// partition below it is a copy: not every host has a driver for it.
+    /// partition below it is a copy, and written back: not every host has a driver for it.
     pub(in crate::vm) fn in_boot<T>(
         &self,
         change: impl FnOnce(&Path) -> anyhow::Result<T>,
@@ -103,10 +102,13 @@ impl Debian {
         let below = Mounted::new(&["-t", "tmpfs"], Path::new("tmpfs"), &efi)?;
         let image = format!("{}@@{}", self.disk().display(), system.0);
         must(Command::new("mcopy").args(["-s", "-i", &image, "::EFI"]).arg(&efi))?;
-        let changed = change(&root);
+        let changed = change(&root)?;
+        must(
+            Command::new("mcopy").args(["-s", "-o", "-i", &image]).arg(efi.join("EFI")).arg("::"),
+        )?;
         drop(below);
         drop(mounted);
-        changed
+        Ok(changed)
     }
 
     /// Boots it, and types a passphrase, if there is one.
@@ -120,7 +122,7 @@ impl Debian {
         let console = machine.console();
         let mut running = machine.power_on()?;
         if let Some(passphrase) = typed {
-            running.wait_for_console(PROMPT, BOOT)?;
+            running.wait_for_console(self.chain.prompt(), BOOT)?;
             running.type_line(passphrase, BOOT)?;
         }
         watch(running, &console)

@@ -10,8 +10,44 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, ensure};
 
 use crate::qemu::{disk, must};
+use crate::vm::node;
 use crate::vm::settings::Settings;
 use crate::volume;
+
+/// What starts the kernel of a distribution, and what made its initramfs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::vm) enum Chain {
+    /// shim and GRUB with the configuration that `update-grub` writes; initramfs-tools.
+    Grub,
+    /// A unified kernel image that the firmware starts, without Secure Boot; dracut with systemd.
+    Unified,
+}
+
+impl Chain {
+    /// Name of the archive in the cache, and of the folder of its machine.
+    pub(super) const fn system(self) -> &'static str {
+        match self {
+            Self::Grub => "bookworm",
+            Self::Unified => "bookworm-dracut",
+        }
+    }
+
+    /// The firmware's variables.
+    pub(super) const fn variables(self) -> &'static str {
+        match self {
+            Self::Grub => node::VARIABLES,
+            Self::Unified => "OVMF_VARS.fd",
+        }
+    }
+
+    /// What the initramfs prints when it asks for a passphrase.
+    pub(super) const fn prompt(self) -> &'static str {
+        match self {
+            Self::Grub => "Please unlock disk",
+            Self::Unified => "enter passphrase for disk",
+        }
+    }
+}
 
 /// The passphrase that an admin chose at the installation.
 pub(super) const PASSPHRASE: &str = "hunter2";
@@ -49,45 +85,16 @@ const TEXTS: [(&str, &str); 8] = [
     ),
     ("etc/initramfs-tools/conf.d/modules", "MODULES=most\n"),
 ];
-/// The package's files: place, mode, content.
-const PACKAGE: [(&str, u32, &str); 6] = [
-    ("usr/local/sbin/serve", 0o755, include_str!("serve.sh")),
-    (
-        "usr/share/node-agent/clevis-encrypt-trustee",
-        0o755,
-        include_str!("../../../../node-agent/deploy/clevis-encrypt-trustee"),
-    ),
-    (
-        "usr/share/node-agent/clevis-decrypt-trustee",
-        0o755,
-        include_str!("../../../../node-agent/deploy/clevis-decrypt-trustee"),
-    ),
-    ("usr/share/node-agent/end", 0o755, include_str!("../../../../node-agent/deploy/end")),
-    (
-        "usr/share/initramfs-tools/hooks/clevis-trustee",
-        0o755,
-        include_str!("../../../../node-agent/deploy/initramfs-tools/hooks/clevis-trustee"),
-    ),
-    (
-        "usr/share/initramfs-tools/scripts/init-premount/clevis-trustee",
-        0o755,
-        include_str!(
-            "../../../../node-agent/deploy/initramfs-tools/scripts/init-premount/clevis-trustee"
-        ),
-    ),
-];
-const LAST: &str = include_str!(
-    "../../../../node-agent/deploy/initramfs-tools/scripts/init-bottom/clevis-trustee"
-);
-const LINKS: [(&str, &str); 4] = [
-    ("node-agent", "usr/bin/clevis-encrypt-trustee"),
-    ("node-agent", "usr/bin/clevis-decrypt-trustee"),
+const SERVE: &str = "usr/local/sbin/serve";
+const LINKS: [(&str, &str); 2] = [
     ("../serve.service", "etc/systemd/system/multi-user.target.wants/serve.service"),
     (
         "/usr/lib/systemd/system/systemd-networkd.service",
         "etc/systemd/system/multi-user.target.wants/systemd-networkd.service",
     ),
 ];
+/// Where the scripts look for packages.
+const PACKAGES: &str = "var/tmp/packages";
 
 /// The parts that installing takes.
 #[derive(Debug)]
@@ -96,18 +103,21 @@ pub(super) struct Installer {
 }
 
 impl Installer {
-    /// Unpacks the distribution, adds the package, and makes the initramfs.
-    pub(super) fn prepare(settings: &Settings, suite: &str) -> anyhow::Result<Self> {
-        let installer = Self { directory: settings.artefacts.join(suite) };
+    /// Unpacks the distribution, installs the packages, and makes the initramfs.
+    pub(super) fn prepare(settings: &Settings, chain: Chain) -> anyhow::Result<Self> {
+        ensure!(!settings.packages.is_empty(), "no --package to install");
+        let name = chain.system();
+        let installer = Self { directory: settings.artefacts.join(name) };
         let system = installer.directory.join("system");
         fs::create_dir_all(&system)?;
-        let tar = settings.cache.join(format!("{suite}.tar"));
+        let tar = settings.cache.join(format!("{name}.tar"));
         must(Command::new("tar").arg("-xf").arg(&tar).arg("-C").arg(&system))?;
-        add_files(&system, &settings.agent)?;
+        add_files(&system, &settings.packages)?;
         let header = installer.header();
         format(&header, PASSPHRASE)?;
         let initramfs = installer.directory.join("initrd.img");
-        run("prepare.sh", include_str!("prepare.sh"), &[&system, &header, &initramfs])?;
+        let paths: [&Path; 4] = [&system, &header, &initramfs, Path::new(ROOT)];
+        run("prepare.sh", include_str!("prepare.sh"), &paths)?;
         fs::copy(find(&system.join("boot"), "vmlinuz")?, installer.directory.join("vmlinuz"))?;
         let install = system.join("install");
         fs::write(&install, include_str!("install.sh"))?;
@@ -201,10 +211,11 @@ fn put_header(header: &Path, disk: &Path) -> anyhow::Result<()> {
     disk.write_all_at(&begin, disk::offset_of_installed_root()).context("cannot write the disk")
 }
 
-fn add_files(system: &Path, agent: &Path) -> anyhow::Result<()> {
-    let last = [("usr/share/initramfs-tools/scripts/init-bottom/clevis-trustee", 0o755, LAST)];
-    let texts = TEXTS.map(|(place, text)| (place, 0o644, text));
-    for (place, mode, text) in texts.into_iter().chain(PACKAGE).chain(last) {
+fn add_files(system: &Path, packages: &[PathBuf]) -> anyhow::Result<()> {
+    let serve = (SERVE, 0o755, include_str!("serve.sh"));
+    for (place, mode, text) in
+        TEXTS.map(|(place, text)| (place, 0o644, text)).into_iter().chain([serve])
+    {
         let path = system.join(place);
         fs::create_dir_all(path.parent().unwrap_or(system))?;
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
@@ -213,13 +224,15 @@ fn add_files(system: &Path, agent: &Path) -> anyhow::Result<()> {
     for (to, place) in LINKS {
         let path = system.join(place);
         fs::create_dir_all(path.parent().unwrap_or(system))?;
-        let _ = fs::remove_file(&path);
         symlink(to, &path).with_context(|| format!("cannot write {}", path.display()))?;
     }
-    let private = system.join("etc/node-agent");
-    fs::create_dir_all(&private)?;
-    fs::set_permissions(&private, fs::Permissions::from_mode(0o700))?;
-    fs::copy(agent, system.join("usr/bin/node-agent")).context("cannot copy node-agent")?;
+    let place = system.join(PACKAGES);
+    fs::create_dir_all(&place)?;
+    for package in packages {
+        let name = package.file_name().context("a package has a name")?;
+        fs::copy(package, place.join(name))
+            .with_context(|| format!("cannot copy {}", package.display()))?;
+    }
     Ok(())
 }
 

@@ -20,10 +20,15 @@ if ! grep -q tec.root /proc/cmdline; then
     mkdir -p /mnt/boot/efi
     mount "${disk}1" /mnt/boot/efi
 fi
-tar --one-file-system --create --directory / --exclude=./mnt --exclude=./install --exclude=./passphrase --file - . |
+tar --one-file-system --create --directory / --exclude=./mnt --exclude=./install --exclude=./passphrase --exclude=./unified.efi --file - . |
     tar --extract --preserve-permissions --directory /mnt --file -
 mkdir -p /mnt/mnt
-if ! grep -q tec.root /proc/cmdline; then
+if grep -q tec.root /proc/cmdline; then
+    :
+elif [ -e /unified.efi ]; then
+    mkdir -p /mnt/boot/efi/EFI/BOOT
+    cp /unified.efi /mnt/boot/efi/EFI/BOOT/BOOTX64.EFI
+else
     for place in proc sys dev; do mount --rbind "/$place" "/mnt/$place"; done
     mkdir -p /mnt/run/udev
     mount --bind /run /mnt/run

@@ -1,8 +1,8 @@
 //! A distribution in a virtual machine: installed with its own programs, on an encrypted disk, with its own
-//! initramfs, boot loader and Clevis. Of this project, it has the files of the package, at their places.
+//! initramfs, boot loader and Clevis, and with this project's packages.
 //!
 //! ```text
-//!  mmdebstrap ─► system.tar ─► system/ + package ─ prepare.sh ─► initramfs ─► system.img ─┐
+//!  mmdebstrap ─► bookworm.tar ─► system/, packages ─ prepare.sh ─► initramfs ─► image ───┐
 //!  gpt, cryptsetup luksFormat ─► disk.img ────────────────────────────────────────────────┤
 //!                        the machine that installs: install.sh, grub-install, update-grub ┘
 //!  Debian: firmware ─► shim ─► GRUB ─► initramfs ─ Clevis, node-agent ─► tec serve ─► root ─► serve.sh
@@ -12,3 +12,4 @@ mod guest;
 mod install;
 
 pub(super) use self::guest::{Debian, Guest, Started};
+pub(super) use self::install::Chain;

@@ -4,6 +4,7 @@ use std::fs;
 use std::fs::File;
 use std::io::Write as _;
 use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 use base64::Engine as _;
@@ -12,25 +13,29 @@ use serde_json::{Value, json};
 use tec_core::endpoint::Endpoint;
 
 use super::adversary::Change;
-use crate::qemu::{disk, luks};
-use crate::vm::distribution::{Debian, Guest, Started};
+use crate::qemu::{disk, luks, must};
+use crate::vm::distribution::{Chain, Debian, Guest, Started};
 use crate::vm::stage::Stage;
 use crate::vm::table;
 
-/// The suite, as in the name of its file in the cache.
-const SUITE: &str = "bookworm";
 /// Bytes of a LUKS2 header with its key slots.
 const HEADER: u64 = 16 << 20;
 /// Passphrase of the root that an attacker planted.
 const PLANTED: &str = "planted";
 
+/// The image that the firmware starts.
+const UNIFIED: &str = "boot/efi/EFI/BOOT/BOOTX64.EFI";
+/// Prints the versions of the packages' programs.
+const VERSIONS: &str = "for deb in /var/tmp/packages/*.deb; do \
+    dpkg --listfiles \"$(dpkg-deb --field \"$deb\" Package)\" | grep '^/usr/bin/' | while read -r program; do \
+    [ -L \"$program\" ] || \"$program\" --version || exit 1; done || exit 1; done";
 /// Waits for the network.
 const ONLINE: &str = "/lib/systemd/systemd-networkd-wait-online --timeout=240";
 
 /// What someone does who has the disk in hand, with the code of the refusal.
 type Attack = (&'static str, &'static str, fn(&Debian) -> anyhow::Result<()>);
 
-const ATTACKS: [Attack; 4] = [
+const ON_GRUB: [Attack; 2] = [
     ("init=/bin/bash in grub.cfg", "TEC-A412", |debian| {
         debian.in_boot(|root| {
             let path = root.join("boot/grub/grub.cfg");
@@ -43,9 +48,39 @@ const ATTACKS: [Attack; 4] = [
     ("bytes appended to the initramfs", "TEC-A412", |debian| {
         debian.in_boot(|root| {
             let path = find(&root.join("boot"), "initrd.img-")?;
-            Ok(File::options().append(true).open(path)?.write_all(&[0; 512])?)
+            append(&path)
         })
     }),
+];
+const ON_UNIFIED: [Attack; 2] = [
+    ("init=/bin/sh in the image", "TEC-A412", |debian| {
+        debian.in_boot(|root| {
+            let path = root.join(UNIFIED);
+            let mut image = fs::read(&path)?;
+            let (word, other) = (b"console=tty0", b"init=/bin/sh");
+            let mut places = image.windows(word.len()).enumerate();
+            // In the initramfs the words may be too, but that is compressed, and follows.
+            let place = places.find_map(|(place, bytes)| (bytes == word).then_some(place));
+            let place = place.context("the image has no command line of the expected form")?;
+            image.splice(place..place + word.len(), *other);
+            Ok(fs::write(path, image)?)
+        })
+    }),
+    ("bytes appended to the initramfs in the image", "TEC-A412", |debian| {
+        debian.in_boot(|root| {
+            let path = root.join(UNIFIED);
+            let initramfs = path.with_extension("initrd");
+            let section = format!("-section=.initrd={}", initramfs.display());
+            let copy =
+                |verb| must(Command::new("objcopy").arg(format!("--{verb}{section}")).arg(&path));
+            copy("dump")?;
+            append(&initramfs)?;
+            copy("update")?;
+            Ok(fs::remove_file(initramfs)?)
+        })
+    }),
+];
+const ON_HEADER: [Attack; 2] = [
     ("the header declares a cipher that does nothing", "TEC-N426", |debian| {
         change_header(debian, |header| {
             header["segments"]["0"]["encryption"] = "cipher_null-ecb".into();
@@ -65,14 +100,19 @@ const ATTACKS: [Attack; 4] = [
 
 impl Stage {
     /// Installs it, binds its disk, boots it, and attacks it; each attack is undone before the next one.
-    pub(in crate::vm) fn debian(&mut self) -> anyhow::Result<()> {
-        self.story.scene('m', "Debian 12 with its own boot chain");
+    pub(in crate::vm) fn debian(&mut self, chain: Chain) -> anyhow::Result<()> {
+        let (title, attacks) = match chain {
+            Chain::Grub => ("Debian 12: shim, GRUB and initramfs-tools", ON_GRUB),
+            Chain::Unified => ("Debian 12: a unified kernel image made by dracut", ON_UNIFIED),
+        };
+        self.story.scene('m', title);
         let mut story = std::mem::take(&mut self.story);
         let mut debian = story.works("installed, with an initramfs that has the pin", || {
-            Debian::install(&self.settings, SUITE, &self.merge)
+            Debian::install(&self.settings, chain, &self.merge)
         })?;
-        let covered = story.works("its image is approved from the files below /boot", || {
-            debian.in_boot(|root| self.approve_tree(root))
+        let image = if chain == Chain::Grub { "" } else { UNIFIED };
+        let covered = story.works("its image is approved from its files", || {
+            debian.in_boot(|root| self.approve_tree(&root.join(image)))
         })?;
         story.shows("what is checked of it", &covered);
         let mut rows: Vec<[String; 3]> = Vec::new();
@@ -88,12 +128,14 @@ impl Stage {
             story.works("reboot: the root opens by itself, and gets no key any more", || {
                 let guest = opened(debian.boot(None)?)?;
                 guest.must("node-agent attest")?;
+                guest.must("systemctl is-active tec-refresh-ca.timer")?;
+                guest.must(VERSIONS)?;
                 let refused = ask_late(&guest, &kbs, &path)?;
                 guest.off()?;
                 Ok(refused)
             })?;
         rows.push(row);
-        for (what, code, attack) in ATTACKS {
+        for (what, code, attack) in attacks.into_iter().chain(ON_HEADER) {
             let row = story.works(what, || self.attack(&mut debian, (what, code, attack)))?;
             rows.push(row);
         }
@@ -188,6 +230,10 @@ fn path_of(added: &Value) -> anyhow::Result<String> {
     let config = added["storage"]["luks"][0]["clevis"]["custom"]["config"].as_str();
     let config: Value = serde_json::from_str(config.context("the Ignition config has no pin")?)?;
     Ok(config["path"].as_str().context("the pin has no path")?.to_owned())
+}
+
+fn append(file: &Path) -> anyhow::Result<()> {
+    Ok(File::options().append(true).open(file)?.write_all(&[0; 512])?)
 }
 
 fn change_header(debian: &Debian, change: Change) -> anyhow::Result<()> {
