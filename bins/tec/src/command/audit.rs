@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tec_core::code::Code;
-use tec_core::store::{AuditEntry, AuditVerdict, Store, StoreError};
+use tec_core::store::{AuditEntry, AuditPlace, AuditVerdict, Store, StoreError};
 use tec_support::exit::{CodedError, FAILED, OK};
 
 use crate::anchor::{Anchor, Place};
@@ -103,7 +103,13 @@ async fn follow(store: &Store, wanted: &Wanted) -> anyhow::Result<u8> {
     }
 }
 
-fn value(entry: &AuditEntry) -> serde_json::Value {
+/// The first line of a file whose older lines are elsewhere: where the file begins.
+pub(super) fn begin(at: AuditPlace) -> serde_json::Value {
+    serde_json::json!({ "sequence": at.sequence, "hash": at.hash, "event": null })
+}
+
+/// A line of the log, as it is printed and archived.
+pub(super) fn value(entry: &AuditEntry) -> serde_json::Value {
     serde_json::json!({ "sequence": entry.sequence, "hash": entry.hash, "event": entry.event })
 }
 

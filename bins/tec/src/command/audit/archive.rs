@@ -22,7 +22,7 @@ use tec_support::SystemClock;
 use tec_support::exit::CodedError;
 use tec_support::files::create_private;
 
-use super::{PAGE, coded, value};
+use super::{PAGE, begin, coded, value};
 use crate::args::Consent;
 use crate::consent::consented;
 use crate::output::Output;
@@ -59,7 +59,8 @@ pub(super) async fn archive(
     }
     let said =
         format!("audit lines {} to {} in {}", base.sequence + 1, last.sequence, file.display());
-    if consented(&[format!("{said} instead of the log")], consent)? {
+    let consented = consented(&[format!("{said} instead of the log")], consent)?;
+    if consented {
         write(store, file, base, last)?;
         // What is on disk, not what was to be.
         ensure!(chain(file)? == (base, last), "{} is not as it was written", file.display());
@@ -67,7 +68,10 @@ pub(super) async fn archive(
         archived.map_err(|error| CodedError::caused(Code::StoreUnavailable, "archive", error))?;
         remove(store).await;
     }
-    output.print(&found, |_| said)
+    output.print(
+        &found,
+        |_| if consented { said } else { format!("{lines} audit lines are that old") },
+    )
 }
 
 /// Removes lines that were archived, now or by an interrupted command: they are in their file, so that a failure
@@ -100,8 +104,7 @@ fn last_before(store: &Store, base: AuditPlace, cutoff: Timestamp) -> anyhow::Re
 
 fn write(store: &Store, path: &Path, base: AuditPlace, last: AuditPlace) -> anyhow::Result<()> {
     let failed = || format!("cannot write {}", path.display());
-    let begin = json!({ "sequence": base.sequence, "hash": base.hash, "event": null });
-    create_private(path, format!("{begin}\n").as_bytes()).with_context(failed)?;
+    create_private(path, format!("{}\n", begin(base)).as_bytes()).with_context(failed)?;
     let written = append(store, path, base.sequence, last.sequence);
     written.inspect_err(|_| drop(fs::remove_file(path))).with_context(failed)
 }

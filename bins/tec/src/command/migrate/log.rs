@@ -19,7 +19,7 @@ use tec_k8s::client::KubeRegistry;
 use tec_support::SystemClock;
 use tec_support::exit::CodedError;
 
-use super::super::coded;
+use super::super::{audit, coded};
 use super::anchor::Anchor;
 
 /// Number of lines read at a time.
@@ -54,10 +54,7 @@ pub(super) async fn keep(
             let base = store.audit_base().map_err(unreadable)?;
             if base != AuditPlace::BEGIN {
                 // Where the archive begins: older lines are in the files of `tec audit archive`.
-                let begin = serde_json::json!({
-                    "sequence": base.sequence, "hash": base.hash, "event": null,
-                });
-                shelf.line(&begin.to_string()).await?;
+                shelf.line(&audit::begin(base).to_string()).await?;
             }
             let mut after = base.sequence;
             loop {
@@ -66,10 +63,7 @@ pub(super) async fn keep(
                 anyhow::ensure!(first.sequence == after + 1, "audit lines are being archived");
                 after = last.sequence;
                 for entry in &entries {
-                    let line = serde_json::json!({
-                        "sequence": entry.sequence, "hash": entry.hash, "event": entry.event,
-                    });
-                    shelf.line(&line.to_string()).await?;
+                    shelf.line(&audit::value(entry).to_string()).await?;
                 }
             }
         }
