@@ -21,6 +21,7 @@ use tec_e2e::services::platform::Platform;
 use tec_e2e::services::stage::Stage;
 use tec_services::Fatal;
 use tec_services::caller::Role;
+use tec_services::shell::Note;
 use tec_services::vault::call::PublicHalf;
 use tec_services::vault::password::Stored;
 use tec_services::vault::{NATS_KEYS, OPENSEARCH_USERS, Request, call, password, snapshot};
@@ -229,10 +230,10 @@ async fn what_cannot_be_restored_is_named_and_changes_nothing() {
     // It starts again, empty.
     stage.bao.wait().await.unwrap();
     assert!(!is_initialized(&stage).await, "a foreign vault was left");
-    assert_eq!(owner.disk.read().unwrap(), None);
+    assert_eq!(owner.disk.read(Note::Key).unwrap(), None);
     fs::copy(&foreign.key, stage.path("volume").join("unseal.v1.json")).unwrap();
     assert_eq!(refused(&stage, &backup).await, Code::VaultNotEmpty);
-    owner.disk.remove().unwrap();
+    owner.disk.remove(Note::Key).unwrap();
     let secrets = stage.secrets().unwrap();
     secrets.delete("vault-aes", &DeleteParams::default()).await.unwrap();
     assert_eq!(refused(&stage, &backup).await, Code::VaultSecretMissing);
@@ -290,12 +291,12 @@ async fn a_snapshot_without_a_key_that_belongs_to_it_is_not_kept() {
     let (stage, _vault) = pod().await;
     let own = controller(&stage).await;
     own.round().await.unwrap();
-    let key = own.disk.read().unwrap().unwrap();
-    own.disk.remove().unwrap();
+    let key = own.disk.read(Note::Key).unwrap().unwrap();
+    own.disk.remove(Note::Key).unwrap();
     let snapshots = own.snapshots.as_ref().unwrap();
     let error = snapshots.ensure().await.unwrap_err();
     assert!(matches!(error, SnapshotError::NoKey), "{error:?}");
     assert_eq!(snapshots.age(), None);
-    own.disk.write(&key).unwrap();
+    own.disk.write(Note::Key, &key).unwrap();
     assert!(matches!(snapshots.ensure().await.unwrap(), Step::Taken { .. }));
 }

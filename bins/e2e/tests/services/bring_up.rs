@@ -6,6 +6,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 use tec_e2e::services::stage::Stage;
 use tec_services::Fatal;
+use tec_services::shell::Note;
 
 use crate::vault::{assert_nowhere_in_plain, fatal, root_tokens, seal_status, stored_key};
 
@@ -58,15 +59,15 @@ async fn what_is_lost_is_named_and_never_made_anew() {
     let mut stage = Stage::new().await.unwrap();
     let controller = stage.controller(&[]).await.unwrap();
     controller.round().await.unwrap();
-    let file = controller.disk.read().unwrap().unwrap();
+    let file = controller.disk.read(Note::Key).unwrap().unwrap();
 
-    controller.disk.remove().unwrap();
+    controller.disk.remove(Note::Key).unwrap();
     let error = controller.round().await.unwrap_err();
     assert_eq!(fatal(&error), Some(Fatal::KeyFileMissing));
-    controller.disk.write(b"{}").unwrap();
+    controller.disk.write(Note::Key, b"{}").unwrap();
     let error = controller.round().await.unwrap_err();
     assert_eq!(fatal(&error), Some(Fatal::DecryptFailed));
-    controller.disk.write(&file).unwrap();
+    controller.disk.write(Note::Key, &file).unwrap();
     controller.round().await.unwrap();
 
     let secrets = stage.secrets().unwrap();

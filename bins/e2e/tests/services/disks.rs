@@ -15,6 +15,7 @@ use tec_e2e::services::cluster::Cluster;
 use tec_e2e::services::nats::Nats;
 use tec_e2e::services::platform::Platform;
 use tec_e2e::services::stage::Stage;
+use tec_services::shell::Note;
 use tec_support::testing::free_address;
 use tokio::time::timeout;
 use tonic::{Code, Status};
@@ -98,7 +99,7 @@ async fn a_vault_whose_disk_is_full_is_down_for_callers_and_continues_by_itself(
     let mut vault = guard(&stage).await;
     let platform = Platform::on(stage, &[]).await.unwrap();
     let before = facts(&platform.stage, &platform.controller).await;
-    let file = platform.controller.disk.read().unwrap();
+    let file = platform.controller.disk.read(Note::Key).unwrap();
     ask(&platform).await.unwrap();
 
     disk.fill(0);
@@ -107,7 +108,7 @@ async fn a_vault_whose_disk_is_full_is_down_for_callers_and_continues_by_itself(
     assert!(round.is_err(), "{round:?}");
     let refused = ask(&platform).await.unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable, "{refused:?}");
-    assert_eq!(platform.controller.disk.read().unwrap(), file);
+    assert_eq!(platform.controller.disk.read(Note::Key).unwrap(), file);
 
     // Neither is it helped by a restart, nor does it lose anything. It may have ended by itself.
     vault.shutdown().await;
@@ -126,7 +127,7 @@ async fn a_vault_whose_disk_is_full_is_down_for_callers_and_continues_by_itself(
     }
     platform.controller.round().await.unwrap();
     assert_eq!(facts(&platform.stage, &platform.controller).await, before);
-    assert_eq!(platform.controller.disk.read().unwrap(), file);
+    assert_eq!(platform.controller.disk.read(Note::Key).unwrap(), file);
     eventually("an answer", async || Ok(ask(&platform).await.is_ok())).await.unwrap();
     drop(vault);
 }

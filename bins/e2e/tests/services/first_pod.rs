@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tec_e2e::services::stage::Stage;
 use tec_services::Fatal;
+use tec_services::shell::Note;
 use tec_services::vault::Ordinal;
 
 use crate::vault::{fatal, seal_status};
@@ -34,5 +35,5 @@ async fn a_first_pod_with_a_new_volume_initializes_nothing() {
     let error = controller.round().await.unwrap_err();
     assert_eq!(fatal(&error), Some(Fatal::StorageLost));
     assert_eq!(seal_status(&stage).await["initialized"], false);
-    assert_eq!(controller.disk.read().unwrap(), None);
+    assert_eq!(controller.disk.read(Note::Key).unwrap(), None);
 }

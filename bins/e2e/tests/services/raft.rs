@@ -12,7 +12,7 @@ use tec_e2e::services::follower::Follower;
 use tec_e2e::services::platform::Platform;
 use tec_e2e::services::stage::Stage;
 use tec_services::caller::Role;
-use tec_services::shell::Vault;
+use tec_services::shell::{Note, Vault};
 use tec_services::vault::{Request, call};
 
 use crate::vault::{assert_nowhere_in_plain, stored_key, voters};
@@ -67,7 +67,7 @@ async fn followers_open_with_a_key_from_their_peer_and_stay_when_the_first_pod_d
     for (pod, controller) in pods.iter().zip(&controllers) {
         assert_eq!(health(&pod.vault()).await, 429, "{} does not stand by", pod.pod);
         let file = std::fs::read(pod.volume.join("unseal.v1.json")).unwrap();
-        assert_eq!(Some(file), controller.disk.read().unwrap());
+        assert_eq!(Some(file), controller.disk.read(Note::Key).unwrap());
         assert_eq!(stored_key(&platform.stage, controller).await, key);
         // What only the leader can do is forwarded to it.
         assert!(logs_in(&platform, &pod.vault()).await.unwrap());

@@ -7,7 +7,7 @@ use tec_core::port::EntropyRng;
 use tec_core::secret::SecretArray;
 use tec_e2e::services::platform::Platform;
 use tec_e2e::services::stage::Stage;
-use tec_services::shell::BringUpShell;
+use tec_services::shell::{BringUpShell, Note};
 use tec_services::vault::{Event, Rekey, Request};
 
 use crate::kills::Dying;
@@ -121,7 +121,7 @@ async fn a_death_at_each_step_leaves_a_key_that_opens_the_vault() {
 
 /// The plain content of a pod's file is not needed: pods with the same keys have the same file.
 fn file(controller: &Controller) -> Option<Vec<u8>> {
-    controller.disk.read().unwrap()
+    controller.disk.read(Note::Key).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -15,6 +15,7 @@ use tec_e2e::services::platform::Platform;
 use tec_e2e::services::rotation;
 use tec_e2e::services::rotation::Load;
 use tec_e2e::services::stage::Stage;
+use tec_services::shell::Note;
 use tec_services::vault::{Request, Stage as Replaced};
 
 use crate::kills::set_up;
@@ -39,7 +40,7 @@ async fn the_wrapping_key_is_replaced_when_a_person_asks_and_opens_the_vault() {
     let controller = stage.controller(&[]).await.unwrap();
     controller.round().await.unwrap();
     let (key, old) = (stored_key(&stage, &controller).await, wrapping_key(&stage).await);
-    let file = controller.disk.read().unwrap().unwrap();
+    let file = controller.disk.read(Note::Key).unwrap().unwrap();
     controller.round().await.unwrap();
     assert_eq!(wrapping_key(&stage).await, old, "nobody asked");
 
@@ -48,7 +49,7 @@ async fn the_wrapping_key_is_replaced_when_a_person_asks_and_opens_the_vault() {
     let new = wrapping_key(&stage).await;
     assert!(new["key"] != old["key"] && new["key-id"] != old["key-id"]);
     assert_eq!(new.as_object().unwrap().len(), 2, "the old key is still there");
-    assert_ne!(controller.disk.read().unwrap().unwrap(), file);
+    assert_ne!(controller.disk.read(Note::Key).unwrap().unwrap(), file);
 
     // The vault's own key is unchanged, and a new process unseals the vault with it.
     assert_eq!(stored_key(&stage, &controller).await, key);

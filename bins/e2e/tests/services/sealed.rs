@@ -7,6 +7,7 @@ use kube::api::ListParams;
 use services::bootstrap::controller::RoundError;
 use tec_e2e::services::stage::Stage;
 use tec_services::Fatal;
+use tec_services::shell::Note;
 use tec_support::serve::Shutdown;
 
 use crate::vault::{fatal, seal, seal_status, stored_key};
@@ -55,7 +56,7 @@ async fn a_state_that_needs_a_person_is_an_event_of_the_pod() {
     let flags = ["--pod-uid", "11111111-2222-3333-4444-555555555555"];
     let controller = stage.controller(&flags).await.unwrap();
     controller.round().await.unwrap();
-    controller.disk.remove().unwrap();
+    controller.disk.remove(Note::Key).unwrap();
     let (shutdown, _signals) = Shutdown::on_signals().unwrap();
     let error = controller.keep(shutdown).await.unwrap_err();
     assert_eq!(fatal(&error), Some(Fatal::KeyFileMissing));

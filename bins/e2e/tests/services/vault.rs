@@ -8,6 +8,7 @@ use tec_core::port::PortErrorKind;
 use tec_core::secret::{SecretArray, SecretBytes};
 use tec_e2e::services::stage::Stage;
 use tec_services::Fatal;
+use tec_services::shell::Note;
 use tec_services::vault::{Binding, Request, Response, WrappedKey};
 
 use crate::secrets::{Needle, astray};
@@ -25,7 +26,7 @@ pub(crate) async fn stored_key(stage: &Stage, controller: &Controller) -> String
     let secret = stage.secret("vault-aes").await.unwrap();
     let key: [u8; 32] = decode(&secret["data"]["key"]).try_into().unwrap();
     let key_id = String::from_utf8(decode(&secret["data"]["key-id"])).unwrap();
-    let file = controller.disk.read().unwrap().unwrap();
+    let file = controller.disk.read(Note::Key).unwrap().unwrap();
     let binding =
         Binding { namespace: &stage.cluster.platform, stateful_set: "vault", key_id: &key_id };
     let wrapped = WrappedKey::parse(&file).unwrap();

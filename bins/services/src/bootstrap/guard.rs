@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use rustix::process::{Pid, Signal, kill_process};
-use tec_services::shell::Disk as _;
+use tec_services::shell::{Disk as _, Note};
 use tec_support::serve::Shutdown;
 use tokio::process::{Child, Command};
 
@@ -54,7 +54,7 @@ pub async fn run(
         if is_due(volume)? {
             tracing::warn!(storage = %storage.display(), "the vault's empty storage is reset");
             empty(storage).with_context(|| format!("cannot empty {}", storage.display()))?;
-            volume.withdraw_reset().context("cannot remove the reset request")?;
+            volume.remove(Note::Reset).context("cannot remove the reset request")?;
         }
     }
 }
@@ -106,13 +106,14 @@ async fn requested(volume: &Volume) -> anyhow::Result<()> {
 
 /// Whether there is a request to reset a vault that holds nothing.
 fn is_due(volume: &Volume) -> anyhow::Result<bool> {
-    if !volume.is_reset_pending().context("cannot check for a reset request")? {
+    if !volume.has(Note::Reset).context("cannot check for a reset request")? {
         return Ok(false);
     }
-    let is_due = volume.may_be_reset().context("cannot check for the wrapped key")?;
+    // If a key is stored here, its vault may be in use.
+    let is_due = !volume.has(Note::Key).context("cannot check for the wrapped key")?;
     if !is_due {
         tracing::error!("a request to empty a vault whose key is stored is not obeyed");
-        volume.withdraw_reset().context("cannot remove the reset request")?;
+        volume.remove(Note::Reset).context("cannot remove the reset request")?;
     }
     Ok(is_due)
 }
@@ -149,7 +150,7 @@ mod tests {
         }
         std::fs::write(dir.path().join("storage/data"), b"x").unwrap();
         let volume = Volume::new(dir.path().join("volume"));
-        volume.request_reset().unwrap();
+        volume.write(Note::Reset, b"").unwrap();
         (dir, volume)
     }
 
@@ -159,7 +160,7 @@ mod tests {
         let storage = dir.join("storage");
         let (shutdown, _signals) = Shutdown::on_signals().unwrap();
         let done = async {
-            while volume.is_reset_pending().unwrap() {
+            while volume.has(Note::Reset).unwrap() {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
@@ -179,7 +180,7 @@ mod tests {
     #[tokio::test]
     async fn a_stale_request_beside_a_wrapped_key_is_removed_and_empties_nothing() {
         let (dir, volume) = prepared();
-        volume.write(b"key").unwrap();
+        volume.write(Note::Key, b"key").unwrap();
         served(dir.path(), &volume).await;
         assert!(dir.path().join("storage/data").exists());
     }

@@ -18,7 +18,7 @@ use tec_core::port::{Clock, PortError};
 use tec_core::secret::SecretBytes;
 use tec_core::time::Timestamp;
 use tec_services::caller::Role;
-use tec_services::shell::{Disk, Vault};
+use tec_services::shell::{Disk, Note, Vault};
 use tec_services::vault::snapshot::Schedule;
 use tec_services::vault::{Request, call, snapshot};
 use tec_support::files::write_private;
@@ -137,7 +137,7 @@ impl Snapshots {
     }
 
     fn key(&self) -> Result<Vec<u8>, SnapshotError> {
-        self.disk.read().map_err(SnapshotError::Key)?.ok_or(SnapshotError::NoKey)
+        self.disk.read(Note::Key).map_err(SnapshotError::Key)?.ok_or(SnapshotError::NoKey)
     }
 
     fn temporary(&self) -> PathBuf {

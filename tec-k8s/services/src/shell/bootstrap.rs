@@ -18,8 +18,8 @@ use tokio::sync::Semaphore;
 
 use super::sessions::Sessions;
 use super::{
-    ApiServer, Component, ComponentCall, Disk, Keys, Minter, NatsServer, OpenSearchNode, Settings,
-    Standing, Telemetry, TelemetryKind, Vault, Visit,
+    ApiServer, Component, ComponentCall, Disk, Keys, Minter, NatsServer, Note, OpenSearchNode,
+    Settings, Standing, Telemetry, TelemetryKind, Vault, Visit,
 };
 
 /// Time limit of a login: together with the check of the API server that follows, a call is answered within
@@ -234,7 +234,7 @@ impl Bootstrap {
     ) -> Result<Vec<u8>, Refusal> {
         let _slot = self.slots.try_acquire().map_err(|_| Refusal::Rate)?;
         self.log_in(visit, Role::Peer, token).await?;
-        let file = self.disk.read().map_err(|error| {
+        let file = self.disk.read(Note::Key).map_err(|error| {
             tracing::warn!(%error, "cannot read the wrapped key");
             Refusal::NotBootstrapped
         })?;

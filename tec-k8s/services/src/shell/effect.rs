@@ -15,7 +15,7 @@ use tec_core::plan::Shell;
 use tec_core::port::{Clock, PortError, chain};
 use tec_core::secret::SecretBytes;
 
-use super::{ApiServer, Disk, Replaceable, Vault};
+use super::{ApiServer, Disk, Note, Replaceable, Vault};
 
 /// Interval between checks of a reset.
 const POLL: Duration = Duration::from_millis(200);
@@ -70,15 +70,15 @@ impl BringUpShell {
 
 /// Has the vault's storage emptied. Returns whether it was: a request that nobody carries out is withdrawn.
 pub(super) async fn reset(disk: &dyn Disk) -> std::io::Result<bool> {
-    disk.request_reset()?;
+    disk.write(Note::Reset, b"")?;
     for _ in 0..POLLS {
-        if !disk.is_reset_pending()? {
+        if disk.read(Note::Reset)?.is_none() {
             return Ok(true);
         }
         tokio::time::sleep(POLL).await;
     }
     // Whoever carries it out later may find a vault in use.
-    disk.withdraw_reset()?;
+    disk.remove(Note::Reset)?;
     Ok(false)
 }
 
@@ -148,18 +148,21 @@ impl Shell<BringUp> for BringUpShell {
                 tracing::info!("the vault has another key");
                 done(self.cluster.clear_request(Replaceable::VaultKey).await)
             }
-            Effect::ReadFile => found("read the wrapped key", self.disk.read()),
-            Effect::ReadIntent => found("read the intent", self.disk.read_intent()),
+            Effect::ReadFile => found("read the wrapped key", self.disk.read(Note::Key)),
+            Effect::ReadIntent => found("read the intent", self.disk.read(Note::Intent)),
             Effect::FetchFromPeers => Event::Files(self.peers.wrapped_keys().await),
-            Effect::WriteFile(bytes) => on_disk("write the wrapped key", self.disk.write(&bytes)),
+            Effect::WriteFile(bytes) => {
+                on_disk("write the wrapped key", self.disk.write(Note::Key, &bytes))
+            }
             Effect::RemoveFile => {
-                let removed = self.disk.withdraw_reset().and_then(|()| self.disk.remove());
+                let removed =
+                    self.disk.remove(Note::Reset).and_then(|()| self.disk.remove(Note::Key));
                 on_disk("remove the wrapped key", removed)
             }
             Effect::WriteIntent { key_id } => {
-                on_disk("write the intent", self.disk.write_intent(&key_id))
+                on_disk("write the intent", self.disk.write(Note::Intent, key_id.as_bytes()))
             }
-            Effect::RemoveIntent => on_disk("remove the intent", self.disk.remove_intent()),
+            Effect::RemoveIntent => on_disk("remove the intent", self.disk.remove(Note::Intent)),
             Effect::ResetStorage => self.reset().await,
             Effect::Wait(time) => {
                 wait(time).await;

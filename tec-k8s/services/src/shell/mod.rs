@@ -37,7 +37,7 @@ pub use self::answer::{
 };
 pub use self::api_server::{ApiServer, PodObject, Replaceable, SecretNames, Warning};
 pub use self::bootstrap::Bootstrap;
-pub use self::disk::Disk;
+pub use self::disk::{Disk, Note};
 pub use self::effect::{BringUpShell, Peers, SetupShell};
 pub use self::export::Export;
 pub use self::grpc::{NAME, descriptors, service};

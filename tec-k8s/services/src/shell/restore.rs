@@ -11,7 +11,7 @@ use tec_core::plan::Shell;
 use tec_core::port::{PortError, chain};
 
 use super::effect::reset;
-use super::{ApiServer, Disk, Vault};
+use super::{ApiServer, Disk, Note, Vault};
 
 /// The effects of [`Restore`].
 #[derive(Debug)]
@@ -84,8 +84,8 @@ async fn wait(time: Duration) -> Event {
 impl Shell<Restore> for RestoreShell {
     async fn perform(&mut self, effect: Effect) -> Option<Event> {
         Some(match effect {
-            Effect::ReadFile => found("read the wrapped key", self.disk.read()),
-            Effect::ReadNote => found("read the note", self.disk.read_restore()),
+            Effect::ReadFile => found("read the wrapped key", self.disk.read(Note::Key)),
+            Effect::ReadNote => found("read the note", self.disk.read(Note::Restore)),
             Effect::ReadSecret => match self.cluster.read().await {
                 Ok(secret) => Event::Secret(secret),
                 Err(error) => failed(&error),
@@ -94,7 +94,9 @@ impl Shell<Restore> for RestoreShell {
                 Ok(answer) => Event::Answered(answer),
                 Err(error) => failed(&error),
             },
-            Effect::WriteNote(note) => on_disk("write the note", self.disk.write_restore(&note)),
+            Effect::WriteNote(note) => {
+                on_disk("write the note", self.disk.write(Note::Restore, note.as_bytes()))
+            }
             Effect::Send(request) => {
                 tracing::info!("the vault takes the snapshot");
                 self.send(&request).await
@@ -103,8 +105,10 @@ impl Shell<Restore> for RestoreShell {
                 Ok(()) => Event::Done,
                 Err(error) => failed(&error),
             },
-            Effect::WriteFile(bytes) => on_disk("write the wrapped key", self.disk.write(&bytes)),
-            Effect::RemoveNote => on_disk("remove the note", self.disk.remove_restore()),
+            Effect::WriteFile(bytes) => {
+                on_disk("write the wrapped key", self.disk.write(Note::Key, &bytes))
+            }
+            Effect::RemoveNote => on_disk("remove the note", self.disk.remove(Note::Restore)),
             Effect::ResetStorage => match reset(&*self.disk).await {
                 Ok(true) => Event::Done,
                 Ok(false) => Event::Failed,
