@@ -6,7 +6,7 @@ use std::io::Read as _;
 use proptest::prelude::*;
 use tec_core::reference::BootImage;
 use tec_tpm::compute::MemoryImage;
-use tec_tpm::compute::input::{BootSource, DiskError, FatError, InputError, OpenImage};
+use tec_tpm::compute::input::{BootSource, DiskError, InputError, OpenImage};
 
 use crate::build;
 use crate::build::{OTHER, SYSTEM, put};
@@ -22,7 +22,7 @@ fn disk_error(bytes: &[u8]) -> DiskError {
     }
 }
 
-fn fat_error(bytes: &[u8]) -> FatError {
+fn fat_error(bytes: &[u8]) -> DiskError {
     match open(bytes) {
         Err(InputError::Fat { source, .. }) => source,
         other => panic!("{other:?}"),
@@ -30,7 +30,7 @@ fn fat_error(bytes: &[u8]) -> FatError {
 }
 
 /// What reading a file fails with.
-fn read_error(image: &OpenImage, path: &str) -> FatError {
+fn read_error(image: &OpenImage, path: &str) -> DiskError {
     let mut file = image.open(path).unwrap();
     let error = file.read_to_end(&mut Vec::new()).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::Other);
@@ -209,13 +209,13 @@ fn boot_sectors_that_lie_are_refused() {
         (510, &[0]),
     ] {
         let error = changed(at, bytes);
-        assert!(matches!(error, FatError::Field { .. }), "{at}: {error}");
+        assert!(matches!(error, DiskError::Field { .. }), "{at}: {error}");
     }
     assert!(matches!(
         changed(19, &[0xff, 0xff]),
-        FatError::Truncated { offset, .. } if offset == start
+        DiskError::Truncated { offset, .. } if offset == start
     ));
-    assert!(matches!(fat_error(&fat[..fat.len() - 1]), FatError::Truncated { offset: 0, .. }));
+    assert!(matches!(fat_error(&fat[..fat.len() - 1]), DiskError::Truncated { offset: 0, .. }));
 }
 
 #[test]
@@ -235,7 +235,7 @@ fn chains_that_lead_astray_are_refused() {
     for value in [0, 1, 0xff0, 0xff7, back] {
         let (at, error) = changed(value);
         assert!(
-            matches!(error, FatError::Cluster { cluster, offset }
+            matches!(error, DiskError::Cluster { cluster, offset }
                 if cluster == u32::from(value) && (offset == at || value == back)),
             "{value}: {error}"
         );
@@ -243,7 +243,7 @@ fn chains_that_lead_astray_are_refused() {
     let (at, error) = changed(0xfff);
     let missing = 100_000 - 3 * whole.cluster as u64;
     assert!(
-        matches!(error, FatError::Short { offset, missing: m } if offset == at && m == missing),
+        matches!(error, DiskError::Short { offset, missing: m } if offset == at && m == missing),
         "{error}"
     );
 
@@ -252,13 +252,13 @@ fn chains_that_lead_astray_are_refused() {
         let at = image.record(KERNEL);
         put(&mut image.bytes, at + 26, &cluster.to_le_bytes());
         let error = read_error(&open(&image.bytes).unwrap(), "KERNEL.EFI");
-        assert!(matches!(error, FatError::Cluster { offset, .. } if offset == at as u64));
+        assert!(matches!(error, DiskError::Cluster { offset, .. } if offset == at as u64));
     }
     let mut image = two_files();
     let at = image.record(KERNEL);
     put(&mut image.bytes, at + 26, &[0, 0]);
     let error = read_error(&open(&image.bytes).unwrap(), "KERNEL.EFI");
-    assert!(matches!(error, FatError::Short { missing: 100_000, .. }));
+    assert!(matches!(error, DiskError::Short { missing: 100_000, .. }));
 }
 
 #[test]
@@ -271,18 +271,18 @@ fn folders_that_lead_astray_are_refused() {
     put(&mut shared.bytes, at + 26, &efi.to_le_bytes());
     assert!(matches!(
         fat_error(&shared.bytes),
-        FatError::SharedFolder { offset, path } if offset == at as u64 && path == "EFI/BOOT"
+        DiskError::SharedFolder { offset, path } if offset == at as u64 && path == "EFI/BOOT"
     ));
 
     let mut endless = two_files();
     let folder = endless.first_cluster(boot);
     endless.link(folder, u16::try_from(folder).unwrap());
-    assert!(matches!(fat_error(&endless.bytes), FatError::Cluster { .. }));
+    assert!(matches!(fat_error(&endless.bytes), DiskError::Cluster { .. }));
 
     let mut nowhere = two_files();
     let at = nowhere.record(boot);
     put(&mut nowhere.bytes, at + 26, &[0, 0]);
-    assert!(matches!(fat_error(&nowhere.bytes), FatError::Cluster { cluster: 0, .. }));
+    assert!(matches!(fat_error(&nowhere.bytes), DiskError::Cluster { cluster: 0, .. }));
 }
 
 #[test]
@@ -290,7 +290,7 @@ fn names_that_firmware_takes_for_the_same_are_refused() {
     let mut twice = two_files();
     let at = twice.record(b"OTHER   EFI");
     put(&mut twice.bytes, at, KERNEL);
-    assert!(matches!(fat_error(&twice.bytes), FatError::SameName { .. }));
+    assert!(matches!(fat_error(&twice.bytes), DiskError::SameName { .. }));
 
     // A long name hides a short one that is the name of another file.
     let files = MemoryImage::new().with("KERNEL.EFI", vec![1]).with("something else.efi", vec![2]);
@@ -298,7 +298,7 @@ fn names_that_firmware_takes_for_the_same_are_refused() {
     let at = hidden.record(b"SOMETH~1EFI");
     put(&mut hidden.bytes, at, KERNEL);
     let image = open(&hidden.bytes);
-    assert!(matches!(image, Err(InputError::Fat { source: FatError::SameName { .. }, .. })));
+    assert!(matches!(image, Err(InputError::Fat { source: DiskError::SameName { .. }, .. })));
 
     // A name with a slash would be a path.
     let mut slash = two_files();
@@ -306,7 +306,7 @@ fn names_that_firmware_takes_for_the_same_are_refused() {
     put(&mut slash.bytes, at, b"../../Y EFI");
     assert!(matches!(
         fat_error(&slash.bytes),
-        FatError::Name { offset, .. } if offset == at as u64
+        DiskError::Name { offset, .. } if offset == at as u64
     ));
 }
 

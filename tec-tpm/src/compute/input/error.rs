@@ -7,7 +7,6 @@ use std::path::PathBuf;
 use tec_core::code::Code;
 
 use super::disk::DiskError;
-use super::fat::FatError;
 use super::layers::LayerError;
 use super::oci::OciError;
 use super::unpack_error::UnpackError;
@@ -59,7 +58,7 @@ pub enum InputError {
         file: PathBuf,
         /// The cause.
         #[source]
-        source: FatError,
+        source: DiskError,
     },
     /// A tar stream cannot be read.
     #[error("cannot read the tar stream {file}")]

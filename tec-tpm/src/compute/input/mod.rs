@@ -48,7 +48,6 @@ mod zstd;
 pub use blob::BlobError;
 pub use disk::{DiskError, Partition};
 pub use error::InputError;
-pub use fat::FatError;
 pub use layers::LayerError;
 pub use oci::OciError;
 pub(super) use ostree::Folders;

@@ -10,9 +10,10 @@ use std::ops::Range;
 use std::{fmt, io};
 
 use crate::compute::input::bytes::Bytes;
+use crate::compute::input::tree::TreeError;
 
-/// The partitions of a disk image cannot be determined. Offsets count bytes from the start of the
-/// image.
+/// The partitions of a disk image cannot be determined, or a FAT file system cannot be read. Offsets count
+/// bytes from the start of the image.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DiskError {
@@ -67,6 +68,56 @@ pub enum DiskError {
         number: u32,
         /// All partitions.
         candidates: Vec<Partition>,
+    },
+    /// A chain of clusters leads to one that cannot belong to it.
+    #[error("offset {offset}: cluster {cluster} does not belong to any file")]
+    Cluster {
+        /// Where the number of the cluster is.
+        offset: u64,
+        /// The number.
+        cluster: u32,
+    },
+    /// A chain of clusters ends before the file does.
+    #[error("offset {offset}: the file ends {missing} bytes too early")]
+    Short {
+        /// Where the end of the chain is.
+        offset: u64,
+        /// Bytes missing from the size that its folder states.
+        missing: u64,
+    },
+    /// Two folders share the same clusters.
+    #[error("offset {offset}: folder {path:?} shares its clusters with another folder")]
+    SharedFolder {
+        /// Where the entry of the folder is.
+        offset: u64,
+        /// Path of the folder.
+        path: String,
+    },
+    /// Two names are the same to firmware, which ignores case.
+    #[error("offset {offset}: {path:?} duplicates the name of another file")]
+    SameName {
+        /// Where the entry of the second one is.
+        offset: u64,
+        /// Path of the second one.
+        path: String,
+    },
+    /// A folder has more entries than the specification allows, or all folders together exceed the
+    /// limit.
+    #[error("offset {offset}: folder {path:?} has too many entries")]
+    TooManyEntries {
+        /// Where the folder begins.
+        offset: u64,
+        /// Path of the folder.
+        path: String,
+    },
+    /// A name cannot be part of a path.
+    #[error("offset {offset}: the name of an entry is invalid")]
+    Name {
+        /// Where the entry is.
+        offset: u64,
+        /// The cause.
+        #[source]
+        source: TreeError,
     },
 }
 
@@ -160,7 +211,8 @@ fn read<const N: usize>(
     Ok(array)
 }
 
-fn fill(
+/// Reads bytes that must be there.
+pub(super) fn fill(
     bytes: &Bytes,
     offset: u64,
     buffer: &mut [u8],

@@ -3,9 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::error::FatError;
 use super::volume::{Volume, Width};
 use crate::compute::input::bytes::{le16, le32};
+use crate::compute::input::disk::DiskError;
 
 /// Follows the clusters of a file through the allocation table, which is read a page at a time.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl Chain {
     }
 
     /// Where the next cluster is.
-    pub(super) fn peek(&self) -> Result<Option<Range<u64>>, FatError> {
+    pub(super) fn peek(&self) -> Result<Option<Range<u64>>, DiskError> {
         match self.next {
             Some(next) => self.volume.cluster(next, self.next_at).map(Some),
             None => Ok(None),
@@ -54,12 +54,12 @@ impl Chain {
     }
 
     /// Returns where the next cluster is, and moves past it.
-    pub(super) fn next(&mut self) -> Result<Option<Range<u64>>, FatError> {
+    pub(super) fn next(&mut self) -> Result<Option<Range<u64>>, DiskError> {
         let (Some(cluster), Some(range)) = (self.next, self.peek()?) else {
             return Ok(None);
         };
         if !self.meet(cluster) {
-            return Err(FatError::Cluster { offset: self.next_at, cluster });
+            return Err(DiskError::Cluster { offset: self.next_at, cluster });
         }
         self.follow(cluster)?;
         Ok(Some(range))
@@ -81,7 +81,7 @@ impl Chain {
     }
 
     /// Looks up what follows a cluster of the file system.
-    fn follow(&mut self, cluster: u32) -> Result<(), FatError> {
+    fn follow(&mut self, cluster: u32) -> Result<(), DiskError> {
         let width = self.volume.width();
         let bit = u64::from(cluster) * width.bits();
         let (page, within) = (bit / 8 / PAGE * PAGE, bit / 8 % PAGE);
@@ -100,14 +100,14 @@ impl Chain {
         Ok(())
     }
 
-    fn load(&mut self, page: u64) -> Result<(), FatError> {
+    fn load(&mut self, page: u64) -> Result<(), DiskError> {
         if self.page_at == Some(page) {
             return Ok(());
         }
         let offset = self.volume.table() + page;
         self.page.resize(usize::try_from(PAGE).unwrap_or_default(), 0);
         let read = self.volume.read_at(offset, &mut self.page);
-        let count = read.map_err(|source| FatError::Read { offset, source })?;
+        let count = read.map_err(|source| DiskError::Read { offset, source })?;
         self.page.truncate(count);
         self.page_at = Some(page);
         Ok(())

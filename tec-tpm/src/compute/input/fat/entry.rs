@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::chain::Chain;
-use super::error::FatError;
 use super::volume::{Root, Volume};
 use crate::compute::input::bytes::{le16, le32};
+use crate::compute::input::disk::DiskError;
 
 /// The records of a folder, 32 bytes each, and where they lie in the image.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ const MAX_FOLDER: u64 = 65_536 * 32;
 
 impl Records {
     /// The records of the root.
-    pub(super) fn root(volume: &Arc<Volume>) -> Result<Self, FatError> {
+    pub(super) fn root(volume: &Arc<Volume>) -> Result<Self, DiskError> {
         match volume.root().clone() {
             Root::Cluster(cluster, offset) => Self::folder(volume, cluster, offset, ""),
             Root::Fixed(range) => {
@@ -39,14 +39,14 @@ impl Records {
         cluster: u32,
         offset: u64,
         path: &str,
-    ) -> Result<Self, FatError> {
+    ) -> Result<Self, DiskError> {
         let size = volume.cluster_size();
         let mut chain = Chain::new(Arc::clone(volume), Some(cluster), offset);
         let mut records = Self { bytes: Vec::new(), pieces: Vec::new(), piece: size };
         while let Some(range) = chain.next()? {
             let filled = records.bytes.len();
             if filled as u64 + size > MAX_FOLDER {
-                return Err(FatError::TooManyEntries {
+                return Err(DiskError::TooManyEntries {
                     offset: records.offset(0),
                     path: path.to_owned(),
                 });

@@ -7,7 +7,7 @@ use std::ops::Range;
 use tec_core::reference::ImageFile;
 
 use super::chain::Chain;
-use super::error::FatError;
+use crate::compute::input::disk::DiskError;
 
 /// The content of a file.
 pub(super) struct FatFile {
@@ -28,9 +28,9 @@ impl FatFile {
     }
 
     /// Finds the next run of contiguous clusters.
-    fn advance(&mut self) -> Result<(), FatError> {
+    fn advance(&mut self) -> Result<(), DiskError> {
         let offset = self.chain.offset();
-        self.run = self.chain.next()?.ok_or(FatError::Short { offset, missing: self.left })?;
+        self.run = self.chain.next()?.ok_or(DiskError::Short { offset, missing: self.left })?;
         while self.run.end - self.run.start < self.left.min(MAX_RUN) {
             match self.chain.peek()? {
                 Some(next) if next.start == self.run.end => self.run.end = next.end,

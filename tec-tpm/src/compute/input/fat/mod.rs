@@ -8,7 +8,6 @@
 
 mod chain;
 mod entry;
-mod error;
 mod file;
 mod volume;
 
@@ -21,11 +20,11 @@ use tec_core::reference::{BootImage, ImageFile};
 
 use self::chain::Chain;
 use self::entry::{Entries, Entry, Kind, Records};
-pub use self::error::FatError;
 use self::file::FatFile;
 use self::volume::Volume;
 pub(super) use self::volume::is_fat;
 use crate::compute::input::bytes::Bytes;
+use crate::compute::input::disk::DiskError;
 use crate::compute::input::tree::{Node, Tree};
 
 /// The files of a FAT file system.
@@ -50,7 +49,7 @@ const MAX_ENTRIES: u64 = 4 << 20;
 
 impl FatImage {
     /// Reads all folders of the file system that lies in `range`.
-    pub(super) fn open(bytes: &Arc<Bytes>, range: Range<u64>) -> Result<Self, FatError> {
+    pub(super) fn open(bytes: &Arc<Bytes>, range: Range<u64>) -> Result<Self, DiskError> {
         let volume = Arc::new(Volume::open(bytes, range)?);
         let mut index =
             Index { volume: &volume, tree: Tree::new(), folders: BTreeSet::new(), entries: 0 };
@@ -82,10 +81,10 @@ struct Index<'v> {
 }
 
 impl Index<'_> {
-    fn folder(&mut self, records: &Records, path: &str) -> Result<(), FatError> {
+    fn folder(&mut self, records: &Records, path: &str) -> Result<(), DiskError> {
         self.entries += records.bytes.len() as u64 / 32;
         if self.entries > MAX_ENTRIES {
-            return Err(FatError::TooManyEntries {
+            return Err(DiskError::TooManyEntries {
                 offset: records.offset(0),
                 path: path.to_owned(),
             });
@@ -100,8 +99,8 @@ impl Index<'_> {
         Ok(())
     }
 
-    fn entry(&mut self, entry: &Entry, path: &str) -> Result<(), FatError> {
-        let misnamed = |source| FatError::Name { offset: entry.offset, source };
+    fn entry(&mut self, entry: &Entry, path: &str) -> Result<(), DiskError> {
+        let misnamed = |source| DiskError::Name { offset: entry.offset, source };
         let first = self.volume.first_cluster(entry.first);
         match entry.kind {
             Kind::File => {
@@ -113,7 +112,7 @@ impl Index<'_> {
                 self.tree.insert_folder(path).map_err(misnamed)?;
                 let cluster = first.unwrap_or_default();
                 if !self.folders.insert(cluster) {
-                    return Err(FatError::SharedFolder {
+                    return Err(DiskError::SharedFolder {
                         offset: entry.offset,
                         path: path.to_owned(),
                     });
@@ -130,11 +129,11 @@ impl Index<'_> {
         entry: &Entry,
         path: &str,
         names: &mut BTreeMap<String, u64>,
-    ) -> Result<(), FatError> {
+    ) -> Result<(), DiskError> {
         for name in [&entry.name, &entry.short].into_iter().flatten() {
             let first = *names.entry(name.to_lowercase()).or_insert(entry.offset);
             if first != entry.offset {
-                return Err(FatError::SameName {
+                return Err(DiskError::SameName {
                     offset: entry.offset,
                     path: format!("{path}/{name}"),
                 });

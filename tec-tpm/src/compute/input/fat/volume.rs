@@ -4,8 +4,8 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::error::FatError;
 use crate::compute::input::bytes::{Bytes, le16, le32};
+use crate::compute::input::disk::{DiskError, fill};
 
 /// Where the parts of a file system are. Offsets count bytes from the start of the image.
 #[derive(Debug)]
@@ -52,32 +52,32 @@ impl BootSector<'_> {
         at: u64,
         field: &'static str,
         value: impl Into<u64>,
-    ) -> Result<T, FatError> {
-        Err(FatError::Field { offset: self.offset + at, field, value: value.into() })
+    ) -> Result<T, DiskError> {
+        Err(DiskError::Field { offset: self.offset + at, field, value: value.into() })
     }
 
-    fn sector_size(&self) -> Result<u64, FatError> {
+    fn sector_size(&self) -> Result<u64, DiskError> {
         match le16(self.sector, 11) {
             size @ (512 | 1024 | 2048 | 4096) => Ok(size.into()),
             size => self.refuse(11, "bytes per sector", size),
         }
     }
 
-    fn sectors_per_cluster(&self) -> Result<u64, FatError> {
+    fn sectors_per_cluster(&self) -> Result<u64, DiskError> {
         match self.sector.get(13).copied().unwrap_or_default() {
             count if count.is_power_of_two() => Ok(count.into()),
             count => self.refuse(13, "sectors per cluster", count),
         }
     }
 
-    fn reserved(&self) -> Result<u64, FatError> {
+    fn reserved(&self) -> Result<u64, DiskError> {
         match le16(self.sector, 14) {
             0 => self.refuse(14, "number of reserved sectors", 0_u64),
             count => Ok(count.into()),
         }
     }
 
-    fn tables(&self) -> Result<u64, FatError> {
+    fn tables(&self) -> Result<u64, DiskError> {
         match self.sector.get(16).copied().unwrap_or_default() {
             count @ 1..=4 => Ok(count.into()),
             count => self.refuse(16, "number of allocation tables", count),
@@ -104,7 +104,7 @@ impl BootSector<'_> {
     }
 
     /// The parts of a file system that has `room` bytes.
-    fn regions(&self, room: u64) -> Result<Regions, FatError> {
+    fn regions(&self, room: u64) -> Result<Regions, DiskError> {
         let size = self.sector_size()?;
         let table = self.reserved()?;
         let root = table + self.tables()? * self.table_sectors().0;
@@ -114,7 +114,7 @@ impl BootSector<'_> {
             return self.refuse(19, "number of sectors", end);
         }
         if end * size > room {
-            return Err(FatError::Truncated { offset: self.offset, part: "the file system" });
+            return Err(DiskError::Truncated { offset: self.offset, part: "the file system" });
         }
         Ok(Regions { table, root, data, end })
     }
@@ -142,7 +142,7 @@ pub(in crate::compute::input) fn is_fat(bytes: &Bytes, offset: u64) -> io::Resul
 }
 
 impl Volume {
-    pub(super) fn open(bytes: &Arc<Bytes>, range: Range<u64>) -> Result<Self, FatError> {
+    pub(super) fn open(bytes: &Arc<Bytes>, range: Range<u64>) -> Result<Self, DiskError> {
         let start = range.start;
         let mut sector = [0; 512];
         fill(bytes, start, &mut sector, "the boot sector")?;
@@ -206,13 +206,13 @@ impl Volume {
     }
 
     /// Where a cluster is; its number is at `offset`.
-    pub(super) fn cluster(&self, cluster: u32, offset: u64) -> Result<Range<u64>, FatError> {
+    pub(super) fn cluster(&self, cluster: u32, offset: u64) -> Result<Range<u64>, DiskError> {
         match cluster.checked_sub(2) {
             Some(number) if number < self.clusters => {
                 let start = self.data + u64::from(number) * self.cluster_size;
                 Ok(start..start + self.cluster_size)
             }
-            _ => Err(FatError::Cluster { offset, cluster }),
+            _ => Err(DiskError::Cluster { offset, cluster }),
         }
     }
 
@@ -226,14 +226,14 @@ impl Volume {
         offset: u64,
         buffer: &mut [u8],
         part: &'static str,
-    ) -> Result<(), FatError> {
+    ) -> Result<(), DiskError> {
         fill(&self.bytes, offset, buffer, part)
     }
 }
 
 /// Section 3.5 derives the width from the number of clusters, but drivers derive it from the field
 /// that holds the size of the table; if these disagree, so do programs.
-fn width(fields: &BootSector<'_>, clusters: u32, is_32: bool) -> Result<Width, FatError> {
+fn width(fields: &BootSector<'_>, clusters: u32, is_32: bool) -> Result<Width, DiskError> {
     match (clusters, is_32) {
         (FEWEST_32.., true) => Ok(Width::Bits32),
         (FEWEST_16..FEWEST_32, false) => Ok(Width::Bits16),
@@ -243,7 +243,7 @@ fn width(fields: &BootSector<'_>, clusters: u32, is_32: bool) -> Result<Width, F
 }
 
 /// Section 3.3: if bit 7 of the flags at 40 turns mirroring off, bits 0 to 3 name the table.
-fn active_table(fields: &BootSector<'_>, width: Width) -> Result<u64, FatError> {
+fn active_table(fields: &BootSector<'_>, width: Width) -> Result<u64, DiskError> {
     let flags = le16(fields.sector, 40);
     if width != Width::Bits32 || flags & 0x80 == 0 {
         return Ok(0);
@@ -271,13 +271,5 @@ impl Width {
             Self::Bits16 => 0xfff8,
             Self::Bits32 => 0x0fff_fff8,
         }
-    }
-}
-
-fn fill(bytes: &Bytes, offset: u64, buffer: &mut [u8], part: &'static str) -> Result<(), FatError> {
-    match bytes.read_at(offset, buffer) {
-        Ok(count) if count == buffer.len() => Ok(()),
-        Ok(_) => Err(FatError::Truncated { offset, part }),
-        Err(source) => Err(FatError::Read { offset, source }),
     }
 }
