@@ -1,25 +1,20 @@
 //! The sessions that began through the guard, bounded.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sha2::{Digest as _, Sha256};
 use tec_core::attest::Tee;
 use tec_core::time::Timestamp;
 
 use super::Passage;
 use crate::kbs::budget::{Budget, Charge};
-use crate::kbs::session::{OPEN, SHARE, record_bytes};
+use crate::kbs::session::{OPEN, SHARE, TokenDigest, digest, record_bytes};
 use crate::kbs::session_id::SessionId;
 use crate::kbs::table::Table;
 
 /// Pieces of evidence that one session may send: the Trustee lets a client try again with its nonce.
 const MAX_TRIES: u8 = 3;
-
-/// Digest of a token that passed. As good as the token only to someone who can invert SHA-256.
-type TokenDigest = [u8; 32];
 
 /// How far a session has come.
 enum State {
@@ -28,8 +23,8 @@ enum State {
     /// Evidence is with the Trustee. The session stays in this state if the answer is never seen: whether the
     /// Trustee accepted the evidence is then unknown.
     Forwarding,
-    /// The Trustee issued its one token.
-    Passed(Arc<Passage>, TokenDigest),
+    /// The Trustee issued its one token, which finds the session.
+    Passed(Arc<Passage>),
 }
 
 struct Session {
@@ -40,14 +35,9 @@ struct Session {
     charge: Charge,
 }
 
-struct Known {
-    table: Table<Session>,
-    tokens: HashMap<TokenDigest, SessionId>,
-}
-
 /// All sessions; one lock, held for look-ups only.
 pub(super) struct Sessions {
-    known: Mutex<Known>,
+    table: Mutex<Table<TokenDigest, Session>>,
     session_seconds: i64,
     budget: Budget,
 }
@@ -65,26 +55,23 @@ impl Sessions {
         (session_seconds, token_seconds): (i64, i64),
         max_bytes: usize,
     ) -> Self {
-        let known = Known {
-            table: Table::new(max, session_seconds.saturating_add(token_seconds)),
-            tokens: HashMap::new(),
-        };
-        Self { known: Mutex::new(known), session_seconds, budget: Budget::new(max_bytes, SHARE) }
+        let table = Mutex::new(Table::new(max, session_seconds.saturating_add(token_seconds)));
+        Self { table, session_seconds, budget: Budget::new(max_bytes, SHARE) }
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn table(&self) -> MutexGuard<'_, Table<TokenDigest, Session>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn len(&self) -> usize {
-        self.known().table.len()
+        self.table().len()
     }
 
     /// Whether there is room for one more session.
     pub(super) fn has_room(&self, peer: Option<IpAddr>, now: Timestamp) -> bool {
-        let mut known = self.known();
-        known.expire(now);
-        known.table.has_room(peer)
+        let mut table = self.table();
+        table.expire(now);
+        table.has_room(peer)
     }
 
     /// Keeps a session that the Trustee opened. `false` if there is no room for it, or if the Trustee used an
@@ -98,9 +85,8 @@ impl Sessions {
     ) -> bool {
         let mut charge = self.budget.charge(peer);
         let bytes = OPEN.saturating_add(nonce.len());
-        let mut known = self.known();
-        let Known { table, tokens } = &mut *known;
-        if !table.make_room(peer, &mut charge, bytes, |gone| forget(tokens, gone)) {
+        let mut table = self.table();
+        if !table.make_room(peer, &mut charge, bytes) {
             return false;
         }
         let session =
@@ -114,8 +100,8 @@ impl Sessions {
         id: SessionId,
         now: Timestamp,
     ) -> Option<((Tee, Timestamp), String)> {
-        let mut known = self.known();
-        let entry = known.table.get_mut(id, now)?;
+        let mut table = self.table();
+        let entry = table.get_mut(id, now)?;
         let opened = entry.opened;
         let alive = opened.plus_seconds(self.session_seconds) > now;
         let session = &mut entry.value;
@@ -129,8 +115,8 @@ impl Sessions {
     /// Whether evidence that was found good may be forwarded now. Only one piece is forwarded at a time, so
     /// that the token that the Trustee keeps is the one that this table knows.
     pub(super) fn forward(&self, id: SessionId, now: Timestamp) -> bool {
-        let mut known = self.known();
-        let Some(entry) = known.table.get_mut(id, now) else {
+        let mut table = self.table();
+        let Some(entry) = table.get_mut(id, now) else {
             return false;
         };
         match entry.value.state {
@@ -145,7 +131,7 @@ impl Sessions {
 
     /// The Trustee refused the evidence; the client may send other evidence.
     pub(super) fn reopen(&self, id: SessionId, now: Timestamp) {
-        if let Some(entry) = self.known().table.get_mut(id, now)
+        if let Some(entry) = self.table().get_mut(id, now)
             && matches!(entry.value.state, State::Forwarding)
         {
             entry.value.state = State::Open;
@@ -163,17 +149,17 @@ impl Sessions {
     ) -> bool {
         let digest = digest(token);
         let bytes = OPEN.saturating_add(record_bytes(passage.record()));
-        let mut known = self.known();
-        let Some(entry) = known.table.get_mut(id, now) else {
+        let mut table = self.table();
+        let Some(entry) = table.get_mut(id, now) else {
             return false;
         };
         match &entry.value.state {
             State::Open => false,
-            State::Passed(_, former) => *former == digest,
+            State::Passed(_) => entry.key == Some(digest),
             State::Forwarding if !entry.value.charge.grow_to(bytes) => false,
             State::Forwarding => {
-                entry.value.state = State::Passed(passage, digest);
-                known.tokens.insert(digest, id);
+                entry.value.state = State::Passed(passage);
+                table.set_key(id, digest);
                 true
             }
         }
@@ -181,33 +167,15 @@ impl Sessions {
 
     /// What is known about a session once it has attested.
     pub(super) fn passage(&self, id: SessionId, now: Timestamp) -> Option<Arc<Passage>> {
-        match &self.known().table.get(id, now)?.value.state {
-            State::Passed(passage, _) => Some(Arc::clone(passage)),
+        match &self.table().get(id, now)?.value.state {
+            State::Passed(passage) => Some(Arc::clone(passage)),
             _ => None,
         }
     }
 
     /// The session for which a token was issued through this guard.
     pub(super) fn of_token(&self, token: &str) -> Option<SessionId> {
-        self.known().tokens.get(&digest(token)).copied()
-    }
-}
-
-fn digest(token: &str) -> TokenDigest {
-    Sha256::digest(token).into()
-}
-
-impl Known {
-    fn expire(&mut self, now: Timestamp) {
-        while let Some(gone) = self.table.pop_expired(now) {
-            forget(&mut self.tokens, &gone);
-        }
-    }
-}
-
-fn forget(tokens: &mut HashMap<TokenDigest, SessionId>, gone: &Session) {
-    if let State::Passed(_, token) = &gone.state {
-        tokens.remove(token);
+        self.table().find(&digest(token))
     }
 }
 
@@ -296,6 +264,6 @@ mod tests {
         assert_eq!(sessions.of_token("other"), None);
         assert!(sessions.passage(id(1), at(400)).is_none());
         assert!(sessions.has_room(None, at(400)));
-        assert!(sessions.known().tokens.is_empty());
+        assert!(sessions.of_token("token").is_none());
     }
 }

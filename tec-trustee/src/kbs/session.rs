@@ -1,6 +1,5 @@
 //! The sessions.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -26,7 +25,7 @@ pub(crate) fn record_bytes(record: &Attempt) -> usize {
 }
 
 /// Digest of a token. As good as the token only to someone who can invert SHA-256.
-type TokenDigest = [u8; 32];
+pub(crate) type TokenDigest = [u8; 32];
 
 /// What is kept of a token.
 #[derive(Clone, Debug)]
@@ -62,7 +61,7 @@ impl Kept {
     }
 }
 
-fn digest(token: &str) -> TokenDigest {
+pub(crate) fn digest(token: &str) -> TokenDigest {
     Sha256::digest(token).into()
 }
 
@@ -105,16 +104,10 @@ pub(super) enum Begin {
     Fresh { tee: Tee, opened: Timestamp },
 }
 
-#[derive(Debug)]
-struct Known {
-    table: Table<Session>,
-    by_attempt: HashMap<AttemptId, SessionId>,
-}
-
 /// All sessions; one lock, held for look-ups only.
 #[derive(Debug)]
 pub(super) struct Sessions {
-    known: Mutex<Known>,
+    table: Mutex<Table<AttemptId, Session>>,
     ttl_seconds: i64,
     budget: Budget,
 }
@@ -122,21 +115,21 @@ pub(super) struct Sessions {
 impl Sessions {
     /// At most `max` sessions, each for `ttl_seconds`, and at most `max_bytes` for all of them.
     pub(super) fn new(max: usize, ttl_seconds: i64, max_bytes: usize) -> Self {
-        let known = Known { table: Table::new(max, ttl_seconds), by_attempt: HashMap::new() };
-        Self { known: Mutex::new(known), ttl_seconds, budget: Budget::new(max_bytes, SHARE) }
+        let table = Mutex::new(Table::new(max, ttl_seconds));
+        Self { table, ttl_seconds, budget: Budget::new(max_bytes, SHARE) }
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn table(&self) -> MutexGuard<'_, Table<AttemptId, Session>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn len(&self) -> usize {
-        self.known().table.len()
+        self.table().len()
     }
 
     /// Whether a session may still send or show something.
     pub(super) fn is_known(&self, id: SessionId, now: Timestamp) -> bool {
-        self.known().table.get(id, now).is_some()
+        self.table().get(id, now).is_some()
     }
 
     /// When a session expires.
@@ -147,14 +140,13 @@ impl Sessions {
     /// Opens a session, or leaves its state alone if it is known; `false` if there is no room.
     pub(super) fn open(&self, session: &Opened, peer: Option<IpAddr>, now: Timestamp) -> bool {
         let mut charge = self.budget.charge(peer);
-        let mut known = self.known();
-        known.expire(now);
-        if known.table.get(session.id, now).is_some() {
+        let mut table = self.table();
+        table.expire(now);
+        if table.get(session.id, now).is_some() {
             return true;
         }
-        let Known { table, by_attempt } = &mut *known;
         if table.was_displaced(session.id, session.since)
-            || !table.make_room(peer, &mut charge, OPEN, |gone| forget(by_attempt, gone))
+            || !table.make_room(peer, &mut charge, OPEN)
         {
             return false;
         }
@@ -165,8 +157,8 @@ impl Sessions {
 
     /// Spends the nonce of a session, if it is the right one.
     pub(super) fn begin(&self, id: SessionId, nonce: Option<&str>, now: Timestamp) -> Begin {
-        let mut known = self.known();
-        let Some(entry) = known.table.get_mut(id, now) else {
+        let mut table = self.table();
+        let Some(entry) = table.get_mut(id, now) else {
             return Begin::Unknown;
         };
         let opened = entry.opened;
@@ -197,22 +189,22 @@ impl Sessions {
         let token = Kept::new(token, admission);
         let record = admission.record.as_ref().map_or(0, record_bytes);
         let bytes = OPEN.saturating_add(token.bytes()).saturating_add(record);
-        let mut known = self.known();
-        known.expire(now);
-        let Some(entry) = known.table.get_mut(id, now) else {
+        let mut table = self.table();
+        table.expire(now);
+        let Some(entry) = table.get_mut(id, now) else {
             return true;
         };
         if !entry.value.charge.grow_to(bytes) {
             return false;
         }
         entry.value.state = State::Attested(Passed { token, admission: Arc::clone(admission) });
-        known.by_attempt.insert(admission.attempt, id);
+        table.set_key(id, admission.attempt);
         true
     }
 
     /// The result of a session.
     pub(super) fn passed(&self, id: SessionId, now: Timestamp) -> Option<Passed> {
-        match &self.known().table.get(id, now)?.value.state {
+        match &self.table().get(id, now)?.value.state {
             State::Attested(passed) => Some(passed.clone()),
             _ => None,
         }
@@ -220,22 +212,8 @@ impl Sessions {
 
     /// The result of the session in which an attempt was made.
     pub(super) fn of_attempt(&self, attempt: AttemptId, now: Timestamp) -> Option<Passed> {
-        let id = *self.known().by_attempt.get(&attempt)?;
+        let id = self.table().find(&attempt)?;
         self.passed(id, now)
-    }
-}
-
-impl Known {
-    fn expire(&mut self, now: Timestamp) {
-        while let Some(gone) = self.table.pop_expired(now) {
-            forget(&mut self.by_attempt, &gone);
-        }
-    }
-}
-
-fn forget(by_attempt: &mut HashMap<AttemptId, SessionId>, gone: &Session) {
-    if let State::Attested(passed) = &gone.state {
-        by_attempt.remove(&passed.admission.attempt);
     }
 }
 
@@ -282,7 +260,7 @@ mod tests {
         assert!(sessions.passed(id, at(300)).is_none());
         assert!(matches!(sessions.begin(id, Some("n"), at(300)), Begin::Unknown));
         open(&sessions, 301).unwrap();
-        assert!(sessions.known().by_attempt.is_empty());
+        assert!(sessions.table().find(&sample::attempt_id(1)).is_none());
     }
 
     #[test]

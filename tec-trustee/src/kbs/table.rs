@@ -1,6 +1,7 @@
 //! A bounded table of short-lived entries, by session.
 
 use std::collections::{BTreeSet, HashMap};
+use std::hash::Hash;
 use std::net::{IpAddr, SocketAddr};
 
 use axum::extract::ConnectInfo;
@@ -26,9 +27,11 @@ pub(crate) fn peer(extensions: &Extensions) -> Option<IpAddr> {
 
 /// An entry and when it was opened.
 #[derive(Debug)]
-pub(crate) struct Entry<V> {
+pub(crate) struct Entry<K, V> {
     pub(crate) opened: Timestamp,
     pub(crate) value: V,
+    /// Another key that finds it, until it is removed.
+    pub(crate) key: Option<K>,
     peer: Option<IpAddr>,
 }
 
@@ -37,8 +40,9 @@ pub(crate) struct Entry<V> {
 /// If it is full, the client that has the most makes room for one that has fewer: a flood from a few addresses
 /// shuts nobody out.
 #[derive(Debug)]
-pub(crate) struct Table<V> {
-    entries: HashMap<SessionId, Entry<V>>,
+pub(crate) struct Table<K, V> {
+    entries: HashMap<SessionId, Entry<K, V>>,
+    keys: HashMap<K, SessionId>,
     /// By the time they were opened, which is the order of their expiry.
     queue: BTreeSet<(Timestamp, SessionId)>,
     /// The same for each client.
@@ -51,10 +55,11 @@ pub(crate) struct Table<V> {
     kept_seconds: i64,
 }
 
-impl<V> Table<V> {
+impl<K: Copy + Eq + Hash, V> Table<K, V> {
     pub(crate) fn new(max: usize, kept_seconds: i64) -> Self {
         Self {
             entries: HashMap::new(),
+            keys: HashMap::new(),
             queue: BTreeSet::new(),
             peers: HashMap::new(),
             sizes: BTreeSet::new(),
@@ -99,7 +104,6 @@ impl<V> Table<V> {
         peer: Option<IpAddr>,
         charge: &mut Charge,
         bytes: usize,
-        forget: impl FnOnce(&V),
     ) -> bool {
         if !charge.is_within_share(bytes) {
             return false;
@@ -110,7 +114,6 @@ impl<V> Table<V> {
         let Some(gone) = self.displace(peer) else {
             return false;
         };
-        forget(&gone);
         // It gives its bytes back.
         drop(gone);
         charge.grow_to(bytes)
@@ -150,7 +153,7 @@ impl<V> Table<V> {
             self.change(peer, |own| own.insert((opened, id)));
         }
         self.queue.insert((opened, id));
-        let entry = Entry { opened, value, peer };
+        let entry = Entry { opened, value, key: None, peer };
         self.entries.insert(id, entry);
         true
     }
@@ -160,6 +163,9 @@ impl<V> Table<V> {
         self.queue.remove(&(gone.opened, id));
         if let Some(peer) = gone.peer {
             self.change(peer, |own| own.remove(&(gone.opened, id)));
+        }
+        if let Some(key) = gone.key {
+            self.keys.remove(&key);
         }
         Some(gone.value)
     }
@@ -179,18 +185,35 @@ impl<V> Table<V> {
         }
     }
 
-    pub(crate) fn get(&self, id: SessionId, now: Timestamp) -> Option<&Entry<V>> {
+    pub(crate) fn get(&self, id: SessionId, now: Timestamp) -> Option<&Entry<K, V>> {
         let end = now.plus_seconds(-self.kept_seconds);
         self.entries.get(&id).filter(|entry| entry.opened > end)
     }
 
-    pub(crate) fn get_mut(&mut self, id: SessionId, now: Timestamp) -> Option<&mut Entry<V>> {
+    pub(crate) fn get_mut(&mut self, id: SessionId, now: Timestamp) -> Option<&mut Entry<K, V>> {
         let end = now.plus_seconds(-self.kept_seconds);
         self.entries.get_mut(&id).filter(|entry| entry.opened > end)
     }
 
-    /// Removes one expired entry; the caller asks until there is none.
-    pub(crate) fn pop_expired(&mut self, now: Timestamp) -> Option<V> {
+    /// From now on, this key also finds the entry.
+    pub(crate) fn set_key(&mut self, id: SessionId, key: K) {
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.key = Some(key);
+            self.keys.insert(key, id);
+        }
+    }
+
+    /// The entry with this key.
+    pub(crate) fn find(&self, key: &K) -> Option<SessionId> {
+        self.keys.get(key).copied()
+    }
+
+    /// Removes all expired entries.
+    pub(crate) fn expire(&mut self, now: Timestamp) {
+        while self.pop_expired(now).is_some() {}
+    }
+
+    fn pop_expired(&mut self, now: Timestamp) -> Option<V> {
         let end = now.plus_seconds(-self.kept_seconds);
         while self.displaced.first().is_some_and(|(opened, _)| *opened <= end) {
             self.displaced.pop_first();
@@ -217,7 +240,7 @@ mod tests {
 
     #[test]
     fn the_table_is_bounded_and_expired_entries_make_room() {
-        let mut table = Table::new(2, 300);
+        let mut table = Table::<(), _>::new(2, 300);
         assert!(table.insert(id(1), None, at(0), ()));
         assert!(!table.insert(id(1), None, at(0), ()), "an id counts once");
         assert!(table.insert(id(2), None, at(10), ()));
@@ -231,7 +254,7 @@ mod tests {
 
     #[test]
     fn entries_expire_by_their_time_in_whatever_order_they_come() {
-        let mut table = Table::new(3, 300);
+        let mut table = Table::<(), _>::new(3, 300);
         for (number, opened) in [(1, 10), (2, 60), (3, 5)] {
             assert!(table.insert(id(number), None, at(opened), number));
         }
@@ -243,7 +266,7 @@ mod tests {
 
     #[test]
     fn one_client_has_a_quarter_and_others_the_rest() {
-        let mut table = Table::new(8, 300);
+        let mut table = Table::<(), _>::new(8, 300);
         let (one, other) = (IpAddr::from([192, 0, 2, 1]), IpAddr::from([192, 0, 2, 2]));
         let opened = (0..9).filter(|n| table.insert(id(*n), Some(one), at(0), ()));
         assert_eq!(opened.count(), 2);
@@ -254,7 +277,7 @@ mod tests {
 
     #[test]
     fn a_full_table_has_room_for_a_client_that_has_less_than_others() {
-        let mut table = Table::new(8, 300);
+        let mut table = Table::<(), _>::new(8, 300);
         let peer = |last| Some(IpAddr::from([192, 0, 2, last]));
         for number in 0..8_u8 {
             let opened = at(i64::from(number));
