@@ -12,7 +12,7 @@ use tec_core::image::ExpectedPcrs;
 use tec_core::port::Clock as _;
 use tec_k8s::api::ApprovedImage;
 use tec_support::SystemClock;
-use tec_support::exit::OK;
+use tec_support::exit::{NO_CLIENT, OK};
 
 use crate::cli::PublishArgs;
 
@@ -43,10 +43,7 @@ fn read(file: &Path) -> anyhow::Result<ExpectedPcrs> {
 
 /// Writes the measurements; status fields of other owners stay.
 async fn write(args: &PublishArgs, expected: &ExpectedPcrs) -> anyhow::Result<()> {
-    let client = Client::try_default().await.context(
-        "cannot create a Kubernetes client: found neither a service account nor a usable \
-         kubeconfig",
-    )?;
+    let client = Client::try_default().await.context(NO_CLIENT)?;
     let namespace = args.namespace.clone();
     let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
     let images: Api<ApprovedImage> = Api::namespaced(client, &namespace);

@@ -26,10 +26,7 @@ fn main() -> ExitCode {
 }
 
 async fn run(args: &Args) -> anyhow::Result<u8> {
-    let client = tec_k8s::client::connect().await.context(
-        "cannot create a Kubernetes client: found neither a service account nor a usable \
-         kubeconfig",
-    )?;
+    let client = tec_k8s::client::connect().await.context(exit::NO_CLIENT)?;
     let operator = Operator::new(parts(args, client)?);
     let (shutdown, signals) = Shutdown::on_signals()?;
     let mut tasks: JoinSet<anyhow::Result<()>> = JoinSet::new();

@@ -15,6 +15,10 @@ pub const USAGE: u8 = 2;
 /// Not ready yet: the command may succeed later.
 pub const NOT_READY: u8 = 3;
 
+/// What failed if there is no API server to talk to.
+pub const NO_CLIENT: &str = "cannot create a Kubernetes client: found neither a service account nor a usable \
+                             kubeconfig";
+
 /// An error with the code that identifies its fix.
 #[derive(Debug, thiserror::Error)]
 #[error("{context}")]

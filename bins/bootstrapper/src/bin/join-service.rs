@@ -38,10 +38,7 @@ fn main() -> ExitCode {
 async fn run(args: &Args) -> anyhow::Result<u8> {
     let settings = &Settings::read(&args.config)?;
     let stopped = program::stopped()?;
-    let client = Client::try_default().await.context(
-        "cannot create a Kubernetes client: found neither a service account nor a usable \
-         kubeconfig",
-    )?;
+    let client = Client::try_default().await.context(exit::NO_CLIENT)?;
     let attestation = Attestation::open(&settings.tpm)?;
     let compose::Parts { ports, renewals } = compose::parts(settings, client, &attestation).await?;
     let keys = Arc::clone(&ports.keys);

@@ -11,9 +11,9 @@ use tec_core::port::Clock;
 use tec_k8s::api::AUTHORITY;
 use tec_k8s::client::{AttemptEvents, AttemptRecords, KubeRegistry, ServerClock};
 use tec_k8s::server::WatchedImages;
-use tec_support::SystemClock;
 use tec_support::front::Ready;
 use tec_support::serve::Shutdown;
+use tec_support::{SystemClock, exit};
 use tokio::task::JoinSet;
 
 /// Interval between checks that the API server answers.
@@ -45,10 +45,7 @@ impl ApiServer {
     /// # Errors
     /// There is neither a service account nor a kubeconfig.
     pub async fn of_this_pod(namespace: Option<String>) -> anyhow::Result<Self> {
-        let client = tec_k8s::client::connect().await.context(
-            "cannot create a Kubernetes client: found neither a service account nor a usable \
-             kubeconfig",
-        )?;
+        let client = tec_k8s::client::connect().await.context(exit::NO_CLIENT)?;
         let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let server_clock = ServerClock::new(client.clone(), Arc::clone(&clock));

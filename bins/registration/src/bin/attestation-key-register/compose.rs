@@ -1,25 +1,20 @@
 //! Builds the service from the cluster object and the mounted files.
 
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
 
 use axum::extract::Request;
 use axum::response::{IntoResponse as _, Response};
 use kube::Client;
+use registration::Changes;
 use tec_core::code::Code;
 use tec_core::flow::ClaimLimits;
 use tec_core::http::{AkService, AkServiceConfig, ChallengeKey, ReplyStyle, refusal};
 use tec_core::port::chain;
-use tec_k8s::api::TrustedExecutionCluster;
 use tec_k8s::client::KubeRegistry;
 use tec_k8s::server::{Intake, Known, SubmitOnly, owner_of};
 use tec_support::{SystemClock, SystemEntropy};
-use tokio::sync::watch;
 
 use crate::setting::{Files, NotReady, Setting};
-
-/// Polling interval of mounted files; the kubelet replaces them within a minute or so.
-const POLL: Duration = Duration::from_secs(2);
 
 /// Keeps the service in line with the cluster object and the files.
 pub(crate) struct Composer {
@@ -40,28 +35,16 @@ impl Composer {
     }
 
     /// Composes now and after each change, forever.
-    pub(crate) async fn follow(
-        &self,
-        mut changes: watch::Receiver<Option<Arc<TrustedExecutionCluster>>>,
-    ) {
-        let mut last: Option<Result<Setting, String>> = None;
-        loop {
-            let cluster = changes.borrow_and_update().clone();
-            let setting = self.files.read(cluster.as_ref()).map_err(|error| chain(&error));
-            if last.as_ref() != Some(&setting) {
-                let service = setting
-                    .clone()
-                    .and_then(|setting| self.service(&setting).map_err(|error| chain(&error)));
-                let service = service
-                    .inspect_err(|error| tracing::error!(error, "no attestation key is accepted"));
-                *self.current.write().unwrap_or_else(PoisonError::into_inner) = service.ok();
-                last = Some(setting);
-            }
-            tokio::select! {
-                changed = changes.changed() => if changed.is_err() { return },
-                () = tokio::time::sleep(POLL) => {},
-            }
-        }
+    pub(crate) async fn follow(&self, changes: Changes) {
+        let compose = |setting: &Result<Setting, String>| {
+            let service = setting
+                .clone()
+                .and_then(|setting| self.service(&setting).map_err(|error| chain(&error)));
+            let service = service
+                .inspect_err(|error| tracing::error!(error, "no attestation key is accepted"));
+            *self.current.write().unwrap_or_else(PoisonError::into_inner) = service.ok();
+        };
+        registration::follow(changes, |cluster| self.files.read(cluster), compose).await;
     }
 
     pub(crate) async fn respond(&self, request: Request) -> Response {

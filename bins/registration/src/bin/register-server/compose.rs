@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 use std::{fs, io};
 
+use registration::Changes;
 use tec_core::code::Code;
 use tec_core::endpoint::{Endpoint, ParseBaseUrlError};
 use tec_core::http::{RegisterService, RegisterServiceConfig};
@@ -15,12 +15,9 @@ use tec_k8s::api::{AdditionalTrusteeError, RegistrationMode, TlsServer, TrustedE
 use tec_k8s::client::KubeRegistry;
 use tec_k8s::server::owner_of;
 use tec_support::{SystemClock, SystemEntropy};
-use tokio::sync::watch;
 
 use crate::slot::{Answering, Slot};
 
-/// Polling interval of mounted files; the kubelet replaces them within a minute or so.
-const POLL: Duration = Duration::from_secs(2);
 /// Largest CA bundle; a bundle of all public CAs is about 250 KiB.
 const MAX_CA: u64 = 1 << 20;
 /// Length of a token: long enough not to be guessed, short enough not to be another file given by mistake.
@@ -94,24 +91,9 @@ impl Composer {
     }
 
     /// Composes now and after each change, forever.
-    pub(crate) async fn follow(
-        &self,
-        mut changes: watch::Receiver<Option<Arc<TrustedExecutionCluster>>>,
-    ) {
-        let mut last: Option<Result<Setting, String>> = None;
-        loop {
-            let cluster = changes.borrow_and_update().clone();
-            let setting = read(cluster.as_ref(), &self.files);
-            let setting = setting.map_err(|error| tec_core::port::chain(&error));
-            if last.as_ref() != Some(&setting) {
-                self.slot.put(self.answering(&setting));
-                last = Some(setting);
-            }
-            tokio::select! {
-                changed = changes.changed() => if changed.is_err() { return },
-                () = tokio::time::sleep(POLL) => {},
-            }
-        }
+    pub(crate) async fn follow(&self, changes: Changes) {
+        let read = |cluster: Option<&_>| read(cluster, &self.files);
+        registration::follow(changes, read, |setting| self.slot.put(self.answering(setting))).await;
     }
 
     fn answering(&self, setting: &Result<Setting, String>) -> Answering {
