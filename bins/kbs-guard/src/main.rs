@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::anyhow;
 use clap::Parser as _;
 use kbs_guard::cli::Args;
 use kbs_guard::compose;
@@ -14,9 +14,8 @@ use tec_core::http::ReplyStyle;
 use tec_core::port::Clock;
 use tec_support::front::{Gate, gated};
 use tec_support::listen::{Counts, Limits, Server};
-use tec_support::serve::{Shutdown, Transport, bind};
-use tec_support::tls::LiveCertificate;
-use tec_support::{SystemClock, exit, program, tls};
+use tec_support::serve::{Shutdown, Transport, bind, until_ended};
+use tec_support::{SystemClock, exit, front, program, tls};
 use tokio::task::JoinSet;
 
 /// Deadline of the clock comparison with the API server.
@@ -32,7 +31,11 @@ async fn run(args: Args) -> anyhow::Result<u8> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let (shutdown, signals) = Shutdown::on_signals()?;
     let mut tasks: JoinSet<anyhow::Result<()>> = JoinSet::new();
-    let (transport, certificate) = transport(&args, &clock, &shutdown, &mut tasks)?;
+    let missing = "pass --tls-cert and --tls-key, or --dangerous-plain-http behind another proxy";
+    let missing = (!args.dangerous_plain_http).then(|| anyhow!(missing));
+    let files = args.tls_cert.clone().zip(args.tls_key.clone());
+    let source = files.map(|(cert, key)| tls::Source::Files { cert, key });
+    let (transport, certificate) = front::transport(source, missing, &shutdown, &mut tasks)?;
 
     let verifier = args.evidence.verifier(&clock)?;
     let store = compose::open(&args.state_dir)?;
@@ -75,39 +78,5 @@ async fn run(args: Args) -> anyhow::Result<u8> {
         tasks.spawn(server.run(listener, shutdown));
     }
     tracing::info!(%address, upstream = %args.upstream, "ready");
-    tasks.spawn(async {
-        signals.await;
-        Ok(())
-    });
-    // The first task to end, normally or with a defect, ends the program.
-    while let Some(ended) = tasks.join_next().await {
-        ended.context("a task of the guard ended unexpectedly")??;
-    }
-    Ok(exit::OK)
-}
-
-fn transport(
-    args: &Args,
-    clock: &Arc<dyn Clock>,
-    shutdown: &Shutdown,
-    tasks: &mut JoinSet<anyhow::Result<()>>,
-) -> anyhow::Result<(Transport, Option<Arc<LiveCertificate>>)> {
-    let (Some(cert), Some(key)) = (&args.tls_cert, &args.tls_key) else {
-        anyhow::ensure!(
-            args.dangerous_plain_http,
-            "pass --tls-cert and --tls-key, or --dangerous-plain-http behind another proxy"
-        );
-        tracing::warn!("serving plain HTTP: anybody on the network path can read and drop");
-        return Ok((Transport::DangerousPlain, None));
-    };
-    let source = tls::Source::Files { cert: cert.clone(), key: key.clone() };
-    let certificate = LiveCertificate::load(source, &**clock)?;
-    let transport = Transport::Tls(certificate.server_config());
-    let (clock, shutdown) = (Arc::clone(clock), shutdown.clone());
-    let kept = Arc::clone(&certificate);
-    tasks.spawn(async move {
-        kept.keep_fresh(clock, shutdown).await;
-        Ok(())
-    });
-    Ok((transport, Some(certificate)))
+    until_ended(tasks, signals, "guard").await
 }

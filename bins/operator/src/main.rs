@@ -1,12 +1,13 @@
 //! `operator`: parses the command line, composes, runs the controllers.
 
 mod cli;
-mod probe;
 
+use std::future::ready;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use axum::routing::get;
 use clap::Parser as _;
 use kube::Client;
 use operator::Maker;
@@ -14,7 +15,7 @@ use tec_core::port::{Clock, Entropy};
 use tec_k8s::controller::{Operator, Parts};
 use tec_operator::{FedTrust, Registries};
 use tec_support::listen::{Limits, Server};
-use tec_support::serve::{Shutdown, Transport, bind};
+use tec_support::serve::{Shutdown, Transport, bind, probes};
 use tec_support::{SystemClock, SystemEntropy, exit, program};
 use tokio::task::JoinSet;
 
@@ -32,7 +33,11 @@ async fn run(args: &Args) -> anyhow::Result<u8> {
     let mut tasks: JoinSet<anyhow::Result<()>> = JoinSet::new();
     let listener = bind(args.metrics_addr)?;
     let address = listener.local_addr()?;
-    let router = probe::router(operator.metrics(), operator.health());
+    let (metrics, health) = (operator.metrics(), operator.health());
+    // Readiness does not depend on any Trustee.
+    let router =
+        probes(move || ready((!health.is_ready()).then_some("not everything was read yet")))
+            .route("/metrics", get(async move || metrics.render()));
     let plain = Transport::DangerousPlain;
     let server = Server::new(plain, router).with_limits(Limits::probes());
     tasks.spawn(server.run(listener, shutdown.clone()));

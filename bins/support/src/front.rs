@@ -12,7 +12,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
@@ -22,15 +21,14 @@ use axum::routing::get;
 use clap::Args;
 use tec_core::code::Code;
 use tec_core::http::{ReplyStyle, refusal};
-use tec_core::port::Clock;
 use tokio::task::JoinSet;
 
-use crate::exit::{CodedError, OK};
+use crate::exit::CodedError;
 use crate::limit::{Limiter, limit};
 use crate::listen::{Counts, Limits, Server};
 use crate::metrics::{RequestMetrics, count};
 use crate::program::LogArgs;
-use crate::serve::{Shutdown, Transport, bind};
+use crate::serve::{Shutdown, Transport, bind, until_ended};
 use crate::shared::{Network, SharedSources};
 use crate::tls::LiveCertificate;
 use crate::{SystemClock, listen, tls};
@@ -199,7 +197,7 @@ pub async fn run(
     (shutdown, signals): (Shutdown, impl Future<Output = ()> + Send + 'static),
     mut tasks: JoinSet<anyhow::Result<()>>,
 ) -> anyhow::Result<u8> {
-    let (transport, certificate) = transport(args, &shutdown, &mut tasks)?;
+    let (transport, certificate) = args.transport(&shutdown, &mut tasks)?;
     let listener = bind(SocketAddr::new(args.bind, port))?;
     let address = listener.local_addr()?;
     let connections = Counts::new("public");
@@ -225,38 +223,51 @@ pub async fn run(
     let server = Server::new(transport, public).shared_by(shared).counted_by(&connections);
     tasks.spawn(server.run(listener, shutdown));
     tracing::info!(%address, "listening");
-    tasks.spawn(async {
-        signals.await;
-        Ok(())
-    });
-    // Any part that dies ends the program.
-    while let Some(ended) = tasks.join_next().await {
-        ended.context("a task of the server ended unexpectedly")??;
-    }
-    Ok(OK)
+    until_ended(tasks, signals, "server").await
 }
 
-fn transport(
-    args: &FrontArgs,
+impl FrontArgs {
+    fn transport(
+        &self,
+        shutdown: &Shutdown,
+        tasks: &mut JoinSet<anyhow::Result<()>>,
+    ) -> anyhow::Result<(Transport, Option<Arc<LiveCertificate>>)> {
+        let why = "start without a certificate: give --cert-path and --key-path, or \
+                   --dangerous-plain-http";
+        let missing = || CodedError::new(Code::TlsMaterial, why).into();
+        let missing = (!self.dangerous_plain_http).then(missing);
+        let files = self.cert_path.clone().zip(self.key_path.clone());
+        transport(
+            files.map(|(cert, key)| tls::Source::Files { cert, key }),
+            missing,
+            shutdown,
+            tasks,
+        )
+    }
+}
+
+/// TLS with a certificate that a task keeps fresh. Without one, plain HTTP, unless `missing` tells why not.
+///
+/// # Errors
+/// `missing`; the TLS material cannot be used.
+pub fn transport(
+    source: Option<tls::Source>,
+    missing: Option<anyhow::Error>,
     shutdown: &Shutdown,
     tasks: &mut JoinSet<anyhow::Result<()>>,
 ) -> anyhow::Result<(Transport, Option<Arc<LiveCertificate>>)> {
-    let (Some(cert), Some(key)) = (&args.cert_path, &args.key_path) else {
-        if !args.dangerous_plain_http {
-            let why = "start without a certificate: give --cert-path and --key-path, or \
-                       --dangerous-plain-http";
-            return Err(CodedError::new(Code::TlsMaterial, why).into());
+    let Some(source) = source else {
+        if let Some(missing) = missing {
+            return Err(missing);
         }
         tracing::warn!("serving plain HTTP: anybody on the network path can read and change it");
         return Ok((Transport::DangerousPlain, None));
     };
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let source = tls::Source::Files { cert: cert.clone(), key: key.clone() };
-    let certificate = LiveCertificate::load(source, &*clock)?;
+    let certificate = LiveCertificate::load(source, &SystemClock)?;
     let transport = Transport::Tls(certificate.server_config());
     let (shutdown, kept) = (shutdown.clone(), Arc::clone(&certificate));
     tasks.spawn(async move {
-        kept.keep_fresh(clock, shutdown).await;
+        kept.keep_fresh(Arc::new(SystemClock), shutdown).await;
         Ok(())
     });
     Ok((transport, Some(certificate)))
@@ -284,7 +295,7 @@ mod tests {
         let (_end, shutdown) = Shutdown::by_hand();
         let speaks = |words: &[&str]| {
             let args = Cli::parse_from(["server"].iter().chain(words)).front;
-            transport(&args, &shutdown, &mut JoinSet::new()).map(|(transport, _)| transport)
+            args.transport(&shutdown, &mut JoinSet::new()).map(|(transport, _)| transport)
         };
         let refused = speaks(&[]).unwrap_err();
         let coded = refused.downcast_ref::<CodedError>().unwrap();

@@ -4,7 +4,11 @@ use std::net::SocketAddr;
 
 use anyhow::Context as _;
 use axum::Router;
+use axum::http::StatusCode;
+use axum::routing::get;
+use tokio::task::JoinSet;
 
+use crate::exit::OK;
 use crate::listen::Server;
 pub use crate::listen::Transport;
 pub use crate::shutdown::Shutdown;
@@ -31,4 +35,35 @@ pub async fn serve(
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
     Server::new(transport, router).run(listener, shutdown).await
+}
+
+/// Waits for the end of a program: of its tasks, which `signals` causes, or of the first one that fails.
+/// Dropping the others ends them, but after success only once requests in flight had their grace period.
+///
+/// # Errors
+/// A task failed or panicked.
+pub async fn until_ended(
+    mut tasks: JoinSet<anyhow::Result<()>>,
+    signals: impl Future<Output = ()> + Send + 'static,
+    program: &str,
+) -> anyhow::Result<u8> {
+    tasks.spawn(async {
+        signals.await;
+        Ok(())
+    });
+    while let Some(ended) = tasks.join_next().await {
+        ended.with_context(|| format!("a task of the {program} ended unexpectedly"))??;
+    }
+    Ok(OK)
+}
+
+/// `/livez`, and `/readyz`, which reports what the program waits for, if anything.
+pub fn probes<F: Future<Output = Option<&'static str>> + Send + 'static>(
+    waits: impl Fn() -> F + Clone + Send + Sync + 'static,
+) -> Router {
+    let readiness = async move || match waits().await {
+        None => (StatusCode::OK, "ready"),
+        Some(why) => (StatusCode::SERVICE_UNAVAILABLE, why),
+    };
+    Router::new().route("/livez", get(async || "alive")).route("/readyz", get(readiness))
 }

@@ -1,15 +1,15 @@
 //! Whether callers may be routed here: reported to gRPC clients, and to a kubelet, whose probes cannot verify
 //! this TLS.
 
+use std::future::ready;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
-use axum::http::StatusCode;
-use axum::routing::get;
 use tec_services::shell;
+use tec_support::serve;
 use tonic_health::ServingStatus;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
@@ -34,15 +34,10 @@ impl Health {
     /// `/livez` and `/readyz`.
     pub fn probes(&self) -> Router {
         let is_ready = Arc::clone(&self.is_ready);
-        let readiness = async move || {
-            if is_ready.load(Ordering::Relaxed) {
-                (StatusCode::OK, "ready")
-            } else {
-                let why = "the vault is not as it shall be";
-                (StatusCode::SERVICE_UNAVAILABLE, why)
-            }
-        };
-        Router::new().route("/livez", get(async || "alive")).route("/readyz", get(readiness))
+        serve::probes(move || {
+            let is_ready = is_ready.load(Ordering::Relaxed);
+            ready((!is_ready).then_some("the vault is not as it shall be"))
+        })
     }
 
     /// Runs a round. Afterwards this is ready, or not ready if the round failed. It is also not ready while

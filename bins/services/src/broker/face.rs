@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::http::StatusCode;
-use axum::routing::get;
 use futures::{Stream, StreamExt as _};
 use tec_services::shell::broker::broker_server::{Broker, BrokerServer, SERVICE_NAME};
 use tec_services::shell::broker::{Message, PublishRequest, PublishResponse, SubscribeRequest};
+use tec_support::serve;
 use tonic::{Request, Response, Status};
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
@@ -45,14 +44,10 @@ pub fn router(bus: Arc<Bus>, events: Option<Events>) -> (HealthReporter, Router)
 
 /// `/livez`, and `/readyz`: whether messages can be published.
 pub fn probes(bus: Arc<Bus>) -> Router {
-    let readiness = async move || {
-        if bus.is_connected().await {
-            (StatusCode::OK, "ready")
-        } else {
-            (StatusCode::SERVICE_UNAVAILABLE, "NATS is not connected")
-        }
-    };
-    Router::new().route("/livez", get(async || "alive")).route("/readyz", get(readiness))
+    serve::probes(move || {
+        let bus = Arc::clone(&bus);
+        async move { (!bus.is_connected().await).then_some("NATS is not connected") }
+    })
 }
 
 /// Reports whether messages can be published, for the server as a whole and for its only service, for as long

@@ -23,11 +23,11 @@ use tec_core::endpoint::{BaseUrl, Endpoint};
 use tec_core::migrate::belonging::{Binding, Demands, Entry};
 use tec_core::port::{Clock, ImageRegistry, MachineRegistry as _};
 use tec_core::store::Store;
-use tec_support::exit::{CodedError, OK};
+use tec_support::exit::CodedError;
 use tec_support::listen::{Counts, Server};
-use tec_support::serve::{Shutdown, Transport, bind};
+use tec_support::serve::{Shutdown, Transport, bind, until_ended};
 use tec_support::tls::LiveCertificate;
-use tec_support::{SystemClock, endpoint, tls};
+use tec_support::{SystemClock, endpoint, front, tls};
 use tokio::task::JoinSet;
 
 use self::args::{Approval, ServeArgs};
@@ -60,7 +60,7 @@ pub(crate) async fn run(
     let (shutdown, signals) = Shutdown::on_signals()?;
     let mut tasks: JoinSet<anyhow::Result<()>> = JoinSet::new();
 
-    let (transport, ca) = transport(state_dir, &args, &clock, &shutdown, &mut tasks)?;
+    let (transport, ca) = transport(state_dir, &args, &shutdown, &mut tasks)?;
     let [register, ak, kbs] = args.addresses();
     let (register, ak, kbs) = (bind(register)?, bind(ak)?, bind(kbs)?);
     let port = |listener: &std::net::TcpListener| anyhow::Ok(listener.local_addr()?.port());
@@ -101,16 +101,7 @@ pub(crate) async fn run(
             "nodes are sent to localhost, so only this machine can be one (set --public-host)"
         );
     }
-    tasks.spawn(async {
-        signals.await;
-        Ok(())
-    });
-    // The first task to end, normally or with a defect, ends the program; dropping the set ends the others,
-    // but only after requests in flight had their grace period.
-    while let Some(ended) = tasks.join_next().await {
-        ended.context("a task of the server ended unexpectedly")??;
-    }
-    Ok(OK)
+    until_ended(tasks, signals, "server").await
 }
 
 /// Creates what a server needs before its first start, and returns its future addresses.
@@ -200,7 +191,6 @@ fn bracketed(host: &str) -> String {
 fn transport(
     state_dir: &Path,
     args: &ServeArgs,
-    clock: &Arc<dyn Clock>,
     shutdown: &Shutdown,
     tasks: &mut JoinSet<anyhow::Result<()>>,
 ) -> anyhow::Result<(Transport, String)> {
@@ -209,15 +199,8 @@ fn transport(
         return Ok((Transport::DangerousPlain, String::new()));
     }
     let (source, ca_file) = certificate(state_dir, args);
-    let certificate = LiveCertificate::load(source, &**clock)?;
-    let ca = tls::ca_pem(&ca_file)?;
-    let transport = Transport::Tls(certificate.server_config());
-    let (clock, shutdown) = (Arc::clone(clock), shutdown.clone());
-    tasks.spawn(async move {
-        certificate.keep_fresh(clock, shutdown).await;
-        Ok(())
-    });
-    Ok((transport, ca))
+    let (transport, _) = front::transport(Some(source), None, shutdown, tasks)?;
+    Ok((transport, tls::ca_pem(&ca_file)?))
 }
 
 /// The certificate source, and the CA for nodes to pin.
