@@ -15,7 +15,7 @@ use tec_core::port::{Clock, Entropy};
 use tec_k8s::controller::{Operator, Parts};
 use tec_operator::{FedTrust, Registries};
 use tec_support::listen::{Limits, Server};
-use tec_support::serve::{Shutdown, Transport, bind, probes};
+use tec_support::serve::{Shutdown, Transport, bind, probes, until_ended};
 use tec_support::{SystemClock, SystemEntropy, exit, program};
 use tokio::task::JoinSet;
 
@@ -46,20 +46,8 @@ async fn run(args: &Args) -> anyhow::Result<u8> {
         let ended = Box::pin(operator.run(stop.triggered())).await;
         ended.context("the controllers failed")
     });
-    tasks.spawn(async {
-        signals.await;
-        Ok(())
-    });
     tracing::info!(%address, namespace = args.namespace, "started");
-    // A defect aborts the other tasks and becomes the result.
-    let mut answer = Ok(exit::OK);
-    while let Some(ended) = tasks.join_next().await {
-        if let Err(error) = ended.context("a task of the operator ended unexpectedly")? {
-            answer = Err(error);
-            tasks.abort_all();
-        }
-    }
-    answer
+    until_ended(tasks, signals, "operator").await
 }
 
 fn parts(args: &Args, client: Client) -> anyhow::Result<Parts> {

@@ -67,3 +67,19 @@ pub fn probes<F: Future<Output = Option<&'static str>> + Send + 'static>(
     };
     Router::new().route("/livez", get(async || "alive")).route("/readyz", get(readiness))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_program_ends_with_the_error_of_the_task_that_failed_and_not_with_that_of_another() {
+        let mut tasks = JoinSet::new();
+        tasks.spawn(pending());
+        tasks.spawn(async { Err(anyhow::anyhow!("the leadership is lost")) });
+        let error = until_ended(tasks, pending(), "operator").await.unwrap_err();
+        assert_eq!(error.to_string(), "the leadership is lost");
+    }
+}
