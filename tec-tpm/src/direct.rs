@@ -27,8 +27,7 @@ mod template;
 mod tests;
 mod transport;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
+use parking_lot::Mutex;
 use tec_core::ak::{Credential, EkOffer};
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::{PcrIndex, PcrValues};
@@ -78,22 +77,17 @@ impl Tpm {
     /// # Errors
     /// [`TpmError`] if the command fails.
     pub fn nv_read(&self, index: u32) -> Result<Option<Vec<u8>>, TpmError> {
-        nv::read(&mut self.channel(), index, "read non-volatile storage")
+        nv::read(&mut self.channel.lock(), index, "read non-volatile storage")
     }
 
     fn over(channel: Channel) -> Self {
         Self { channel: Mutex::new(channel), ek: EkAlgorithm::default() }
     }
-
-    /// Ignores lock poisoning: there is no partial state between commands.
-    fn channel(&self) -> MutexGuard<'_, Channel> {
-        self.channel.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl AnyTpm for Tpm {
     fn ensure_ak(&self, handle: AkHandle, algorithm: AkAlgorithm) -> Result<StoredAk, TpmError> {
-        let channel = &mut self.channel();
+        let channel = &mut self.channel.lock();
         if let Some(area) = object::persistent_area(channel, handle.as_u32())? {
             return stored_ak(handle, algorithm, area, AkOrigin::Found);
         }
@@ -104,11 +98,11 @@ impl AnyTpm for Tpm {
     }
 
     fn ak_public_area(&self, handle: AkHandle) -> Result<Vec<u8>, TpmError> {
-        read_ak(&mut self.channel(), handle).map(|(_, area)| area)
+        read_ak(&mut self.channel.lock(), handle).map(|(_, area)| area)
     }
 
     fn evict_ak(&self, handle: AkHandle) -> Result<bool, TpmError> {
-        let channel = &mut self.channel();
+        let channel = &mut self.channel.lock();
         match read_ak(channel, handle) {
             Ok(_) => object::evict(channel, handle.as_u32(), handle).map(|()| true),
             Err(TpmError::NoAk { .. }) => Ok(false),
@@ -117,7 +111,7 @@ impl AnyTpm for Tpm {
     }
 
     fn quote(&self, handle: AkHandle, nonce: &[u8; 32]) -> Result<TpmEvidence, TpmError> {
-        let channel = &mut self.channel();
+        let channel = &mut self.channel.lock();
         let (ak, _) = read_ak(channel, handle)?;
         values::settled(ak.public(), nonce, || {
             let (message, signature) = register::quote(channel, handle.as_u32(), nonce)?;
@@ -128,7 +122,7 @@ impl AnyTpm for Tpm {
     }
 
     fn read_ek(&self) -> Result<EkOffer, TpmError> {
-        let channel = &mut self.channel();
+        let channel = &mut self.channel.lock();
         let (ek, area) = object::create_ek(channel, self.ek)?;
         flush::flush(channel, ek)?;
         let public = PublicArea::from_tpm2b(&area).map_err(TpmError::Public)?;
@@ -149,7 +143,7 @@ impl AnyTpm for Tpm {
         let content = |part| only_sized(part, MAX_CREDENTIAL).map_err(TpmError::Challenge);
         let id_object = content(credential.id_object.as_slice())?;
         let secret = content(credential.encrypted_secret.as_slice())?;
-        let channel = &mut self.channel();
+        let channel = &mut self.channel.lock();
         if !capability::handle_exists(channel, handle.as_u32())? {
             return Err(TpmError::NoAk { handle });
         }
@@ -160,15 +154,15 @@ impl AnyTpm for Tpm {
     }
 
     fn pcr_extend(&self, index: PcrIndex, event: &Sha256Digest) -> Result<(), TpmError> {
-        register::extend(&mut self.channel(), index, event)
+        register::extend(&mut self.channel.lock(), index, event)
     }
 
     fn pcr_event(&self, index: PcrIndex, data: &[u8]) -> Result<(), TpmError> {
-        register::event(&mut self.channel(), index, data)
+        register::event(&mut self.channel.lock(), index, data)
     }
 
     fn pcr_read(&self) -> Result<PcrValues, TpmError> {
-        register::read(&mut self.channel()).map(PcrValues::new)
+        register::read(&mut self.channel.lock()).map(PcrValues::new)
     }
 }
 

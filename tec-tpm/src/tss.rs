@@ -8,8 +8,8 @@ mod event;
 
 use std::fmt;
 use std::str::FromStr as _;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use tec_core::ak::{Credential, EkOffer};
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::{PCR_COUNT, PcrIndex, PcrValues};
@@ -97,16 +97,11 @@ impl Tpm {
         self.ek = ek;
         self
     }
-
-    /// Ignores lock poisoning: the context holds no partial state between commands.
-    fn context(&self) -> MutexGuard<'_, Context> {
-        self.context.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl AnyTpm for Tpm {
     fn ensure_ak(&self, handle: AkHandle, algorithm: AkAlgorithm) -> Result<StoredAk, TpmError> {
-        let mut context = self.context();
+        let mut context = self.context.lock();
         if let Some(object) = open_persistent(&mut context, handle)? {
             return closing(&mut context, object, |context| {
                 found_ak(context, handle, algorithm, object)
@@ -121,7 +116,7 @@ impl AnyTpm for Tpm {
     }
 
     fn ak_public_area(&self, handle: AkHandle) -> Result<Vec<u8>, TpmError> {
-        let mut context = self.context();
+        let mut context = self.context.lock();
         let object = open_persistent(&mut context, handle)?.ok_or(TpmError::NoAk { handle })?;
         closing(&mut context, object, |context| {
             read_ak(context, handle, object).map(|(_, area)| area)
@@ -129,7 +124,7 @@ impl AnyTpm for Tpm {
     }
 
     fn evict_ak(&self, handle: AkHandle) -> Result<bool, TpmError> {
-        let mut context = self.context();
+        let mut context = self.context.lock();
         let Some(object) = open_persistent(&mut context, handle)? else {
             return Ok(false);
         };
@@ -146,7 +141,7 @@ impl AnyTpm for Tpm {
     }
 
     fn quote(&self, handle: AkHandle, nonce: &[u8; 32]) -> Result<TpmEvidence, TpmError> {
-        let mut context = self.context();
+        let mut context = self.context.lock();
         let object = open_persistent(&mut context, handle)?.ok_or(TpmError::NoAk { handle })?;
         closing(&mut context, object, |context| {
             let (ak, _) = read_ak(context, handle, object)?;
@@ -155,7 +150,7 @@ impl AnyTpm for Tpm {
     }
 
     fn read_ek(&self) -> Result<EkOffer, TpmError> {
-        let mut context = self.context();
+        let mut context = self.context.lock();
         let ek = create_ek(&mut context, self.ek)?;
         let area = flushing(&mut context, ek.into(), |context| read_area(context, ek))?;
         let public = PublicArea::from_tpm2b(&area).map_err(TpmError::Public)?;
@@ -177,7 +172,7 @@ impl AnyTpm for Tpm {
         let content = |part| only_sized(part, MAX_CREDENTIAL).map_err(TpmError::Challenge);
         let id_object = content(credential.id_object.as_slice())?;
         let secret = content(credential.encrypted_secret.as_slice())?;
-        let mut context = self.context();
+        let mut context = self.context.lock();
         let object = open_persistent(&mut context, handle)?.ok_or(TpmError::NoAk { handle })?;
         closing(&mut context, object, |context| {
             let ek = create_ek(context, self.ek)?;
@@ -196,7 +191,8 @@ impl AnyTpm for Tpm {
         let digest = Digest::try_from(event.as_bytes().as_slice()).map_err(&operation)?;
         let mut values = DigestValues::new();
         values.set(HashingAlgorithm::Sha256, digest);
-        self.context()
+        self.context
+            .lock()
             .execute_with_session(Some(AuthSession::Password), |context| {
                 context.pcr_extend(handle, values)
             })
@@ -204,11 +200,11 @@ impl AnyTpm for Tpm {
     }
 
     fn pcr_event(&self, index: PcrIndex, data: &[u8]) -> Result<(), TpmError> {
-        event::pcr_event(&mut self.context(), index, data)
+        event::pcr_event(&mut self.context.lock(), index, data)
     }
 
     fn pcr_read(&self) -> Result<PcrValues, TpmError> {
-        read_pcrs(&mut self.context()).map(PcrValues::new)
+        read_pcrs(&mut self.context.lock()).map(PcrValues::new)
     }
 }
 

@@ -2,9 +2,10 @@
 //! connections.
 
 use std::fmt;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use anyhow::Context as _;
+use parking_lot::RwLock;
 use rustls::client::ResolvesClientCert;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -46,7 +47,7 @@ impl ResolvesClientCert for Certificate {
 
 impl Certificate {
     fn current(&self) -> Option<Arc<CertifiedKey>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.read().clone()
     }
 
     /// Replaces the certificate with this one: chain and key in PEM.
@@ -62,7 +63,7 @@ impl Certificate {
         let provider = rustls::crypto::ring::default_provider();
         let key = CertifiedKey::from_der(chain, key, &provider)
             .context("this program's certificate and private key do not match")?;
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(key));
+        *self.0.write() = Some(Arc::new(key));
         Ok(())
     }
 

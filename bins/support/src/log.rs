@@ -4,8 +4,8 @@
 use std::collections::VecDeque;
 use std::io;
 use std::io::{IsTerminal as _, Write};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use tracing_subscriber::Layer as _;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
@@ -51,7 +51,7 @@ pub fn recent() -> Vec<u8> {
 }
 
 fn kept() -> MutexGuard<'static, VecDeque<u8>> {
-    RECENT.lock().unwrap_or_else(PoisonError::into_inner)
+    RECENT.lock()
 }
 
 /// Keeps the last bytes of the log.

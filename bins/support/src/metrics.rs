@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
+use parking_lot::Mutex;
 use tec_core::code::Code;
 use tokio::time::Instant;
 
@@ -43,7 +44,7 @@ impl RequestMetrics {
 
     /// Counts a request.
     pub fn observe(&self, code: Option<Code>, took: Duration) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         *state.by_code.entry(code.map_or("ok", Code::as_str)).or_default() += 1;
         for (bound, bucket) in BUCKETS.iter().zip(&mut state.buckets) {
             if took <= Duration::from_millis(*bound) {
@@ -56,7 +57,7 @@ impl RequestMetrics {
 
     /// All metrics, as text.
     pub fn render(&self) -> String {
-        let state = self.state();
+        let state = self.state.lock();
         let mut text = String::new();
         // Writing to a string cannot fail.
         let (name, help) = self.counter;
@@ -75,10 +76,6 @@ impl RequestMetrics {
         let _ = writeln!(text, "{name}_sum {}", state.total.as_secs_f64());
         let _ = writeln!(text, "{name}_count {count}");
         text
-    }
-
-    fn state(&self) -> MutexGuard<'_, Counts> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

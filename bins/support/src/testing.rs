@@ -6,7 +6,8 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net;
 use std::process;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 /// Start of a port range that the kernel never assigns by itself: its own range starts at 32768 (Linux,
 /// ip-sysctl.rst, `ip_local_port_range`).
@@ -33,7 +34,7 @@ pub fn free_port() -> io::Result<u16> {
         let port = FIRST + u16::try_from((first + next) % u32::from(PORTS)).unwrap_or_default();
         // Claim first: the bind below must not look like a server to other processes.
         let Ok(claim) = claim(port) else { continue };
-        CLAIMS.lock().unwrap_or_else(PoisonError::into_inner).push(claim);
+        CLAIMS.lock().push(claim);
         if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
             return Ok(port);
         }

@@ -4,11 +4,12 @@
 //! life is left. Files that other programs renew are read again when they change.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, fs};
 
 use anyhow::Context as _;
+use parking_lot::RwLock;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, KeyUsagePurpose,
@@ -77,7 +78,7 @@ impl fmt::Debug for LiveCertificate {
 
 impl ResolvesServerCert for LiveCertificate {
     fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner)))
+        Some(Arc::clone(&self.current.read()))
     }
 }
 
@@ -102,7 +103,7 @@ impl LiveCertificate {
 
     /// When the served certificate expires, as a metric in the text format of Prometheus.
     pub fn metrics(&self) -> String {
-        let current = Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner));
+        let current = Arc::clone(&self.current.read());
         let leaf = current.cert.first().and_then(|leaf| Certificate::from_der(leaf).ok());
         let Some(leaf) = leaf else {
             return String::new();
@@ -132,7 +133,7 @@ impl LiveCertificate {
             checked = clock.now();
             match read(&self.source, &*clock) {
                 Ok(fresh) => {
-                    *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(fresh);
+                    *self.current.write() = Arc::new(fresh);
                     if stamp != seen {
                         tracing::info!("certificate reloaded");
                     }

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::io::Write as _;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 
 use anyhow::Context as _;
+use parking_lot::Mutex;
 use serde::Serialize;
 use tec_support::files::write_private;
 use tec_support::page::Page;
@@ -54,7 +54,7 @@ impl Output {
     }
 
     fn raw(&self, printed: String) -> anyhow::Result<()> {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last.lock();
         if last.as_ref() != Some(&printed) {
             raw(&printed)?;
             *last = Some(printed);

@@ -1,7 +1,6 @@
 //! Reproducible randomness.
 
-use std::sync::{Mutex, PoisonError};
-
+use parking_lot::Mutex;
 use rand_chacha::ChaCha20Rng;
 use rand_core::{Rng as _, SeedableRng as _};
 
@@ -23,6 +22,6 @@ impl SeededEntropy {
 
 impl Entropy for SeededEntropy {
     fn fill(&self, bytes: &mut [u8]) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).fill_bytes(bytes);
+        self.0.lock().fill_bytes(bytes);
     }
 }

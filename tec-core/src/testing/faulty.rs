@@ -1,10 +1,11 @@
 //! Deliberate faults: calls that fail, and calls whose answer is lost.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use rand_chacha::ChaCha20Rng;
 use rand_core::{Rng as _, SeedableRng as _};
 
@@ -91,7 +92,7 @@ impl<T: Send + Sync> Faulty<T> {
     pub fn seeded(inner: Arc<T>, seed: u64, per_mille: u32) -> Self {
         let rng = Mutex::new(ChaCha20Rng::seed_from_u64(seed));
         Self::new(inner, move |_| {
-            let mut rng = rng.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut rng = rng.lock();
             let (draw, sort) = (rng.next_u32() % 1000, rng.next_u32() % 2);
             match (draw < per_mille, sort) {
                 (false, _) => Fault::None,

@@ -5,9 +5,9 @@ mod rotation;
 mod trust;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use uuid::Uuid;
 
 use crate::ak::{AkRecord, AkState, ApprovedAk, ClockReading, Fingerprint, SourceNetwork};
@@ -98,22 +98,18 @@ impl MemoryRegistry {
     pub fn anchor(number: u128) -> Self {
         let anchor = AnchorId::from(Uuid::from_u128(number));
         let registry = Self::default();
-        registry.state().authority = Some(Authority::founded(anchor));
+        registry.0.lock().authority = Some(Authority::founded(anchor));
         registry
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// All audit events in order.
     pub fn events(&self) -> Vec<AuditEvent> {
-        self.state().events.clone()
+        self.0.lock().events.clone()
     }
 
     /// Paths of all secrets, in order.
     pub fn secret_paths(&self) -> Vec<ResourcePath> {
-        self.state().secrets.keys().cloned().collect()
+        self.0.lock().secrets.keys().cloned().collect()
     }
 }
 
@@ -124,7 +120,7 @@ impl MachineRegistry for MemoryRegistry {
         machine: &Machine,
         limit: UnclaimedLimit,
     ) -> Result<CreateOutcome, PortError> {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         if state.machines.contains_key(&machine.id) {
             return Ok(CreateOutcome::Existed);
         }
@@ -141,7 +137,7 @@ impl MachineRegistry for MemoryRegistry {
     }
 
     async fn find(&self, id: &MachineId) -> Result<Option<Machine>, PortError> {
-        Ok(self.state().machines.get(id).cloned())
+        Ok(self.0.lock().machines.get(id).cloned())
     }
 
     async fn list(
@@ -149,7 +145,7 @@ impl MachineRegistry for MemoryRegistry {
         after: Option<MachineId>,
         limit: usize,
     ) -> Result<Vec<Machine>, PortError> {
-        let state = self.state();
+        let state = self.0.lock();
         let machines = state.machines.values();
         Ok(machines
             .filter(|machine| after.is_none_or(|after| machine.id > after))
@@ -159,7 +155,7 @@ impl MachineRegistry for MemoryRegistry {
     }
 
     async fn revoke(&self, id: &MachineId, line: &AuditEvent) -> Result<(), PortError> {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         state.permit(Deed::ShutOut, format!("revoke machine {id}"))?;
         let machine = state.machines.get_mut(id).ok_or_else(|| {
             PortError::new(PortErrorKind::NotFound, format!("revoke machine {id}"))
@@ -175,7 +171,7 @@ impl MachineRegistry for MemoryRegistry {
         change: MachineChange,
         line: &AuditEvent,
     ) -> Result<(), PortError> {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         let refused = |kind| PortError::new(kind, format!("change the state of machine {id}"));
         state.permit(Deed::of(change), format!("change the state of machine {id}"))?;
         let machine = state.machines.get_mut(id).ok_or_else(|| refused(PortErrorKind::NotFound))?;
@@ -186,14 +182,14 @@ impl MachineRegistry for MemoryRegistry {
     }
 
     async fn remove(&self, id: &MachineId) -> Result<(), PortError> {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         state.permit(Deed::Remove, format!("remove machine {id}"))?;
         state.remove_machine(id);
         Ok(())
     }
 
     async fn expire_unclaimed(&self, before: Timestamp) -> Result<u64, PortError> {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         if state.authority().permit(Deed::Remove).is_err() {
             return Ok(0);
         }
@@ -221,7 +217,7 @@ impl AkRegistry for MemoryRegistry {
         record: &AkRecord,
         line: &AuditEvent,
     ) -> Result<CreateOutcome, PortError> {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         let key = record.fingerprint();
         if state.aks.contains_key(&key) {
             return Ok(CreateOutcome::Existed);
@@ -242,7 +238,7 @@ impl AkRegistry for MemoryRegistry {
     }
 
     async fn bind(&self, ak: &ApprovedAk, line: &AuditEvent) -> Result<BindOutcome, PortError> {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         let mut record = ak.record().clone();
         if !state.is_live(&record.machine) {
             return Ok(BindOutcome::NoMachine);
@@ -271,14 +267,14 @@ impl AkRegistry for MemoryRegistry {
     }
 
     async fn find(&self, key: &Fingerprint) -> Result<Option<AkRecord>, PortError> {
-        Ok(self.state().aks.get(key).cloned())
+        Ok(self.0.lock().aks.get(key).cloned())
     }
 
     async fn find_with_machine(
         &self,
         key: &Fingerprint,
     ) -> Result<Option<(AkRecord, Option<Machine>)>, PortError> {
-        let state = self.state();
+        let state = self.0.lock();
         let found = state.aks.get(key).cloned();
         Ok(found.map(|ak| {
             let machine = state.machines.get(&ak.machine).cloned();
@@ -287,23 +283,23 @@ impl AkRegistry for MemoryRegistry {
     }
 
     async fn bound_to(&self, machine: &MachineId) -> Result<Option<AkRecord>, PortError> {
-        Ok(self.state().bound_to(machine).cloned())
+        Ok(self.0.lock().bound_to(machine).cloned())
     }
 
     async fn list(&self, machine: Option<MachineId>) -> Result<Vec<AkRecord>, PortError> {
-        let state = self.state();
+        let state = self.0.lock();
         let aks = state.aks.values();
         Ok(aks.filter(|ak| machine.is_none_or(|machine| ak.machine == machine)).cloned().collect())
     }
 
     async fn claims(&self, source: &SourceNetwork) -> Result<Claims, PortError> {
-        let state = self.state();
+        let state = self.0.lock();
         let bound = state.aks.values().filter(|ak| ak.state == AkState::Bound);
         Ok(Claims::of(bound.filter_map(|ak| ak.source), *source))
     }
 
     async fn revoke(&self, key: &Fingerprint, line: &AuditEvent) -> Result<(), PortError> {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         state.permit(Deed::ShutOut, format!("revoke key {key}"))?;
         let ak = state
             .aks
@@ -318,22 +314,22 @@ impl AkRegistry for MemoryRegistry {
 #[async_trait]
 impl ImageRegistry for MemoryRegistry {
     async fn put(&self, image: &ApprovedImage) -> Result<(), PortError> {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         state.permit(Deed::Admit, format!("store image {}", image.name))?;
         state.images.insert(image.name.clone(), image.clone());
         Ok(())
     }
 
     async fn find(&self, name: &ImageName) -> Result<Option<ApprovedImage>, PortError> {
-        Ok(self.state().images.get(name).cloned())
+        Ok(self.0.lock().images.get(name).cloned())
     }
 
     async fn list(&self) -> Result<Vec<ApprovedImage>, PortError> {
-        Ok(self.state().images.values().cloned().collect())
+        Ok(self.0.lock().images.values().cloned().collect())
     }
 
     async fn revoke(&self, name: &ImageName, line: &AuditEvent) -> Result<(), PortError> {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         state.permit(Deed::ShutOut, format!("revoke image {name}"))?;
         let image = state.images.get_mut(name).ok_or_else(|| {
             PortError::new(PortErrorKind::NotFound, format!("revoke image {name}"))
@@ -352,7 +348,7 @@ impl SecretStore for MemoryRegistry {
         secret: &SecretBytes,
         line: &AuditEvent,
     ) -> Result<PutOutcome, PortError> {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         if state.secrets.contains_key(path) {
             return Ok(PutOutcome::Existed);
         }
@@ -364,18 +360,18 @@ impl SecretStore for MemoryRegistry {
     }
 
     async fn find(&self, path: &ResourcePath) -> Result<Option<SecretBytes>, PortError> {
-        let state = self.state();
+        let state = self.0.lock();
         state.permit(Deed::Release, format!("read the secret at {path}"))?;
         let secret = state.secrets.get(path);
         Ok(secret.map(|secret| secret.duplicate("the caller gets a copy")))
     }
 
     async fn exists(&self, path: &ResourcePath) -> Result<bool, PortError> {
-        Ok(self.state().secrets.contains_key(path))
+        Ok(self.0.lock().secrets.contains_key(path))
     }
 
     async fn remove(&self, path: &ResourcePath) -> Result<(), PortError> {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         state.permit(Deed::Remove, format!("remove the secret at {path}"))?;
         state.secrets.remove(path);
         if let Some(machine) = path.machine() {
@@ -389,7 +385,7 @@ impl SecretStore for MemoryRegistry {
 #[async_trait]
 impl AuditSink for MemoryRegistry {
     async fn append(&self, event: &AuditEvent) -> Result<(), PortError> {
-        self.state().events.push(event.clone());
+        self.0.lock().events.push(event.clone());
         Ok(())
     }
 }
@@ -402,7 +398,7 @@ impl ClockLog for MemoryRegistry {
         machine: MachineId,
         reading: &ClockReading,
     ) -> Result<ClockOutcome, PortError> {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         let kept = match state.clocks.get(key) {
             None => Ok(*reading),
             Some((_, last)) => reading.succeeding(last),
@@ -417,12 +413,12 @@ impl ClockLog for MemoryRegistry {
     }
 
     async fn last(&self, key: &Fingerprint) -> Result<Option<ClockReading>, PortError> {
-        Ok(self.state().clocks.get(key).map(|(_, reading)| *reading))
+        Ok(self.0.lock().clocks.get(key).map(|(_, reading)| *reading))
     }
 
     async fn forget(&self, machine: &MachineId, line: &AuditEvent) -> Result<(), PortError> {
         let operation = format!("forget the clock of machine {machine}");
-        let mut state = self.state();
+        let mut state = self.0.lock();
         state.permit(Deed::Admit, operation.clone())?;
         let known = state.clocks.len();
         state.clocks.retain(|_, (of, _)| of != machine);
@@ -437,7 +433,7 @@ impl ClockLog for MemoryRegistry {
 #[async_trait]
 impl AttemptLog for MemoryRegistry {
     async fn record(&self, attempt: &Attempt) -> Result<(), PortError> {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         let place = |attempt: &Attempt| (attempt.machine, attempt.unsigned);
         let known = state.attempts.iter().position(|old| old.id == attempt.id);
         let last = state.attempts.iter().rposition(|old| place(old) == place(attempt));
@@ -474,7 +470,7 @@ impl AttemptLog for MemoryRegistry {
     }
 
     async fn find(&self, id: &AttemptId) -> Result<Option<Attempt>, PortError> {
-        let state = self.state();
+        let state = self.0.lock();
         Ok(state.attempts.iter().find(|old| old.id == *id).cloned())
     }
 
@@ -483,7 +479,7 @@ impl AttemptLog for MemoryRegistry {
         machine: Option<MachineId>,
         limit: usize,
     ) -> Result<Vec<Attempt>, PortError> {
-        let state = self.state();
+        let state = self.0.lock();
         let attempts = state.attempts.iter().rev();
         Ok(attempts
             .filter(|old| machine.is_none() || old.machine == machine)

@@ -13,9 +13,10 @@
 //! until the machine reboots; see [`BootstrapMarker`].
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tec_core::digest::Sha256Digest;
 use tec_core::port::PortError;
 
@@ -125,15 +126,11 @@ impl NodeLock {
         &*self.marker
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Reserves the journal for a cluster: only a caller that will lock writes the intent. May be
     /// repeated for the same cluster. Returns false if another cluster has it.
     #[must_use]
     pub fn reserve(&self, cluster: ClusterId) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         match *state {
             State::Unlocked => {
                 *state = State::Reserved(cluster, 1);
@@ -151,7 +148,7 @@ impl NodeLock {
     /// Gives up the journal: the intent was not written. Another caller that reserved it for the
     /// same cluster may have written, and keeps it.
     pub fn release(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         *state = match *state {
             State::Reserved(cluster, callers @ 2..) => State::Reserved(cluster, callers - 1),
             State::Reserved(..) => State::Unlocked,
@@ -202,7 +199,7 @@ struct Attempt<'l> {
 
 impl<'l> Attempt<'l> {
     fn begin(lock: &'l NodeLock, cluster: ClusterId) -> Option<Self> {
-        let mut state = lock.state();
+        let mut state = lock.state.lock();
         match *state {
             State::Unlocked => {}
             State::Reserved(other, _) | State::Undecided(other) if other == cluster => {}
@@ -222,7 +219,8 @@ impl<'l> Attempt<'l> {
 
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
-        *self.lock.state() = if self.won { State::Locked } else { State::Undecided(self.cluster) };
+        *self.lock.state.lock() =
+            if self.won { State::Locked } else { State::Undecided(self.cluster) };
     }
 }
 
@@ -245,12 +243,12 @@ mod tests {
     impl BootstrapMarker for Register {
         async fn read(&self) -> Result<MarkerState, PortError> {
             tokio::task::yield_now().await;
-            Ok(MarkerState::of(*self.value.lock().unwrap()))
+            Ok(MarkerState::of(*self.value.lock()))
         }
 
         async fn set(&self, cluster: &ClusterId) -> Result<(), PortError> {
             tokio::task::yield_now().await;
-            let mut value = self.value.lock().unwrap();
+            let mut value = self.value.lock();
             *value = value.extended(&Sha256Digest::of(cluster.as_bytes()));
             self.extended.fetch_add(1, Ordering::SeqCst);
             let fails = self.fail_after_set.load(Ordering::SeqCst) > 0;

@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use kube::Client;
+use parking_lot::Mutex;
 use rustls::crypto::CryptoProvider;
 use tec_core::ak::PublicKey;
 use tec_core::attest::{PinnedPcrs, Tee};
@@ -97,12 +98,8 @@ impl FedTrust {
         self
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn fanout(&self) -> Arc<Fanout> {
-        Arc::clone(&self.fanout.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.fanout.lock())
     }
 
     /// Sets the policies and the values of their registers. A Trustee's policy cannot match values of several
@@ -172,7 +169,7 @@ impl Trust for FedTrust {
         let told = refusal.map_or(Ok(()), Err);
         let plain = targets.iter().map(|(name, (target, _))| (name.clone(), target.clone()));
         let plain: BTreeMap<_, _> = plain.collect();
-        if self.state().targets == plain {
+        if self.state.lock().targets == plain {
             return told;
         }
         let (clock, entropy) = (Arc::clone(&self.reach.clock), Arc::clone(&self.reach.entropy));
@@ -180,8 +177,8 @@ impl Trust for FedTrust {
         for (name, (target, key)) in &targets {
             fanout.add(name, self.reach.publisher(name, target, key.as_ref())?);
         }
-        *self.fanout.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(fanout);
-        self.state().targets = plain;
+        *self.fanout.lock() = Arc::new(fanout);
+        self.state.lock().targets = plain;
         told
     }
 
@@ -190,7 +187,7 @@ impl Trust for FedTrust {
     }
 
     fn knows_key(&self, machine: &MachineId) -> bool {
-        self.state().keys.contains(machine)
+        self.state.lock().keys.contains(machine)
     }
 
     fn set_machine(
@@ -199,7 +196,7 @@ impl Trust for FedTrust {
         ak: Option<&PublicKey>,
         key: Option<SecretBytes>,
     ) -> Result<bool, PortError> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let known = state.machines.get(machine).cloned();
         let is_new = known.as_ref().is_none_or(|known| known.as_ref() != ak) || key.is_some();
         if !is_new {
@@ -226,7 +223,7 @@ impl Trust for FedTrust {
     fn keep_machine(&self, machine: &MachineId, ak: Option<&PublicKey>) -> Result<bool, PortError> {
         let before = self.desired.revision();
         let is_new = self.set_machine(machine, ak, None)?;
-        let mut state = self.state();
+        let mut state = self.state.lock();
         self.desired.keep_secret(ResourcePath::luks_root(machine));
         let after = self.desired.revision();
         if before != after {
@@ -236,7 +233,7 @@ impl Trust for FedTrust {
     }
 
     fn forget_machine(&self, machine: &MachineId) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let Some(ak) = state.machines.remove(machine) else {
             return false;
         };
@@ -250,7 +247,7 @@ impl Trust for FedTrust {
     }
 
     fn set_images(&self, images: Vec<ApprovedImage>) -> Result<bool, PortError> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         // Also at startup, when there are none: a Trustee may hold values from before.
         let is_new = state.images != images || self.desired.is_empty();
         if is_new {
@@ -263,7 +260,7 @@ impl Trust for FedTrust {
 
     fn published(&self, machine: &MachineId) -> Published {
         let all = self.fanout().status();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         // A machine that was not mentioned since startup: what Trustees hold of it is removed in the first
         // round.
         let since = state.changed.get(machine).copied().unwrap_or(1);

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -10,6 +9,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt as _};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tec_core::digest::Sha256Digest;
 use tec_core::port::{PortError, PortErrorKind};
@@ -48,10 +48,6 @@ impl Volumes {
     /// Starts without knowledge of the Secrets. New objects belong to `owner`.
     pub(crate) fn new(client: Client, namespace: &str, owner: OwnerReference) -> Self {
         Self { client, namespace: namespace.to_owned(), owner, secrets: Mutex::default() }
-    }
-
-    fn secrets(&self) -> MutexGuard<'_, BTreeMap<String, Digests>> {
-        self.secrets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn config_maps(&self) -> Api<ConfigMap> {
@@ -137,7 +133,7 @@ impl Volumes {
             }
             digests.insert(key.clone(), wanted);
         }
-        self.secrets().insert(name.to_owned(), digests);
+        self.secrets.lock().insert(name.to_owned(), digests);
         Ok(())
     }
 
@@ -182,7 +178,7 @@ impl MountedTarget for Volumes {
             let digests = data.map(|(key, value)| (key.clone(), Sha256Digest::of(value)));
             observed.config_maps.insert(object.name_any(), digests.collect());
         }
-        observed.secrets.clone_from(&self.secrets());
+        observed.secrets.clone_from(&self.secrets.lock());
         let deployment = self.deployments().get_opt(TRUSTEE_DEPLOYMENT).await;
         let template = deployment.map_err(failed)?.and_then(|deployment| deployment.spec);
         let annotations = template.and_then(|spec| spec.template.metadata?.annotations);
@@ -209,7 +205,7 @@ impl MountedTarget for Volumes {
         // Disk keys and attestation keys are removed with their owners.
         for (name, object) in &patch.secrets {
             if matches!(object, Object::Delete) {
-                self.secrets().remove(name);
+                self.secrets.lock().remove(name);
             }
         }
         Ok(())

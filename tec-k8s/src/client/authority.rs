@@ -17,11 +17,11 @@
 //! seal changed the version of the machine; a binding that comes before is in the list.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Resource as _, ResourceExt as _};
+use parking_lot::Mutex;
 use tec_core::migrate::{Authority, Deed, SwapOutcome, Transition};
 use tec_core::port::{AuditEvent, AuditSink as _, PortError, PortErrorKind, chain};
 use tec_core::time::Timestamp;
@@ -51,16 +51,6 @@ struct Remembered {
     at: Timestamp,
     version: String,
     record: Option<Authority>,
-}
-
-impl Seen {
-    fn last(&self) -> MutexGuard<'_, Option<(Timestamp, Option<Authority>)>> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn remembered(&self) -> MutexGuard<'_, Option<Remembered>> {
-        self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 fn is_fresh(at: Timestamp, now: Timestamp) -> bool {
@@ -142,7 +132,7 @@ impl KubeRegistry {
         }
         let params = PostParams::default();
         let replaced = self.authorities().replace(AUTHORITY, &params, &object).await;
-        *self.seen.last() = None;
+        *self.seen.last.lock() = None;
         match replaced {
             Ok(_) => Ok(true),
             Err(error) if is_conflict(&error) => Ok(false),
@@ -205,7 +195,7 @@ impl KubeRegistry {
             Some(record) => Some(record),
             None => self.remembered_with(object.and_then(|it| it.resource_version()), now).await?,
         };
-        *self.seen.last() = Some((now, record));
+        *self.seen.last.lock() = Some((now, record));
         Ok(record)
     }
 
@@ -219,20 +209,20 @@ impl KubeRegistry {
         let Some(version) = version else {
             return self.remembered().await;
         };
-        if let Some(known) = &*self.seen.remembered()
+        if let Some(known) = &*self.seen.remembered.lock()
             && known.version == version
             && is_fresh(known.at, now)
         {
             return Ok(known.record);
         }
         let record = self.remembered().await?;
-        *self.seen.remembered() = Some(Remembered { at: now, version, record });
+        *self.seen.remembered.lock() = Some(Remembered { at: now, version, record });
         Ok(record)
     }
 
     async fn look_soon(&self) -> Result<Option<Authority>, PortError> {
         let now = self.clock.now();
-        let seen = *self.seen.last();
+        let seen = *self.seen.last.lock();
         match seen {
             Some((at, record)) if is_fresh(at, now) => Ok(record),
             _ => self.look().await,

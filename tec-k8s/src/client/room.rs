@@ -5,8 +5,9 @@
 //! removes the excess.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use tec_core::id::MachineId;
 use tec_core::port::PortError;
 use tec_core::time::Timestamp;
@@ -156,7 +157,7 @@ impl Room {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 #[cfg(test)]

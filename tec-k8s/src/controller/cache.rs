@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use futures::{Stream, StreamExt as _};
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Resource, ResourceExt as _};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 /// The index value of an object, besides its name; `None` if it has none.
@@ -47,23 +48,19 @@ impl<K: Resource> Cache<K> {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State<K>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The object with this name.
     pub(super) fn get(&self, name: &str) -> Option<Arc<K>> {
-        self.state().objects.get(name).cloned()
+        self.state.lock().objects.get(name).cloned()
     }
 
     /// Every object, ordered by name.
     pub(super) fn all(&self) -> Vec<Arc<K>> {
-        self.state().objects.values().cloned().collect()
+        self.state.lock().objects.values().cloned().collect()
     }
 
     /// The objects that the index has under this string, ordered by name.
     pub(super) fn indexed(&self, text: &str) -> Vec<Arc<K>> {
-        let state = self.state();
+        let state = self.state.lock();
         let names = state.index.get(text).into_iter().flatten();
         names.filter_map(|name| state.objects.get(name).cloned()).collect()
     }
@@ -106,7 +103,7 @@ impl<K: Resource> Cache<K> {
     where
         K: Clone,
     {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         match event {
             Event::Init => {
                 state.listed.clear();

@@ -1,7 +1,7 @@
 //! State that all controllers share.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::NamespaceResourceScope;
@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::PartialObjectMeta;
 use kube::runtime::events::{EventType, Recorder, Reporter};
 use kube::{Api, Client, Resource, ResourceExt as _};
+use parking_lot::{Mutex, MutexGuard};
 use tec_core::id::MachineId;
 use tec_core::migrate::{Authority, Deed, Role};
 use tec_core::port::{Clock, Entropy, PortError};
@@ -219,7 +220,7 @@ impl Context {
 
     /// Never held across an await.
     pub(super) fn memory(&self) -> MutexGuard<'_, Memory> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+        self.memory.lock()
     }
 
     /// Objects of a kind in the operator's namespace.

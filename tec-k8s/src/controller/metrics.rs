@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use crate::signal::Metric;
 
@@ -31,19 +32,15 @@ struct State {
 pub struct Metrics(Mutex<State>);
 
 impl Metrics {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Increments a counter.
     pub(super) fn count(&self, metric: Metric, labels: &[&str]) {
-        *self.state().numbers.entry(series(metric, labels)).or_default() += 1.0;
+        *self.0.lock().numbers.entry(series(metric, labels)).or_default() += 1.0;
     }
 
     /// Makes a counter visible before it counts: Prometheus sees no increase in a series that begins above
     /// zero.
     pub(super) fn begin(&self, metric: Metric, labels: &[&str]) {
-        self.state().numbers.entry(series(metric, labels)).or_default();
+        self.0.lock().numbers.entry(series(metric, labels)).or_default();
     }
 
     /// Drops the series of a metric whose first label has none of these values.
@@ -52,20 +49,20 @@ impl Metrics {
             series.0 != metric.as_str()
                 || series.1.first().is_some_and(|value| first.contains(&value.as_str()))
         };
-        self.state().numbers.retain(|series, _| is_kept(series));
+        self.0.lock().numbers.retain(|series, _| is_kept(series));
     }
 
     /// Sets a gauge.
     pub(super) fn set(&self, metric: Metric, labels: &[&str], value: usize) {
         // Numbers of objects, and seconds since 1970 until 2106, are below 2^32.
         let value = f64::from(u32::try_from(value).unwrap_or(u32::MAX));
-        self.state().numbers.insert(series(metric, labels), value);
+        self.0.lock().numbers.insert(series(metric, labels), value);
     }
 
     /// Records how long something took.
     pub(super) fn observe(&self, metric: Metric, labels: &[&str], took: Duration) {
         let seconds = took.as_secs_f64();
-        let mut state = self.state();
+        let mut state = self.0.lock();
         let histogram = state.histograms.entry(series(metric, labels)).or_default();
         for (bound, count) in BUCKETS.iter().zip(&mut histogram.buckets) {
             *count += u64::from(seconds <= *bound);
@@ -76,7 +73,7 @@ impl Metrics {
 
     /// All metrics, in the text format 0.0.4.
     pub fn render(&self) -> String {
-        let state = self.state();
+        let state = self.0.lock();
         let mut text = String::new();
         for metric in Metric::ALL {
             let name = metric.as_str();

@@ -1,9 +1,10 @@
 //! Objects to reconcile, each by one worker at a time, and failed ones after a growing delay.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tec_core::port::Entropy;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -82,10 +83,6 @@ impl<K: Clone + Ord> Queue<K> {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State<K>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// An event occurred for the object: it is due now, however often it failed before.
     pub(super) fn wake(&self, key: K) {
         self.schedule(key, Duration::ZERO);
@@ -97,13 +94,13 @@ impl<K: Clone + Ord> Queue<K> {
     }
 
     fn schedule(&self, key: K, after: Duration) {
-        self.state().schedule(key, Instant::now() + after);
+        self.state.lock().schedule(key, Instant::now() + after);
         self.changed.notify_one();
     }
 
     /// Number of objects that wait or are being reconciled.
     pub(super) fn len(&self) -> usize {
-        let state = self.state();
+        let state = self.state.lock();
         state.due.len() + state.running.len()
     }
 
@@ -126,7 +123,7 @@ impl<K: Clone + Ord> Queue<K> {
     }
 
     fn take(&self) -> Result<K, Option<Instant>> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         match state.order.first() {
             Some((at, _)) if *at > Instant::now() => Err(Some(*at)),
             _ => state.take().ok_or(None),
@@ -135,7 +132,7 @@ impl<K: Clone + Ord> Queue<K> {
 
     /// The object was reconciled.
     pub(super) fn done(&self, key: &K, next: Next) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.put_back(key);
         state.failures.remove(key);
         drop(state);
@@ -147,7 +144,7 @@ impl<K: Clone + Ord> Queue<K> {
 
     /// Reconciling the object failed. Returns when it is retried.
     pub(super) fn failed(&self, key: &K) -> Duration {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.put_back(key);
         let failures = state.failures.entry(key.clone()).or_insert(0);
         *failures = failures.saturating_add(1);

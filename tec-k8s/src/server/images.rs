@@ -1,13 +1,13 @@
 //! Approved images from a watch that proves it is alive.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::TryStreamExt as _;
 use kube::api::{ListParams, WatchEvent, WatchParams};
 use kube::{Api, ResourceExt as _};
+use parking_lot::Mutex;
 use tec_core::id::ImageName;
 use tec_core::image::ApprovedImage;
 use tec_core::port::{AuditEvent, ImageRegistry, PortError, PortErrorKind, chain};
@@ -83,7 +83,7 @@ impl WatchedImages {
                         tracing::warn!(error, "watch of images failed, will be tried again");
                     }
                     is_failing = true;
-                    self.known().version = None;
+                    self.known.lock().version = None;
                     sleep(PAUSE).await;
                 }
             }
@@ -94,7 +94,7 @@ impl WatchedImages {
     async fn follow(&self) -> Result<(), PortError> {
         let failed = |error| port_error("watch the images", error);
         let objects: Api<api::ApprovedImage> = self.registry.objects();
-        let known = self.known().version.clone();
+        let known = self.known.lock().version.clone();
         let version = match known {
             Some(version) => version,
             None => self.list_objects(&objects).await?,
@@ -105,7 +105,7 @@ impl WatchedImages {
         while let Some(event) = events.try_next().await.map_err(failed)? {
             self.take(event)?;
         }
-        self.known().complete_at = Some(Instant::now());
+        self.known.lock().complete_at = Some(Instant::now());
         Ok(())
     }
 
@@ -114,7 +114,7 @@ impl WatchedImages {
         let listed = objects.list(&ListParams::default()).await;
         let listed = listed.map_err(|error| port_error("list the images", error))?;
         let version = listed.metadata.resource_version.unwrap_or_default();
-        let mut known = self.known();
+        let mut known = self.known.lock();
         known.images.clear();
         listed.items.iter().for_each(|object| known.put(object));
         known.version = Some(version.clone());
@@ -123,7 +123,7 @@ impl WatchedImages {
     }
 
     fn take(&self, event: WatchEvent<api::ApprovedImage>) -> Result<(), PortError> {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         let version = match event {
             WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                 known.put(&object);
@@ -148,11 +148,7 @@ impl WatchedImages {
     /// A caller must be able to read back what it wrote, so the API server is queried until the watch is
     /// known to be current.
     fn doubt(&self) {
-        self.known().complete_at = None;
-    }
-
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock().complete_at = None;
     }
 }
 
@@ -169,7 +165,7 @@ impl ImageRegistry for WatchedImages {
     }
 
     async fn list(&self) -> Result<Vec<ApprovedImage>, PortError> {
-        let fresh = self.known().fresh(Instant::now());
+        let fresh = self.known.lock().fresh(Instant::now());
         match fresh {
             Some(images) => Ok(images),
             None => ImageRegistry::list(&self.registry).await,

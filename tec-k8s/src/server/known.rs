@@ -1,10 +1,10 @@
 //! Machines and keys in compact form.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use kube::runtime::watcher::Event;
 use kube::{Api, Client, ResourceExt as _};
+use parking_lot::Mutex;
 use tec_core::id::MachineId;
 use tec_core::machine::Machine;
 
@@ -117,7 +117,7 @@ impl Known {
     /// Follows the machines of a namespace forever.
     pub async fn follow_machines(&self, client: Client, namespace: &str) {
         follow(Api::namespaced(client, namespace), |event| {
-            self.state().machines.take(event, machine_row);
+            self.0.lock().machines.take(event, machine_row);
         })
         .await;
     }
@@ -126,40 +126,36 @@ impl Known {
     pub async fn follow_keys(&self, client: Client, namespace: &str) {
         follow(Api::namespaced(client, namespace), |event| {
             let row = |key: &api::AttestationKey| Some(counted(key));
-            self.state().keys.take(event, row);
+            self.0.lock().keys.take(event, row);
         })
         .await;
     }
 
     /// Whether every machine and key has been seen at least once.
     pub fn is_synced(&self) -> bool {
-        let state = self.state();
+        let state = self.0.lock();
         state.machines.is_synced && state.keys.is_synced
     }
 
     /// The machine with this ID; if several objects have it, the first by name.
     pub(super) fn machine(&self, id: &MachineId) -> Option<Machine> {
-        let state = self.state();
+        let state = self.0.lock();
         let name = state.machines.of(id).iter().min()?;
         state.machines.rows.get(name).cloned()
     }
 
     pub(super) fn has_key(&self, name: &str) -> bool {
-        self.state().keys.rows.contains_key(name)
+        self.0.lock().keys.rows.contains_key(name)
     }
 
     /// Number of unrevoked keys of a machine.
     pub(super) fn keys_of(&self, machine: &MachineId) -> usize {
-        self.state().keys.of(machine).len()
+        self.0.lock().keys.of(machine).len()
     }
 
     /// Adds a key before the watch reports it.
     pub(super) fn add_key(&self, name: String, machine: MachineId) {
-        self.state().keys.put(name, Some(machine));
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().keys.put(name, Some(machine));
     }
 }
 

@@ -1,9 +1,10 @@
 //! Measures how long a node waits for its TPM, as opposed to its servers.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tec_core::attest::Tee;
 use tec_core::port::{AttestationEvidence, Attester, PortError};
 use tokio::time::Instant;
@@ -22,11 +23,11 @@ pub(crate) struct Spent(Arc<Mutex<Duration>>);
 impl Spent {
     /// The total.
     pub(crate) fn total(&self) -> Duration {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.0.lock()
     }
 
     fn add(&self, time: Duration) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) += time;
+        *self.0.lock() += time;
     }
 }
 

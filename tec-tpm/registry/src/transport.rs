@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderValue, RANGE, WWW_AUTHENTICATE};
 use reqwest::{Client, Response, StatusCode, redirect};
 use rustls::crypto::CryptoProvider;
@@ -192,13 +193,13 @@ impl Transport {
     }
 
     fn token(&self, place: &Place) -> Option<Zeroizing<String>> {
-        let tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        let tokens = self.tokens.lock();
         let key = (place.host.clone(), place.repository.clone());
         tokens.0.get(&key).cloned()
     }
 
     fn keep_token(&self, place: &Place, token: Zeroizing<String>) {
-        let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tokens = self.tokens.lock();
         let key = (place.host.clone(), place.repository.clone());
         tokens.0.insert(key, token);
     }

@@ -1,7 +1,8 @@
 //! The policy for tec-core: which states of live images explain a boot.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tec_core::attest::{PinnedPcrs, VerifiedEvidence};
 use tec_core::boot::{BootPart, BootState, BootStates, LiveImages, NearState, WholeImages};
 use tec_core::digest::Sha256Digest;
@@ -69,7 +70,7 @@ impl MixedStates {
     /// The data for a set of images. Concurrent requests for the same new set wait instead of computing it as
     /// well.
     fn of(&self, live: &LiveImages<'_>) -> Arc<Kept> {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.lock();
         let known = kept.iter().position(|known| known.is_of(live));
         let found = match known {
             Some(at) => kept.remove(at),

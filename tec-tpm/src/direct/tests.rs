@@ -116,7 +116,7 @@ proptest! {
 /// Creates a key with a password under the owner hierarchy, and tries to use it without the
 /// password until the TPM protects itself.
 fn lock_out(tpm: &Tpm) {
-    let channel = &mut tpm.channel();
+    let channel = &mut tpm.channel.lock();
     let primary = Command::new(Code::CreatePrimary)
         .handle_by_password(RH_OWNER)
         .raw(&[0, 5, 0, 1, b'x', 0, 0]) // the password x, no data

@@ -1,11 +1,11 @@
 //! A TPM in software, as far as attestation needs one.
 
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use p256::ecdsa;
 use p256::elliptic_curve::Generate as _;
+use parking_lot::Mutex;
 use rand_chacha::ChaCha20Rng;
 use rand_core::SeedableRng as _;
 use rsa::pkcs1v15;
@@ -110,10 +110,6 @@ impl SoftTpm {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Attestation key.
     #[expect(
         clippy::expect_used,
@@ -172,7 +168,7 @@ impl SoftTpm {
 
     /// Extends a register.
     pub fn extend(&self, index: PcrIndex, event: &Sha256Digest) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if let Some(value) = state.values.get_mut(index.as_usize()) {
             *value = value.extended(event);
         }
@@ -180,12 +176,12 @@ impl SoftTpm {
 
     /// The registers.
     pub fn pcrs(&self) -> PcrValues {
-        PcrValues::new(self.state().values)
+        PcrValues::new(self.state.lock().values)
     }
 
     /// Power off and on: the registers are reset, the keys stay, the log is gone.
     pub fn reboot(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.values = values_at_reset();
         state.reset_count += 1;
         state.event_log = None;
@@ -193,12 +189,12 @@ impl SoftTpm {
 
     /// The log that evidence will carry.
     pub fn set_event_log(&self, log: Vec<u8>) {
-        self.state().event_log = Some(log);
+        self.state.lock().event_log = Some(log);
     }
 
     /// The content of a quote over the registers, before it is signed.
     pub fn attest_fields(&self, nonce: &[u8]) -> AttestFields {
-        let state = self.state();
+        let state = self.state.lock();
         AttestFields { reset_count: state.reset_count, ..AttestFields::quote(nonce, &state.values) }
     }
 
@@ -225,7 +221,7 @@ impl SoftTpm {
     pub fn quote_fields(&self, fields: &AttestFields) -> TpmEvidence {
         let message = fields.marshal();
         let signature = self.sign(&message);
-        let values = self.state().values.to_vec();
+        let values = self.state.lock().values.to_vec();
         TpmEvidence::new(message, signature, values, self.public_key())
     }
 
@@ -250,7 +246,7 @@ impl SoftTpm {
     /// A quote over all registers.
     pub fn quote(&self, nonce: &[u8]) -> TpmEvidence {
         let evidence = self.quote_fields(&self.attest_fields(nonce));
-        match self.state().event_log.clone() {
+        match self.state.lock().event_log.clone() {
             Some(log) => evidence.with_event_log(log),
             None => evidence,
         }

@@ -2,8 +2,9 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tec_core::attest::Tee;
 use tec_core::time::Timestamp;
 
@@ -59,17 +60,13 @@ impl Sessions {
         Self { table, session_seconds, budget: Budget::new(max_bytes, SHARE) }
     }
 
-    fn table(&self) -> MutexGuard<'_, Table<TokenDigest, Session>> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn len(&self) -> usize {
-        self.table().len()
+        self.table.lock().len()
     }
 
     /// Whether there is room for one more session.
     pub(super) fn has_room(&self, peer: Option<IpAddr>, now: Timestamp) -> bool {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         table.expire(now);
         table.has_room(peer)
     }
@@ -85,7 +82,7 @@ impl Sessions {
     ) -> bool {
         let mut charge = self.budget.charge(peer);
         let bytes = OPEN.saturating_add(nonce.len());
-        let mut table = self.table();
+        let mut table = self.table.lock();
         if !table.make_room(peer, &mut charge, bytes) {
             return false;
         }
@@ -100,7 +97,7 @@ impl Sessions {
         id: SessionId,
         now: Timestamp,
     ) -> Option<((Tee, Timestamp), String)> {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let entry = table.get_mut(id, now)?;
         let opened = entry.opened;
         let alive = opened.plus_seconds(self.session_seconds) > now;
@@ -115,7 +112,7 @@ impl Sessions {
     /// Whether evidence that was found good may be forwarded now. Only one piece is forwarded at a time, so
     /// that the token that the Trustee keeps is the one that this table knows.
     pub(super) fn forward(&self, id: SessionId, now: Timestamp) -> bool {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let Some(entry) = table.get_mut(id, now) else {
             return false;
         };
@@ -131,7 +128,7 @@ impl Sessions {
 
     /// The Trustee refused the evidence; the client may send other evidence.
     pub(super) fn reopen(&self, id: SessionId, now: Timestamp) {
-        if let Some(entry) = self.table().get_mut(id, now)
+        if let Some(entry) = self.table.lock().get_mut(id, now)
             && matches!(entry.value.state, State::Forwarding)
         {
             entry.value.state = State::Open;
@@ -149,7 +146,7 @@ impl Sessions {
     ) -> bool {
         let digest = digest(token);
         let bytes = OPEN.saturating_add(record_bytes(passage.record()));
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let Some(entry) = table.get_mut(id, now) else {
             return false;
         };
@@ -167,7 +164,7 @@ impl Sessions {
 
     /// What is known about a session once it has attested.
     pub(super) fn passage(&self, id: SessionId, now: Timestamp) -> Option<Arc<Passage>> {
-        match &self.table().get(id, now)?.value.state {
+        match &self.table.lock().get(id, now)?.value.state {
             State::Passed(passage) => Some(Arc::clone(passage)),
             _ => None,
         }
@@ -175,7 +172,7 @@ impl Sessions {
 
     /// The session for which a token was issued through this guard.
     pub(super) fn of_token(&self, token: &str) -> Option<SessionId> {
-        self.table().find(&digest(token))
+        self.table.lock().find(&digest(token))
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 #[derive(Debug, Default)]
 struct Spent {
@@ -29,10 +31,6 @@ impl Budget {
     pub(crate) fn charge(&self, peer: Option<IpAddr>) -> Charge {
         Charge { budget: self.clone(), peer, bytes: 0 }
     }
-
-    fn spent(&self) -> MutexGuard<'_, Spent> {
-        self.spent.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// The bytes that something takes from a budget until it is dropped.
@@ -47,7 +45,7 @@ impl Charge {
     /// Whether this many bytes are within the part of one network, whatever others use.
     pub(crate) fn is_within_share(&self, bytes: usize) -> bool {
         let more = bytes.saturating_sub(self.bytes);
-        let spent = self.budget.spent();
+        let spent = self.budget.spent.lock();
         let own = self.peer.and_then(|peer| spent.peers.get(&peer)).copied().unwrap_or_default();
         self.peer.is_none() || own.saturating_add(more) <= self.budget.per_peer
     }
@@ -56,7 +54,7 @@ impl Charge {
     #[must_use]
     pub(crate) fn grow_to(&mut self, bytes: usize) -> bool {
         let more = bytes.saturating_sub(self.bytes);
-        let mut spent = self.budget.spent();
+        let mut spent = self.budget.spent.lock();
         let total = spent.total.saturating_add(more);
         let of_peer = self.peer.map(|peer| {
             let former = spent.peers.get(&peer).copied().unwrap_or_default();
@@ -75,7 +73,7 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        let mut spent = self.budget.spent();
+        let mut spent = self.budget.spent.lock();
         spent.total = spent.total.saturating_sub(self.bytes);
         if let Some(peer) = self.peer
             && let Some(of_peer) = spent.peers.get_mut(&peer)
@@ -103,7 +101,7 @@ mod tests {
         let mut unknown = budget.charge(None);
         assert!(unknown.grow_to(75) && !budget.charge(other).grow_to(1));
         drop((first, second, unknown));
-        let spent = budget.spent();
+        let spent = budget.spent.lock();
         assert!(spent.total == 0 && spent.peers.is_empty());
     }
 }

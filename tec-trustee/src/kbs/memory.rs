@@ -1,9 +1,10 @@
 //! A plain key-value backend like Trustee's: policies, reference values and resources are pushed to it.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use serde_json::Value;
 use tec_core::attest::{VerifiedEvidence, VerifyError};
 use tec_core::code::Code;
@@ -36,20 +37,16 @@ impl MemoryBackend {
     pub fn new() -> Self {
         Self::default()
     }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 #[async_trait]
 impl Backend for MemoryBackend {
     async fn attestation_policy(&self) -> Result<Option<Arc<str>>, PortError> {
-        Ok(self.state().attestation.clone())
+        Ok(self.0.lock().attestation.clone())
     }
 
     async fn resource_policy(&self) -> Result<Option<Arc<str>>, PortError> {
-        Ok(self.state().resource.clone())
+        Ok(self.0.lock().resource.clone())
     }
 
     async fn admit(
@@ -65,7 +62,7 @@ impl Backend for MemoryBackend {
     }
 
     async fn reference_value(&self, name: &str) -> Result<Option<Value>, PortError> {
-        Ok(self.state().references.get(name).cloned())
+        Ok(self.0.lock().references.get(name).cloned())
     }
 
     async fn release(
@@ -77,7 +74,8 @@ impl Backend for MemoryBackend {
         if policy == PolicyDecision::Deny || admission.refused.is_some() {
             return Err(ReleaseError::Refused { code: Code::ReleaseDenied });
         }
-        self.state()
+        self.0
+            .lock()
             .resources
             .get(path)
             .map(|secret| secret.duplicate("release it"))
@@ -98,17 +96,17 @@ impl Backend for MemoryBackend {
 impl KeyBroker for MemoryBackend {
     async fn put(&self, path: &ResourcePath, secret: &SecretBytes) -> Result<(), PortError> {
         let copy = secret.duplicate("the broker keeps it");
-        self.state().resources.insert(path.clone(), copy);
+        self.0.lock().resources.insert(path.clone(), copy);
         Ok(())
     }
 
     async fn remove(&self, path: &ResourcePath) -> Result<(), PortError> {
-        self.state().resources.remove(path);
+        self.0.lock().resources.remove(path);
         Ok(())
     }
 
     async fn list(&self) -> Result<Option<Vec<ResourcePath>>, PortError> {
-        Ok(Some(self.state().resources.keys().cloned().collect()))
+        Ok(Some(self.0.lock().resources.keys().cloned().collect()))
     }
 
     async fn set_policy(&self, slot: PolicySlot, rego: &str) -> Result<(), PortError> {
@@ -121,7 +119,7 @@ impl KeyBroker for MemoryBackend {
                 .because(error)
                 .with_code(Code::PolicyInvalid)
         })?;
-        let mut state = self.state();
+        let mut state = self.0.lock();
         match slot {
             PolicySlot::Attestation => state.attestation = Some(rego.into()),
             _ => state.resource = Some(rego.into()),
@@ -130,11 +128,11 @@ impl KeyBroker for MemoryBackend {
     }
 
     async fn set_reference_value(&self, name: &str, value: &Value) -> Result<(), PortError> {
-        self.state().references.insert(name.to_owned(), value.clone());
+        self.0.lock().references.insert(name.to_owned(), value.clone());
         Ok(())
     }
 
     async fn reference_value(&self, name: &str) -> Result<Option<Value>, PortError> {
-        Ok(self.state().references.get(name).cloned())
+        Ok(self.0.lock().references.get(name).cloned())
     }
 }

@@ -76,7 +76,7 @@ pub(crate) mod table;
 mod tests;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
@@ -84,6 +84,7 @@ use axum::extract::State;
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, Request, Response};
+use parking_lot::Mutex;
 use tec_core::code::Code;
 
 pub use self::admin::{AdminAuth, AdminKeyError};
@@ -144,7 +145,7 @@ impl<P> Cached<P> {
         text: &Arc<str>,
         parse: impl FnOnce(&str) -> Result<P, PolicyError>,
     ) -> Result<Arc<P>, PolicyError> {
-        let mut cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cached = self.0.lock();
         if let Some((known, policy)) = &*cached
             && (Arc::ptr_eq(known, text) || known == text)
         {

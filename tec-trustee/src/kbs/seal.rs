@@ -12,7 +12,6 @@
 //! visible.
 
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
 
 use aes_gcm::aead::{Aead as _, Payload};
 use aes_gcm::{Aes256Gcm, KeyInit as _, Nonce};
@@ -20,6 +19,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 use hkdf::Hkdf;
+use parking_lot::Mutex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::Sha256;
@@ -157,7 +157,7 @@ impl Seal {
     /// The compressed stream marks its own end, so the padding is ignored.
     fn unpacked(&self, packed: &[u8]) -> Option<Vec<u8>> {
         let mut json = Vec::with_capacity(MAX_CONTENT.min(packed.len() * USUAL_RATIO));
-        let mut unpacker = self.unpacker.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unpacker = self.unpacker.lock();
         unpacker.reset(false);
         loop {
             let read = usize::try_from(unpacker.total_in()).ok()?;
@@ -198,7 +198,7 @@ fn stored(json: &[u8]) -> Option<Vec<u8>> {
 fn compressed(compressor: &Mutex<Compress>, json: &[u8]) -> Option<Vec<u8>> {
     // Incompressible content is stored in blocks of 64 KiB with 5 bytes each (RFC 1951, 3.2.4).
     let mut packed = Vec::with_capacity(json.len() + STEP);
-    let mut compressor = compressor.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut compressor = compressor.lock();
     compressor.reset();
     let status = compressor.compress_vec(json, &mut packed, FlushCompress::Finish).ok()?;
     (status == Status::StreamEnd).then(|| padded(packed))

@@ -1,8 +1,9 @@
 //! The sessions.
 
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 use tec_core::attest::{Attempt, Tee};
 use tec_core::id::AttemptId;
@@ -119,17 +120,13 @@ impl Sessions {
         Self { table, ttl_seconds, budget: Budget::new(max_bytes, SHARE) }
     }
 
-    fn table(&self) -> MutexGuard<'_, Table<AttemptId, Session>> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn len(&self) -> usize {
-        self.table().len()
+        self.table.lock().len()
     }
 
     /// Whether a session may still send or show something.
     pub(super) fn is_known(&self, id: SessionId, now: Timestamp) -> bool {
-        self.table().get(id, now).is_some()
+        self.table.lock().get(id, now).is_some()
     }
 
     /// When a session expires.
@@ -140,7 +137,7 @@ impl Sessions {
     /// Opens a session, or leaves its state alone if it is known; `false` if there is no room.
     pub(super) fn open(&self, session: &Opened, peer: Option<IpAddr>, now: Timestamp) -> bool {
         let mut charge = self.budget.charge(peer);
-        let mut table = self.table();
+        let mut table = self.table.lock();
         table.expire(now);
         if table.get(session.id, now).is_some() {
             return true;
@@ -157,7 +154,7 @@ impl Sessions {
 
     /// Spends the nonce of a session, if it is the right one.
     pub(super) fn begin(&self, id: SessionId, nonce: Option<&str>, now: Timestamp) -> Begin {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let Some(entry) = table.get_mut(id, now) else {
             return Begin::Unknown;
         };
@@ -189,7 +186,7 @@ impl Sessions {
         let token = Kept::new(token, admission);
         let record = admission.record.as_ref().map_or(0, record_bytes);
         let bytes = OPEN.saturating_add(token.bytes()).saturating_add(record);
-        let mut table = self.table();
+        let mut table = self.table.lock();
         table.expire(now);
         let Some(entry) = table.get_mut(id, now) else {
             return true;
@@ -204,7 +201,7 @@ impl Sessions {
 
     /// The result of a session.
     pub(super) fn passed(&self, id: SessionId, now: Timestamp) -> Option<Passed> {
-        match &self.table().get(id, now)?.value.state {
+        match &self.table.lock().get(id, now)?.value.state {
             State::Attested(passed) => Some(passed.clone()),
             _ => None,
         }
@@ -212,7 +209,7 @@ impl Sessions {
 
     /// The result of the session in which an attempt was made.
     pub(super) fn of_attempt(&self, attempt: AttemptId, now: Timestamp) -> Option<Passed> {
-        let id = self.table().find(&attempt)?;
+        let id = self.table.lock().find(&attempt)?;
         self.passed(id, now)
     }
 }
@@ -260,7 +257,7 @@ mod tests {
         assert!(sessions.passed(id, at(300)).is_none());
         assert!(matches!(sessions.begin(id, Some("n"), at(300)), Begin::Unknown));
         open(&sessions, 301).unwrap();
-        assert!(sessions.table().find(&sample::attempt_id(1)).is_none());
+        assert!(sessions.table.lock().find(&sample::attempt_id(1)).is_none());
     }
 
     #[test]

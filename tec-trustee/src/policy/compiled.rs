@@ -6,8 +6,9 @@
 
 use std::collections::BTreeMap;
 use std::iter::repeat_n;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use regorus::languages::rego::compiler::Compiler;
 use regorus::rvm::{Program, RegoVM};
 use regorus::{Engine, Rc, Value};
@@ -65,12 +66,8 @@ impl Compiled {
         Some(Self { text: text.to_owned(), program, idle: Mutex::default() })
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<RegoVM>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn machine(&self) -> RegoVM {
-        let idle = self.idle().pop();
+        let idle = self.idle.lock().pop();
         idle.unwrap_or_else(|| {
             let mut machine = RegoVM::new();
             machine.load_program(Arc::clone(&self.program));
@@ -113,7 +110,7 @@ impl Compiled {
         }
         machine.set_host_await_responses(answers);
         let value = machine.execute_entry_point_by_index(0).map_err(evaluation_failed)?;
-        self.idle().push(machine);
+        self.idle.lock().push(machine);
         Ok(value)
     }
 }

@@ -6,8 +6,9 @@
 //! [`Evaluation::Wants`].
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use regorus::Engine;
 use serde_json::Value;
 
@@ -63,10 +64,6 @@ impl Evaluator {
         let function = move |arguments: Vec<regorus::Value>| Ok(query(&for_query, &arguments));
         engine.add_extension(QUERY.to_owned(), 1, Box::new(function)).map_err(evaluation_failed)?;
         Ok(Self { engine, references })
-    }
-
-    fn references(&self) -> MutexGuard<'_, References> {
-        self.references.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -124,10 +121,6 @@ impl AttestationPolicy {
         self.compiled.is_some()
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<Evaluator>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Evaluates the policy over annotated evidence, with the reference values in `references`.
     ///
     /// # Errors
@@ -155,18 +148,18 @@ impl AttestationPolicy {
         for (name, value) in references {
             known.insert(name.clone(), to_rego(value)?);
         }
-        let idle = self.idle().pop();
+        let idle = self.idle.lock().pop();
         let mut evaluator = match idle {
             Some(evaluator) => evaluator,
             None => Evaluator::new(self.engine.clone())?,
         };
-        evaluator.references().known = known;
+        evaluator.references.lock().known = known;
         evaluator.engine.set_input(to_rego(input)?);
         let verdict = verdict(&mut evaluator.engine);
-        let wanted = std::mem::take(&mut *evaluator.references()).wanted;
+        let wanted = std::mem::take(&mut *evaluator.references.lock()).wanted;
         if verdict.is_ok() {
             evaluator.engine.set_input(regorus::Value::Undefined);
-            self.idle().push(evaluator);
+            self.idle.lock().push(evaluator);
         }
         // A null in place of a value that was not fetched yet may make the policy fail: fetch first.
         if wanted.is_empty() {
@@ -208,7 +201,7 @@ fn query(references: &Mutex<References>, arguments: &[regorus::Value]) -> regoru
     let Some(regorus::Value::String(name)) = arguments.first() else {
         return regorus::Value::Null;
     };
-    let mut references = references.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut references = references.lock();
     if let Some(value) = references.known.get(name.as_ref()) {
         return value.clone();
     }

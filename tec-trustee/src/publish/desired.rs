@@ -3,8 +3,9 @@
 mod state;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use serde_json::Value;
 use tec_core::ak::PublicKey;
 use tec_core::digest::Sha256Digest;
@@ -80,7 +81,7 @@ impl Desired {
 
     /// Number of changes so far.
     pub fn revision(&self) -> u64 {
-        self.lock().revision()
+        self.state.lock().revision()
     }
 
     /// Waits until there is a change after `revision`, and returns the number of the latest.
@@ -98,12 +99,12 @@ impl Desired {
 
     /// Number of policies, reference values and secrets.
     pub fn len(&self) -> usize {
-        self.lock().len()
+        self.state.lock().len()
     }
 
     /// Whether there is nothing but policies.
     pub fn is_empty(&self) -> bool {
-        self.lock().items().all(|(item, _)| item.is_policy())
+        self.state.lock().items().all(|(item, _)| item.is_policy())
     }
 
     /// Replaces both policies.
@@ -209,24 +210,20 @@ impl Desired {
 
     /// The desired state at this moment. Changes wait in the meantime, so the reader must be quick.
     pub(super) fn read<T>(&self, reader: impl FnOnce(&State) -> T) -> T {
-        reader(&self.lock())
+        reader(&self.state.lock())
     }
 
     /// The content of an item at this moment.
     pub(super) fn entry(&self, item: &Item) -> Option<Arc<Entry>> {
-        self.lock().entry(item).map(Arc::clone)
+        self.state.lock().entry(item).map(Arc::clone)
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let outcome = change(&mut state);
         let revision = state.revision();
         self.latest.send_if_modified(|latest| std::mem::replace(latest, revision) != revision);
         outcome
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tec_core::ignition::NumRetries;
 use tec_core::port::{Clock, Entropy, EntropyRng, PortError, PortErrorKind, chain};
 use tec_core::time::Timestamp;
@@ -77,12 +78,6 @@ impl fmt::Debug for Fanout {
     }
 }
 
-impl Target {
-    fn status(&self) -> MutexGuard<'_, TargetStatus> {
-        self.status.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl Fanout {
     /// No targets.
     pub fn new(clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Self {
@@ -124,13 +119,14 @@ impl Fanout {
 
     /// The state of all targets, even while a round is under way.
     pub fn status(&self) -> BTreeMap<String, TargetStatus> {
-        let status = |(name, target): (&String, &Target)| (name.clone(), target.status().clone());
+        let status =
+            |(name, target): (&String, &Target)| (name.clone(), target.status.lock().clone());
         self.targets.iter().map(status).collect()
     }
 
     /// When the next target is due: the earliest of all that are not healthy.
     pub fn next_due(&self) -> Option<Timestamp> {
-        let status = self.targets.values().map(|target| target.status().clone());
+        let status = self.targets.values().map(|target| target.status.lock().clone());
         status.filter(|status| status.health != Health::Healthy).map(|status| status.due).min()
     }
 
@@ -141,7 +137,7 @@ impl Fanout {
     /// As for the publishers.
     pub async fn publish(&self, desired: &Desired) -> BTreeMap<String, TargetStatus> {
         let now = self.clock.now();
-        let due = self.targets.iter().filter(|(_, target)| target.status().due <= now);
+        let due = self.targets.iter().filter(|(_, target)| target.status.lock().due <= now);
         let rounds = due.map(|(name, target)| {
             let round: Pin<Box<dyn Future<Output = ()> + Send + '_>> =
                 Box::pin(self.round(name, target, desired));
@@ -155,7 +151,7 @@ impl Fanout {
     pub async fn publish_to(&self, name: &str, desired: &Desired) -> Option<TargetStatus> {
         let target = self.targets.get(name)?;
         self.round(name, target, desired).await;
-        let status = target.status().clone();
+        let status = target.status.lock().clone();
         Some(status)
     }
 
@@ -164,7 +160,7 @@ impl Fanout {
     pub async fn distrust(&self, name: &str) {
         if let Some(target) = self.targets.get(name) {
             target.publisher.distrust().await;
-            let mut status = target.status();
+            let mut status = target.status.lock();
             status.due = self.clock.now();
             status.health = Health::Unknown;
         }
@@ -173,7 +169,7 @@ impl Fanout {
     async fn round(&self, name: &str, target: &Target, desired: &Desired) {
         let outcome = target.publisher.publish(desired).await;
         let now = self.clock.now();
-        let mut status = target.status();
+        let mut status = target.status.lock();
         match outcome {
             Ok(Progress::Converged { revision, .. }) => {
                 status.health = Health::Healthy;

@@ -10,9 +10,10 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tec_core::digest::Sha256Digest;
 use tec_core::port::Clock;
 use tec_core::system::{SystemClock, SystemEntropy};
@@ -80,7 +81,7 @@ impl LiveService {
 
     /// Validates and serves the next connection.
     pub fn current(&self) -> (Endpoint, ApiServer<JoinService>) {
-        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let current = self.current.lock();
         (current.generation.endpoint.clone(), current.generation.api.clone())
     }
 
@@ -96,7 +97,7 @@ impl LiveService {
     pub fn look(&self) {
         // Read before taking the lock, which every new connection takes.
         let now = content(&self.config);
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.current.lock();
         if now == current.seen {
             return;
         }

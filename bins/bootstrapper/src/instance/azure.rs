@@ -2,9 +2,10 @@
 //! the certificate of the processor's key.
 
 use std::error::Error;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread;
 
+use parking_lot::Mutex;
 use tec_core::port::{Clock as _, PortError, PortErrorKind, chain};
 use tec_core::system::SystemClock;
 use tec_core::time::Timestamp;
@@ -65,7 +66,7 @@ impl HclSource for AzureSource {
 
     /// One caller sends the request; the others wait for its result.
     fn vcek(&self) -> Result<Vec<u8>, Cause> {
-        let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cached = self.cached.lock();
         let now = SystemClock.now();
         let is_fresh = |one: &&Cached| {
             let age = now.unix_seconds() - one.since.unix_seconds();

@@ -2,9 +2,9 @@
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tec_services::vault::Sealed;
 
 use crate::bootstrap::cli::Unseal;
@@ -46,7 +46,7 @@ impl Sealing {
 
     /// What to do if the vault is sealed: unseal it, unless this process was unsealed before.
     pub fn of(&self, instance: Option<Instance>) -> Sealed {
-        let opened = *self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        let opened = *self.opened.lock();
         match self.when {
             Unseal::Start if opened.is_some() && opened == instance => Sealed::Leave,
             Unseal::Start | Unseal::Always => Sealed::Open,
@@ -57,7 +57,7 @@ impl Sealing {
     pub async fn restarted(&self) {
         loop {
             let instance = self.instance();
-            let opened = *self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+            let opened = *self.opened.lock();
             // Without a process there is nothing to unseal yet.
             if instance.is_some() && instance != opened {
                 return;
@@ -69,7 +69,7 @@ impl Sealing {
     /// Records that the process is unsealed. `instance` was read before unsealing, so a process that started
     /// since then differs.
     pub fn opened(&self, instance: Option<Instance>) {
-        *self.opened.lock().unwrap_or_else(PoisonError::into_inner) = instance;
+        *self.opened.lock() = instance;
     }
 }
 

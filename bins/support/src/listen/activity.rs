@@ -1,8 +1,9 @@
 //! What a connection is doing, and how long it may take.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::Waker;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::counts::Reason;
@@ -59,18 +60,14 @@ impl Activity {
         })))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The handshake is done, or not needed.
     pub fn shaken(&self) {
-        self.state().go(Phase::New);
+        self.0.lock().go(Phase::New);
     }
 
     /// Data has arrived.
     pub(super) fn heard(&self) {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         if matches!(state.phase, Phase::New | Phase::Idle) {
             state.go(Phase::Head);
         }
@@ -78,7 +75,7 @@ impl Activity {
 
     /// A request has arrived. It runs as long as its response lives, which may be a stream.
     pub fn request(self: &Arc<Self>) -> Running {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         state.in_flight = state.in_flight.saturating_add(1);
         state.go(Phase::Serving);
         Running(Arc::clone(self))
@@ -86,7 +83,7 @@ impl Activity {
 
     /// The body of a request is expected.
     pub(super) fn receiving(&self) {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         if state.phase == Phase::Serving && state.in_flight == 1 {
             state.go(Phase::Receiving);
         }
@@ -94,7 +91,7 @@ impl Activity {
 
     /// The body of a request has arrived, or is not wanted.
     pub(super) fn received(&self) {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         if state.phase == Phase::Receiving {
             state.go(Phase::Serving);
         }
@@ -103,7 +100,7 @@ impl Activity {
     /// The deadline for data to arrive, and what it means if none does. Without a deadline, the reader is
     /// woken once there is one.
     pub(super) fn deadline(&self, limits: &Limits, reader: &Waker) -> Option<(Instant, Reason)> {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         let (limit, reason) = match state.phase {
             Phase::Handshake => (limits.handshake, Reason::HandshakeTimeout),
             Phase::New => (limits.first_byte, Reason::FirstByteTimeout),
@@ -119,12 +116,12 @@ impl Activity {
 
     /// Whether closing the connection loses nothing.
     pub(super) fn is_unused(&self) -> bool {
-        matches!(self.state().phase, Phase::Handshake | Phase::New | Phase::Idle)
+        matches!(self.0.lock().phase, Phase::Handshake | Phase::New | Phase::Idle)
     }
 
     /// The worth of the connection, and since when it has been in this state.
     pub(super) fn worth(&self) -> (Worth, Instant) {
-        let state = self.state();
+        let state = self.0.lock();
         let worth = match state.phase {
             Phase::Handshake | Phase::New | Phase::Head | Phase::Idle => Worth::Waiting,
             Phase::Receiving => Worth::Receiving,
@@ -147,7 +144,7 @@ pub struct Running(Arc<Activity>);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let mut state = self.0.state();
+        let mut state = self.0.0.lock();
         state.in_flight = state.in_flight.saturating_sub(1);
         if state.in_flight == 0 {
             state.go(Phase::Idle);

@@ -7,8 +7,9 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tec_core::endpoint::network_of;
 use tokio::sync::Notify;
 
@@ -62,10 +63,6 @@ impl Places {
         &self.counts
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A place for a connection from this address, possibly that of another connection, which is
     /// asked to end.
     ///
@@ -74,7 +71,7 @@ impl Places {
     pub fn admit(self: &Arc<Self>, address: IpAddr) -> Result<Place, Reason> {
         let peer = network_of(address);
         let per_peer = if self.shared.contains(address) { self.total } else { self.per_peer };
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let admitted = table.make_room(peer, self.total, per_peer);
         let displaced = admitted.inspect_err(|reason| self.counts.close(*reason))?;
         if displaced.is_some() {
@@ -87,7 +84,7 @@ impl Places {
     /// Gives up the connection that is worth least and is not being served, because the process is out of
     /// file descriptors.
     pub fn shed(&self) {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let least = table.least_of(table.most(), None);
         if let Some((id, _)) = least.filter(|(_, worth)| *worth < Worth::Serving) {
             table.displace(id);
@@ -207,7 +204,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.places.table().remove(self.id);
+        self.places.table.lock().remove(self.id);
         self.places.counts.end();
     }
 }
@@ -229,7 +226,7 @@ mod tests {
     }
 
     fn is_displaced(place: &Place) -> bool {
-        !place.places.table().open.contains_key(&place.id)
+        !place.places.table.lock().open.contains_key(&place.id)
     }
 
     #[tokio::test(start_paused = true)]
@@ -309,10 +306,10 @@ mod tests {
         let places = places(2, 2);
         let held = [1, 1].map(|number| places.admit(peer(number)).unwrap());
         places.shed();
-        assert_eq!(places.table().open.len(), 1);
+        assert_eq!(places.table.lock().open.len(), 1);
         assert_eq!(places.counts.open(), 2, "the one that was told to has not ended");
         drop(held);
-        assert!(places.table().open.is_empty() && places.table().peers.is_empty());
+        assert!(places.table.lock().open.is_empty() && places.table.lock().peers.is_empty());
         assert_eq!(places.counts.open(), 0);
     }
 }

@@ -9,9 +9,10 @@
 //! ```
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tec_core::attest::Attempt;
 use tec_core::id::{AttemptId, MachineId};
 use tec_core::port::{AkRegistry as _, AttemptLog, AuditAction, AuditEvent, AuditSink, PortError};
@@ -45,6 +46,7 @@ struct Lines {
 pub(super) struct Sparing {
     store: Arc<Store>,
     reserve: Arc<Reserve>,
+    /// Never held across an await.
     lines: Mutex<HashMap<MachineId, Lines>>,
 }
 
@@ -62,11 +64,6 @@ impl Sparing {
         Self { store, reserve, lines: Mutex::default() }
     }
 
-    /// Never held across an await.
-    fn lines(&self) -> MutexGuard<'_, HashMap<MachineId, Lines>> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Whether there is no space for what this machine causes.
     async fn refuses(&self, machine: Option<MachineId>) -> Result<bool, PortError> {
         if !self.reserve.is_low() {
@@ -81,7 +78,7 @@ impl Sparing {
     }
 
     fn take_line(&self, machine: MachineId, code: &str, now: Timestamp) -> Line {
-        let mut all = self.lines();
+        let mut all = self.lines.lock();
         let start = now.plus_seconds(-PERIOD);
         if all.len() >= MACHINES && !all.contains_key(&machine) {
             all.retain(|_, lines| lines.since > start);

@@ -32,7 +32,7 @@ impl PlatformLog for MemoryRegistry {
         seen: &Platform,
         at: Timestamp,
     ) -> Result<PlatformOutcome, PortError> {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         let mut of_machine = state.platforms.iter().filter(|(_, one)| one.machine == machine);
         let last = of_machine.next().map_or(*key, |(last, _)| *last);
         let known = state.platform(key).or_else(|| state.platform(&last));
@@ -49,7 +49,7 @@ impl PlatformLog for MemoryRegistry {
     }
 
     async fn find(&self, key: &Fingerprint) -> Result<Option<PlatformRecord>, PortError> {
-        Ok(self.state().platform(key))
+        Ok(self.0.lock().platform(key))
     }
 
     async fn list(&self) -> Result<Vec<PlatformEntry>, PortError> {
@@ -57,7 +57,7 @@ impl PlatformLog for MemoryRegistry {
             let failed = |_| PortError::new(PortErrorKind::Internal, "list platforms");
             firmware.id().map_err(failed)
         };
-        let state = self.state();
+        let state = self.0.lock();
         let entry = |(key, record): (&Fingerprint, &PlatformRecord)| {
             let (baseline, seen) = (id(&record.baseline.firmware)?, id(&record.seen.firmware)?);
             Ok(PlatformEntry::new((record.machine, *key), baseline, seen, record.refused_at))
@@ -75,7 +75,7 @@ impl PlatformLog for MemoryRegistry {
         line: &AuditEvent,
     ) -> Result<Vec<MachineId>, PortError> {
         let refused = |kind| PortError::new(kind, format!("approve the platform of key {key}"));
-        let mut state = self.state();
+        let mut state = self.0.lock();
         state.permit(Deed::Admit, format!("approve the platform of key {key}"))?;
         let record = state.platforms.get(key).ok_or_else(|| refused(PortErrorKind::NotFound))?;
         if record.refused_at.is_none() || record.seen.firmware != *seen {

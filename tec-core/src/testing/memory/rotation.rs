@@ -13,7 +13,7 @@ use crate::secret::SecretBytes;
 #[async_trait]
 impl DiskKeys for MemoryRegistry {
     async fn rotation(&self, machine: &MachineId) -> Result<Option<Keys<KeyMark>>, PortError> {
-        Ok(kept(&self.state(), machine))
+        Ok(kept(&self.0.lock(), machine))
     }
 
     async fn begin(
@@ -23,7 +23,7 @@ impl DiskKeys for MemoryRegistry {
         line: &AuditEvent,
     ) -> Result<BeginOutcome, PortError> {
         let operation = format!("begin a rotation of the disk key of machine {machine}");
-        let mut state = self.state();
+        let mut state = self.0.lock();
         state.permit(Deed::Admit, operation.clone())?;
         if !state.authority().is_alone() {
             return Err(PortError::new(PortErrorKind::Conflict, operation));
@@ -49,7 +49,7 @@ impl DiskKeys for MemoryRegistry {
         line: &AuditEvent,
     ) -> Result<Confirmed<KeyMark>, PortError> {
         let operation = format!("confirm a disk key of machine {machine}");
-        let mut state = self.state();
+        let mut state = self.0.lock();
         state.permit(Deed::Admit, operation.clone())?;
         let keys = kept(&state, machine);
         let keys = keys.ok_or_else(|| PortError::new(PortErrorKind::NotFound, operation))?;
@@ -80,7 +80,7 @@ impl DiskKeys for MemoryRegistry {
         line: &AuditEvent,
     ) -> Result<CancelOutcome, PortError> {
         let operation = format!("cancel the rotation of the disk key of machine {machine}");
-        let mut state = self.state();
+        let mut state = self.0.lock();
         state.permit(Deed::Admit, operation.clone())?;
         let keys = kept(&state, machine);
         let keys = keys.ok_or_else(|| PortError::new(PortErrorKind::NotFound, operation))?;

@@ -134,11 +134,11 @@ impl State {
 #[async_trait]
 impl TrustAnchor for MemoryRegistry {
     async fn authority(&self) -> Result<Authority, PortError> {
-        Ok(self.state().authority())
+        Ok(self.0.lock().authority())
     }
 
     async fn swap(&self, change: &Transition, line: &AuditEvent) -> Result<SwapOutcome, PortError> {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         let now = state.authority();
         if now != *change.from() {
             return Ok(SwapOutcome::Lost(now));
@@ -153,14 +153,14 @@ impl TrustAnchor for MemoryRegistry {
         after: Option<&UnitName>,
         limit: usize,
     ) -> Result<Vec<TrustUnit>, PortError> {
-        let state = self.state();
+        let state = self.0.lock();
         let names = state.names();
         let names = names.iter().filter(|name| after.is_none_or(|after| *name > after));
         Ok(names.take(limit).filter_map(|name| state.unit(name)).collect())
     }
 
     async fn weigh(&self, units: &[TrustUnit]) -> Result<Vec<Adopted>, PortError> {
-        let state = self.state();
+        let state = self.0.lock();
         let weigh = |unit| match state.meet(unit) {
             (_, Merged::Same) => Adopted::Same,
             (_, Merged::Clash(clash)) => Adopted::Clash(clash),
@@ -171,7 +171,7 @@ impl TrustAnchor for MemoryRegistry {
     }
 
     async fn adopt(&self, page: &AdoptPage<'_>) -> Result<Vec<Adopted>, PortError> {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         let admitted = state.authority().admits(page.intake);
         admitted.map_err(|refused| refused.during("adopt what another anchor has"))?;
         state.prune(page);
@@ -183,13 +183,13 @@ impl TrustAnchor for MemoryRegistry {
     }
 
     async fn progress(&self, epoch: Epoch) -> Result<Option<UnitName>, PortError> {
-        let state = self.state();
+        let state = self.0.lock();
         let at = state.progress.as_ref().filter(|(of, _)| *of == epoch);
         Ok(at.map(|(_, name)| name.clone()))
     }
 
     async fn shred(&self, line: &AuditEvent) -> Result<u64, PortError> {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         let role = state.authority().role();
         if role != Role::Forward {
             let why = format!("shred the keys of an anchor that is {role}");

@@ -1,8 +1,9 @@
 //! The client's side of a handshake.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rustls::client::ResolvesClientCert;
 use rustls::pki_types::{DnsName, ServerName};
 use rustls::sign::CertifiedKey;
@@ -146,12 +147,12 @@ impl Identity {
     }
 
     fn take(&self) -> Result<(), AtlsError> {
-        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failure = self.failure.lock();
         failure.take().map_or(Ok(()), Err)
     }
 
     fn fail(&self, error: AtlsError) {
-        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failure = self.failure.lock();
         *failure = Some(error);
     }
 }

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
+use parking_lot::RwLock;
 use serde::Deserialize;
 use serde::de::{Error as _, MapAccess, Visitor};
 use tec_core::digest::Sha256Digest;
@@ -201,12 +202,12 @@ impl LiveMeasurements {
 
     /// The current measurements.
     pub fn current(&self) -> Arc<Measurements> {
-        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.0.read())
     }
 
     /// Replaces the measurements from now on.
     pub fn replace(&self, measurements: Measurements) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(measurements);
+        *self.0.write() = Arc::new(measurements);
     }
 }
 

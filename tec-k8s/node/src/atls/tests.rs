@@ -1,7 +1,8 @@
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustls::crypto::ring;
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::PcrIndex;
@@ -201,7 +202,7 @@ impl Issuer for Lying {
 
     fn issue(&self, user_data: &[u8; 32], nonce: &Nonce) -> Result<Vec<u8>, IssueError> {
         let dummy = DangerousDummyIssuer;
-        let mut first = self.1.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut first = self.1.lock();
         let made = match self.0 {
             Lie::Nonce => dummy.issue(user_data, &Nonce::new([0; 32]))?,
             Lie::OtherKey => dummy.issue(&[0; 32], nonce)?,
@@ -529,7 +530,7 @@ impl Issuer for Slow {
 
     fn issue(&self, user_data: &[u8; 32], nonce: &Nonce) -> Result<Vec<u8>, IssueError> {
         self.0.fetch_add(1, Ordering::SeqCst);
-        let end = self.1.lock().unwrap_or_else(PoisonError::into_inner);
+        let end = self.1.lock();
         assert!(end.recv().is_err());
         DangerousDummyIssuer.issue(user_data, nonce)
     }

@@ -1,9 +1,10 @@
 //! Verification of the peer's certificate, called by rustls during a handshake.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
@@ -65,7 +66,7 @@ impl PeerVerifier {
         let Some(judge) = &self.judge else {
             return Ok(None);
         };
-        let mut outcome = judge.outcome.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut outcome = judge.outcome.lock();
         outcome.take().transpose()
     }
 
@@ -98,7 +99,7 @@ impl Judge {
             Err(_) => false,
         };
         let outcome = outcome.transpose();
-        *self.outcome.lock().unwrap_or_else(PoisonError::into_inner) = outcome;
+        *self.outcome.lock() = outcome;
         if passed {
             Ok(())
         } else {

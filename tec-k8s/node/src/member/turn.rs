@@ -2,8 +2,10 @@
 //! majority.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use crate::ticket::NodeName;
 use async_trait::async_trait;
@@ -73,7 +75,7 @@ impl KubeTurns {
     /// How long the lease has been seen unchanged.
     fn seen_for(&self, lease: &Lease) -> Duration {
         let version = lease.resource_version().unwrap_or_default();
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock();
         match &*seen {
             Some((known, since)) if *known == version => since.elapsed(),
             _ => {

@@ -1,9 +1,9 @@
 //! A key service and its store, in memory.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tec_core::digest::Sha256Digest;
 use tec_core::port::{CreateOutcome, PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
@@ -26,10 +26,6 @@ impl MemoryKeyService {
     pub fn new() -> Self {
         Self::default()
     }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 #[async_trait]
@@ -37,12 +33,12 @@ impl KeyWrapper for MemoryKeyService {
     async fn wrap(&self, _id: &DataKeyId, plain: &SecretBytes) -> Result<Vec<u8>, PortError> {
         let name = Sha256Digest::of(plain.expose("name it")).as_bytes().to_vec();
         let copy = plain.duplicate("the service keeps it");
-        self.state().plain.insert(name.clone(), copy);
+        self.0.lock().plain.insert(name.clone(), copy);
         Ok(name)
     }
 
     async fn unwrap(&self, _id: &DataKeyId, wrapped: &[u8]) -> Result<SecretBytes, PortError> {
-        let state = self.state();
+        let state = self.0.lock();
         let plain = state.plain.get(wrapped);
         plain
             .map(|plain| plain.duplicate("it was wrapped here"))
@@ -53,11 +49,11 @@ impl KeyWrapper for MemoryKeyService {
 #[async_trait]
 impl WrappedKeys for MemoryKeyService {
     async fn find(&self, id: &DataKeyId) -> Result<Option<Vec<u8>>, PortError> {
-        Ok(self.state().wrapped.get(id).cloned())
+        Ok(self.0.lock().wrapped.get(id).cloned())
     }
 
     async fn add(&self, id: &DataKeyId, wrapped: &[u8]) -> Result<CreateOutcome, PortError> {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         if state.wrapped.contains_key(id) {
             return Ok(CreateOutcome::Existed);
         }

@@ -1,9 +1,9 @@
 //! A node in memory: its register, its disk, its files, and a cluster that only counts calls.
 
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tec_core::digest::Sha256Digest;
 use tec_core::port::{PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
@@ -66,16 +66,12 @@ impl MemoryNode {
 
     /// What happened so far.
     pub fn record(&self) -> NodeRecord {
-        self.lock().clone()
+        self.record.lock().clone()
     }
 
     /// Reboots the machine, which resets the register.
     pub fn reboot(&self) {
-        self.lock().register = Sha256Digest::ZERO;
-    }
-
-    fn lock(&self) -> MutexGuard<'_, NodeRecord> {
-        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+        self.record.lock().register = Sha256Digest::ZERO;
     }
 
     fn prepared(&self) -> Result<(), PortError> {
@@ -93,11 +89,11 @@ fn digest(key: &SecretBytes) -> Sha256Digest {
 #[async_trait]
 impl BootstrapMarker for MemoryNode {
     async fn read(&self) -> Result<MarkerState, PortError> {
-        Ok(MarkerState::of(self.lock().register))
+        Ok(MarkerState::of(self.record.lock().register))
     }
 
     async fn set(&self, cluster: &ClusterId) -> Result<(), PortError> {
-        let mut record = self.lock();
+        let mut record = self.record.lock();
         let event = Sha256Digest::of(cluster.as_bytes());
         record.register = record.register.extended(&event);
         record.extensions += 1;
@@ -112,15 +108,15 @@ impl StateDisk for MemoryNode {
     }
 
     async fn opens_with(&self, key: &SecretBytes) -> Result<bool, PortError> {
-        Ok(self.lock().disk_key == Some(digest(key)))
+        Ok(self.record.lock().disk_key == Some(digest(key)))
     }
 
     async fn is_new(&self) -> Result<bool, PortError> {
-        Ok(self.lock().disk_key.is_none())
+        Ok(self.record.lock().disk_key.is_none())
     }
 
     async fn rekey(&self, _node: &LockedNode, key: &SecretBytes) -> Result<(), PortError> {
-        self.lock().disk_key = Some(digest(key));
+        self.record.lock().disk_key = Some(digest(key));
         Ok(())
     }
 }
@@ -128,16 +124,16 @@ impl StateDisk for MemoryNode {
 #[async_trait]
 impl NodeStore for MemoryNode {
     async fn read_intent(&self) -> Result<Option<Intent>, PortError> {
-        Ok(self.lock().intent)
+        Ok(self.record.lock().intent)
     }
 
     async fn write_intent(&self, intent: &Intent) -> Result<(), PortError> {
-        self.lock().intent = Some(*intent);
+        self.record.lock().intent = Some(*intent);
         Ok(())
     }
 
     async fn write_state(&self, _node: &LockedNode, state: &NodeState) -> Result<(), PortError> {
-        self.lock().state = Some(*state);
+        self.record.lock().state = Some(*state);
         Ok(())
     }
 }
@@ -150,12 +146,12 @@ impl ClusterInitializer for MemoryNode {
 
     async fn keep_key_uris(&self, _node: &LockedNode, uris: &KeyUris) -> Result<(), PortError> {
         let kept = Sha256Digest::of(uris.kms.expose("compare"));
-        self.lock().key_service = Some(kept);
+        self.record.lock().key_service = Some(kept);
         Ok(())
     }
 
     async fn init(&self, _node: &LockedNode, _request: &InitRequest) -> Result<(), PortError> {
-        self.lock().initialized += 1;
+        self.record.lock().initialized += 1;
         Ok(())
     }
 
@@ -172,12 +168,12 @@ impl ClusterJoiner for MemoryNode {
 
     async fn write_files(&self, _node: &LockedNode, ticket: &JoinTicket) -> Result<(), PortError> {
         let names = ticket.files.iter().map(|(file, _)| file.as_str().to_owned());
-        self.lock().files = names.collect();
+        self.record.lock().files = names.collect();
         Ok(())
     }
 
     async fn join(&self, _node: &LockedNode, _ticket: &JoinTicket) -> Result<(), PortError> {
-        self.lock().joined += 1;
+        self.record.lock().joined += 1;
         Ok(())
     }
 }
@@ -185,7 +181,7 @@ impl ClusterJoiner for MemoryNode {
 #[async_trait]
 impl MappedDisk for MemoryNode {
     async fn map(&self, _key: &SecretBytes) -> Result<NodeState, PortError> {
-        let state = self.lock().state;
+        let state = self.record.lock().state;
         state.ok_or_else(|| PortError::new(PortErrorKind::NotFound, "read the node's state"))
     }
 }

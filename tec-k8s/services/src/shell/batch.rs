@@ -1,7 +1,6 @@
 //! Requests of concurrent callers, made together: while one is under way, the next ones gather.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 
@@ -37,7 +36,7 @@ impl<I: Clone, O> Batch<I, O> {
                 Err(TryRecvError::Closed) => continue,
                 Err(TryRecvError::Empty) => {}
             }
-            let waiting = std::mem::take(&mut *self.waiting());
+            let waiting = std::mem::take(&mut *self.waiting.lock());
             let (inputs, waiters): (Vec<_>, Vec<_>) = waiting.into_iter().unzip();
             for (waiter, answer) in waiters.into_iter().zip(request(inputs).await) {
                 // Who no longer waits needs no answer.
@@ -49,12 +48,8 @@ impl<I: Clone, O> Batch<I, O> {
 
     fn wait(&self, input: I) -> oneshot::Receiver<O> {
         let (sender, receiver) = oneshot::channel();
-        self.waiting().push((input, sender));
+        self.waiting.lock().push((input, sender));
         receiver
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, Vec<(I, oneshot::Sender<O>)>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -76,7 +71,7 @@ mod tests {
         async fn double(&self, input: u32, gate: &Semaphore) -> Option<u32> {
             self.batch
                 .ask(input, |inputs| async {
-                    self.made.lock().unwrap().push(inputs.clone());
+                    self.made.lock().push(inputs.clone());
                     gate.acquire().await.unwrap().forget();
                     inputs.into_iter().map(|input| 2 * input).collect()
                 })
@@ -90,7 +85,7 @@ mod tests {
         let all = futures::future::join_all((1..=4).map(|input| requests.double(input, &gate)));
         let (answers, ()) = tokio::join!(all, async { gate.add_permits(2) });
         assert_eq!(answers, [2, 4, 6, 8].map(Some));
-        let made = requests.made.lock().unwrap();
+        let made = requests.made.lock();
         assert!(made.len() <= 2 && made.concat() == [1, 2, 3, 4], "{made:?}");
     }
 

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use crate::caller::{Claims, Pod, REVIEW_TIMEOUT, Refusal, Reviewer, Role};
 use crate::nats::{KeyKind, Nonce, PublicKey};
@@ -252,7 +254,7 @@ impl Bootstrap {
         if let Some(caller) = self.sessions.seen(token, now) {
             visit.claims(role, &Claims::read(token, &self.settings.platform.audience, now)?);
             visit.is_of(&caller.login.account);
-            let taken = self.rates().take(&caller.login.account, now);
+            let taken = self.rates.lock().take(&caller.login.account, now);
             return taken.then_some(caller).ok_or(Refusal::Rate);
         }
         let caller = Arc::new(self.log_in(visit, role, token).await?);
@@ -270,7 +272,7 @@ impl Bootstrap {
         let claims = Claims::read(token, &self.settings.platform.audience, self.clock.now())?;
         visit.claims(role, &claims);
         // An account that has no calls left costs no token review.
-        if !self.rates().allows(&claims.account, self.clock.now()) {
+        if !self.rates.lock().allows(&claims.account, self.clock.now()) {
             return Err(Refusal::Rate);
         }
         let began = Instant::now();
@@ -290,7 +292,7 @@ impl Bootstrap {
                 if !self.settings.platform.admits(role, &login.account) {
                     return Err(Refusal::NotBound);
                 }
-                let taken = self.rates().take(&login.account, self.clock.now());
+                let taken = self.rates.lock().take(&login.account, self.clock.now());
                 // The vault had the token reviewed: all its claims hold.
                 let pod = claims.pod;
                 taken.then_some(Caller { login, pod }).ok_or(Refusal::Rate)
@@ -305,10 +307,6 @@ impl Bootstrap {
                 Err(caller::classify_login(&answer, took, reviewer))
             }
         }
-    }
-
-    fn rates(&self) -> MutexGuard<'_, Rates> {
-        self.rates.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn reviewer(&self) -> Reviewer {

@@ -1,7 +1,8 @@
 //! Sends a program's own log lines to a collector.
 
-use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
+
+use parking_lot::RwLock;
 
 use crate::telemetry;
 use crate::telemetry::Line;
@@ -39,7 +40,7 @@ impl Export {
 
     /// Sends over this connection from now on: it trusts other CAs.
     pub fn replace(&self, collector: Http) {
-        *self.collector.write().unwrap_or_else(PoisonError::into_inner) = collector;
+        *self.collector.write() = collector;
     }
 
     /// Sends until the source of lines is closed. A failed call is repeated, unless the collector reports
@@ -79,7 +80,7 @@ impl Export {
         let body = telemetry::logs(self.service, lines).to_string();
         let body = SecretBytes::new(body.into_bytes());
         let post = ::http::Method::POST;
-        let collector = self.collector.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let collector = self.collector.read().clone();
         let sent = collector.call(post, telemetry::LOGS, &[], Some(&body));
         match sent.await {
             Ok(reply) if reply.status == 200 => Ok(()),

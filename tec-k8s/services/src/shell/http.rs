@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use std::{fmt, io};
@@ -14,6 +14,7 @@ use hyper::body::Incoming;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use parking_lot::Mutex;
 use rustls::ClientConfig;
 use rustls::pki_types::{InvalidDnsNameError, ServerName};
 use tec_core::secret::SecretBytes;
@@ -259,7 +260,7 @@ impl Http {
 
     /// A call that was not sent since its connection was closed while idle is sent over another one.
     fn client(&self) -> Client<Dial, Body> {
-        let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut connections = self.connections.lock();
         let recent = connections.take().filter(|kept| kept.since.elapsed() < LIFE);
         let open = || {
             let mut builder = Client::builder(TokioExecutor::new());

@@ -1,8 +1,9 @@
 //! The keys that sign for NATS: their public halves, cached for a short time, and what they sign next.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tec_core::time::Timestamp;
 
 use crate::caller::Refusal;
@@ -28,7 +29,7 @@ pub struct Keys {
 impl Keys {
     /// This version of the key with this name, if it was seen recently.
     pub(super) fn seen(&self, name: &str, version: u32, now: Timestamp) -> Option<[u8; 32]> {
-        let keys = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let keys = self.seen.lock();
         let (key, seen) = keys.get(name)?;
         // A clock that goes backwards extends nothing.
         let age = now.unix_seconds().checked_sub(seen.unix_seconds())?;
@@ -36,13 +37,13 @@ impl Keys {
     }
 
     pub(super) fn see(&self, name: &str, key: Versions, now: Timestamp) {
-        let mut keys = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut keys = self.seen.lock();
         keys.insert(name.to_owned(), (key, now));
     }
 
     /// What waits for a signature by this version of a key.
     pub(super) fn signing(&self, name: &str, version: u32) -> Arc<Signing> {
-        let mut signing = self.signing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut signing = self.signing.lock();
         Arc::clone(signing.entry((name.to_owned(), version)).or_default())
     }
 }

@@ -2,8 +2,9 @@
 //! signature, and a login costs the vault as much as the answer.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use tec_core::digest::Sha256Digest;
 use tec_core::secret::SecretBytes;
 use tec_core::time::Timestamp;
@@ -41,18 +42,14 @@ impl<T> Sessions<T> {
 
     /// The next call with this token logs in again.
     pub(super) fn forget(&self, token: &SecretBytes) {
-        self.sessions().remove(&key(token));
+        self.0.lock().remove(&key(token));
     }
 
     /// The logins that still count.
     fn recent(&self, now: Timestamp) -> MutexGuard<'_, HashMap<Sha256Digest, (Arc<T>, Timestamp)>> {
-        let mut sessions = self.sessions();
+        let mut sessions = self.0.lock();
         sessions.retain(|_, (_, at)| is_recent(*at, now));
         sessions
-    }
-
-    fn sessions(&self) -> MutexGuard<'_, HashMap<Sha256Digest, (Arc<T>, Timestamp)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,9 +1,10 @@
 //! State for serving requests: settings, the controller's own token, CA certificates, and who signs for NATS.
 
 use std::num::NonZeroU32;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::RwLock;
 use tec_core::secret::SecretBytes;
 
 use crate::caller::Refusal;
@@ -39,7 +40,7 @@ impl Standing {
     /// Uses this token, these CA certificates (PEM) and these signers from now on.
     pub fn replace(&self, token: SecretBytes, authorities: &str, signers: Signers) {
         let held = Held { token: Arc::new(token), authorities: authorities.into(), signers };
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(held);
+        *self.0.write() = Some(held);
     }
 
     /// The current token.
@@ -69,14 +70,14 @@ impl Standing {
 
     /// Uses these signers from now on, if there is a token.
     pub fn sign_by(&self, signers: Signers) {
-        let mut held = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.0.write();
         if let Some(held) = held.as_mut() {
             held.signers = signers;
         }
     }
 
     fn held<T>(&self, part: impl FnOnce(&Held) -> T) -> Result<T, Refusal> {
-        let held = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let held = self.0.read();
         held.as_ref().map(part).ok_or(Refusal::NotBootstrapped)
     }
 }

@@ -1,7 +1,8 @@
 //! The audit line of a call: the caller, the request, the outcome, and the duration.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
+
+use parking_lot::Mutex;
 
 use crate::caller::{Account, Claims, Refusal, Role};
 use crate::nats::PublicKey;
@@ -51,12 +52,8 @@ impl Visit {
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn claims(&self, role: Role, claims: &Claims) {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         known.role = Some(role);
         known.claimed = Some(claims.account.clone());
         let pod = claims.pod.as_ref().map(|pod| pod.name.clone());
@@ -64,15 +61,15 @@ impl Visit {
     }
 
     pub(super) fn is_of(&self, account: &Account) {
-        self.known().account = Some(account.clone());
+        self.known.lock().account = Some(account.clone());
     }
 
     pub(super) fn issued(&self, serial: &str) {
-        self.known().serials.push(serial.to_owned());
+        self.known.lock().serials.push(serial.to_owned());
     }
 
     pub(super) fn minted(&self, user: PublicKey, id: String) {
-        self.known().jwt = Some((user, id));
+        self.known.lock().jwt = Some((user, id));
     }
 
     /// Writes the line, once.
@@ -81,7 +78,7 @@ impl Visit {
     }
 
     fn write(&self, outcome: &'static str) {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         if std::mem::replace(&mut known.is_written, true) {
             return;
         }

@@ -1,7 +1,6 @@
 //! Passes that continue page by page, using what was listed when they began.
 
-use std::sync::{Mutex, PoisonError};
-
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tec_core::migrate::{Authority, Epoch, UnitName};
 
@@ -32,13 +31,13 @@ pub(super) fn resume(
     record: &Authority,
     goes_on: impl FnOnce(&UnitName) -> bool,
 ) -> Option<Snapshot> {
-    let walk = slot.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+    let walk = slot.lock().take()?;
     (walk.of == *record && goes_on(&walk.at)).then_some(walk.snapshot)
 }
 
 pub(super) fn pause(slot: &Mutex<Option<Walk>>, of: Authority, at: UnitName, snapshot: Snapshot) {
     let walk = Walk { of, at, snapshot };
-    *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(walk);
+    *slot.lock() = Some(walk);
 }
 
 /// Where a pass was interrupted.

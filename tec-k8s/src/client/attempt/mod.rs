@@ -16,7 +16,7 @@
 
 mod tally;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -26,6 +26,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff;
 use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, Resource as _, ResourceExt as _};
+use parking_lot::Mutex;
 use serde_json::json;
 use tec_core::attest::Attempt;
 use tec_core::code::Code;
@@ -112,6 +113,7 @@ fn is_of_nobody(code: Code) -> bool {
 pub struct AttemptEvents {
     log: Arc<dyn AttemptLog>,
     registry: KubeRegistry,
+    /// Never held across an await.
     tally: Mutex<Tally>,
     changed: Notify,
 }
@@ -129,14 +131,14 @@ impl AttemptEvents {
     /// Events not written yet are written when it is polled again.
     pub async fn run(&self) {
         loop {
-            let due = self.tally().next(Instant::now());
+            let due = self.tally.lock().next(Instant::now());
             match due {
                 Due::Now(line) => {
                     if let Err(error) = self.tell(&line).await {
                         let error = chain(&error);
                         tracing::warn!(machine.id = %line.machine, error, "an Event is not written");
                     } else {
-                        self.tally().told(&line);
+                        self.tally.lock().told(&line);
                     }
                     tokio::time::sleep(Duration::from_secs(1) / PER_SECOND).await;
                 }
@@ -150,11 +152,6 @@ impl AttemptEvents {
                 Due::Never => self.changed.notified().await,
             }
         }
-    }
-
-    /// Never held across an await.
-    fn tally(&self) -> MutexGuard<'_, Tally> {
-        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Increments the Event's count, or creates the Event.
@@ -188,7 +185,7 @@ impl AttemptLog for AttemptEvents {
         if let (Some(machine), Some(outcome)) = (attempt.machine, Outcome::of(attempt)) {
             let (attempt, at) = (attempt.id, attempt.at);
             let line = Line { machine, outcome, attempt, at, count: 1 };
-            if self.tally().add(line, Instant::now()) == News::Yes {
+            if self.tally.lock().add(line, Instant::now()) == News::Yes {
                 self.changed.notify_one();
             }
         }

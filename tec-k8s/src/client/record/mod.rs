@@ -18,12 +18,13 @@ mod pace;
 mod strangers;
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Resource as _, ResourceExt as _};
+use parking_lot::Mutex;
 use tec_core::attest::Attempt;
 use tec_core::digest::Sha256Digest;
 use tec_core::id::{AttemptId, MachineId};
@@ -53,6 +54,7 @@ const PAGE: u32 = 100;
 #[derive(Clone, Debug)]
 pub struct AttemptRecords {
     registry: KubeRegistry,
+    /// These two are never held across an await.
     strangers: Arc<Mutex<Strangers>>,
     pace: Arc<Mutex<Pace>>,
     changed: Arc<Notify>,
@@ -71,15 +73,15 @@ impl AttemptRecords {
     /// What waits, and what was being written, is written when it is polled again.
     pub async fn run(&self) {
         loop {
-            let is_new = self.strangers().begin();
+            let is_new = self.strangers.lock().begin();
             if is_new && let Err(error) = self.write_strangers().await {
-                self.strangers().failed();
+                self.strangers.lock().failed();
                 let error = chain(&error);
                 tracing::warn!(error, "attempts of strangers are not written");
             }
-            let due = self.pace().due(Instant::now());
+            let due = self.pace.lock().due(Instant::now());
             self.write_waiting(due).await;
-            if is_new || !self.pace().is_idle() {
+            if is_new || !self.pace.lock().is_idle() {
                 tokio::time::sleep(QUIET).await;
             } else {
                 self.changed.notified().await;
@@ -89,13 +91,13 @@ impl AttemptRecords {
 
     /// Writes all attempts that wait: before the process ends.
     pub async fn flush(&self) {
-        let all = self.pace().all();
+        let all = self.pace.lock().all();
         self.write_waiting(all).await;
     }
 
     async fn write_waiting(&self, machines: Vec<MachineId>) {
         for machine in machines {
-            let entries = self.pace().take(&machine);
+            let entries = self.pace.lock().take(&machine);
             let mut held = Held { pace: &self.pace, machine, entries };
             if held.entries.is_empty() {
                 continue;
@@ -115,14 +117,9 @@ impl AttemptRecords {
             let attempts = std::mem::take(&mut held.entries);
             let attempts = attempts.iter().rev().filter(|_| lost);
             for attempt in attempts.filter_map(|entry| entry.to_core().ok()) {
-                self.strangers().add(&attempt);
+                self.strangers.lock().add(&attempt);
             }
         }
-    }
-
-    /// Never held across an await.
-    fn pace(&self) -> MutexGuard<'_, Pace> {
-        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds attempts to a machine's record: `None` if there is no such machine.
@@ -140,15 +137,10 @@ impl AttemptRecords {
     /// The attempts in a record and those that wait for it.
     fn attempts(&self, mut record: AttestationRecord) -> Vec<Attempt> {
         let machine = record.spec.machine.as_deref().and_then(|id| id.parse().ok());
-        let waiting = machine.map_or_else(Vec::new, |id| self.pace().waiting(&id).to_vec());
+        let waiting = machine.map_or_else(Vec::new, |id| self.pace.lock().waiting(&id).to_vec());
         // What cannot be merged is no attempt.
         let _ = merged(&mut record.spec.attempts, &waiting);
         record.attempts()
-    }
-
-    /// Never held across an await.
-    fn strangers(&self) -> MutexGuard<'_, Strangers> {
-        self.strangers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn records(&self) -> Api<AttestationRecord> {
@@ -236,7 +228,7 @@ impl AttemptRecords {
 
     async fn write_strangers(&self) -> Result<(), PortError> {
         let merge = |record: &mut AttestationRecord| {
-            let all = self.strangers().merged(record.attempts());
+            let all = self.strangers.lock().merged(record.attempts());
             let all: Result<Vec<_>, _> = all.iter().map(|attempt| bounded(attempt, 1)).collect();
             record.spec.attempts = all.map_err(unwritable)?;
             Ok(())
@@ -247,7 +239,7 @@ impl AttemptRecords {
     /// Attempts of strangers that were seen here or written by any replica.
     async fn known_strangers(&self) -> Result<Vec<Attempt>, PortError> {
         let written = self.object(None).await?.map(|record| record.attempts());
-        Ok(self.strangers().merged(written.unwrap_or_default()))
+        Ok(self.strangers.lock().merged(written.unwrap_or_default()))
     }
 
     /// The attempts of every machine: lists all records.
@@ -272,7 +264,7 @@ struct Held<'a> {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pace = self.pace.lock();
         pace.failed(self.machine, std::mem::take(&mut self.entries));
     }
 }
@@ -293,10 +285,10 @@ fn unwritable(error: crate::api::ConvertError) -> PortError {
 #[async_trait]
 impl AttemptLog for AttemptRecords {
     async fn record(&self, attempt: &Attempt) -> Result<(), PortError> {
-        self.strangers().forget(&attempt.id);
+        self.strangers.lock().forget(&attempt.id);
         if let Some(id) = attempt.machine.filter(|_| !attempt.unsigned) {
             let (before, due) = {
-                let mut pace = self.pace();
+                let mut pace = self.pace.lock();
                 let before = pace.waiting(&id).to_vec();
                 (before, pace.add(id, attempt, Instant::now()).map_err(unwritable)?)
             };
@@ -307,7 +299,7 @@ impl AttemptLog for AttemptRecords {
             let written = self.write(id, &entries).await;
             if written.as_ref().is_err_and(|error| !is_unequipped(error)) {
                 // All but this one, of which the caller learns that it was not recorded.
-                self.pace().failed(id, before);
+                self.pace.lock().failed(id, before);
             }
             match written {
                 Ok(Some(())) => return Ok(()),
@@ -321,17 +313,17 @@ impl AttemptLog for AttemptRecords {
                 Err(error) => return Err(error),
             }
         }
-        self.strangers().add(attempt);
+        self.strangers.lock().add(attempt);
         self.changed.notify_one();
         Ok(())
     }
 
     /// Attempts seen here are found in memory; others need a list of all records.
     async fn find(&self, id: &AttemptId) -> Result<Option<Attempt>, PortError> {
-        if let Some(found) = self.strangers().find(id) {
+        if let Some(found) = self.strangers.lock().find(id) {
             return Ok(Some(found));
         }
-        let waits_for = self.pace().machine_of(id);
+        let waits_for = self.pace.lock().machine_of(id);
         let mut all = match waits_for {
             Some(_) => self.latest(waits_for, usize::MAX).await?,
             None => self.of_all_machines().await?,

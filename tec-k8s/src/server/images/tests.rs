@@ -37,18 +37,14 @@ struct Server(Arc<Mutex<Fake>>);
 impl Server {
     fn with(objects: &[Value]) -> Self {
         let server = Self::default();
-        server.fake().objects = objects.to_vec();
+        server.0.lock().objects = objects.to_vec();
         server
-    }
-
-    fn fake(&self) -> MutexGuard<'_, Fake> {
-        self.0.lock().unwrap()
     }
 
     /// One more watch that will be answered; returns a sender for its events.
     fn watch(&self) -> UnboundedSender<Bytes> {
         let (sender, lines) = unbounded();
-        self.fake().watches.push_back(lines);
+        self.0.lock().watches.push_back(lines);
         sender
     }
 
@@ -63,7 +59,7 @@ impl Server {
 
     fn answer(&self, request: &Request<Body>) -> Response<Answer> {
         let query = request.uri().query().unwrap_or_default();
-        let mut fake = self.fake();
+        let mut fake = self.0.lock();
         if !query.contains("watch=true") {
             fake.lists += 1;
             let list = json!({
@@ -138,7 +134,7 @@ async fn images_are_read_from_memory_and_changes_arrive_by_the_watch() {
         events.unbounded_send(line("DELETED", &object(1, "13", true))).unwrap();
         settle().await;
         assert_eq!(names(&images).await, [name(2)]);
-        assert_eq!(server.fake().lists, 1, "one list, and everything else by the watch");
+        assert_eq!(server.0.lock().lists, 1, "one list, and everything else by the watch");
     })
     .await;
 }
@@ -149,12 +145,12 @@ async fn a_watch_that_says_nothing_is_believed_for_ten_seconds() {
     let (images, _silent) = (server.images(), server.watch());
     beside(&images, async {
         settle().await;
-        server.fake().objects.clear();
+        server.0.lock().objects.clear();
         advance(FRESH).await;
         assert_eq!(names(&images).await, [name(1)]);
         advance(Duration::from_secs(1)).await;
         assert_eq!(names(&images).await, Vec::<String>::new());
-        assert_eq!(server.fake().lists, 2);
+        assert_eq!(server.0.lock().lists, 2);
     })
     .await;
 }
@@ -174,7 +170,7 @@ async fn the_end_of_a_watch_shows_that_it_was_alive_and_the_next_one_goes_on_the
         settle().await;
         advance(Duration::from_secs(9)).await;
         assert_eq!(names(&images).await, [name(1)]);
-        let fake = server.fake();
+        let fake = server.0.lock();
         assert_eq!((fake.lists, fake.watched.len()), (1, 2));
         assert!(fake.watched[0].contains("timeoutSeconds=5"));
         assert!(fake.watched[0].contains("resourceVersion=10"));
@@ -190,7 +186,7 @@ async fn a_version_that_is_too_old_leads_to_another_list() {
     let (first, _second) = (server.watch(), server.watch());
     beside(&images, async {
         settle().await;
-        server.fake().objects = vec![object(2, "30", false)];
+        server.0.lock().objects = vec![object(2, "30", false)];
         let gone = json!({"kind": "Status", "code": 410, "status": "Failure", "reason": "Expired",
             "message": "too old"});
         first.unbounded_send(line("ERROR", &gone)).unwrap();
@@ -198,7 +194,7 @@ async fn a_version_that_is_too_old_leads_to_another_list() {
         advance(PAUSE).await;
         settle().await;
         assert_eq!(names(&images).await, [name(2)]);
-        assert_eq!(server.fake().lists, 2);
+        assert_eq!(server.0.lock().lists, 2);
     })
     .await;
 }
@@ -208,17 +204,17 @@ async fn without_its_watch_and_after_a_write_the_api_server_is_asked() {
     let server = Server::with(&[object(1, "5", false)]);
     let images = server.images();
     assert_eq!(names(&images).await, [name(1)]);
-    assert_eq!(server.fake().lists, 1);
+    assert_eq!(server.0.lock().lists, 1);
     let _silent = server.watch();
     beside(&images, async {
         settle().await;
         names(&images).await;
-        assert_eq!(server.fake().lists, 2);
+        assert_eq!(server.0.lock().lists, 2);
         // The scripted server refuses it, but the outcome of a failed write is unknown.
         let _ = ImageRegistry::put(&images, &sample::image(2)).await;
-        let before = server.fake().lists;
+        let before = server.0.lock().lists;
         names(&images).await;
-        assert_eq!(server.fake().lists, before + 1);
+        assert_eq!(server.0.lock().lists, before + 1);
     })
     .await;
 }

@@ -1,5 +1,4 @@
-use std::sync::{Mutex, PoisonError};
-
+use parking_lot::Mutex;
 use tec_core::luks::LuksResource;
 use tec_core::rotation::{Confirmed, Forget};
 use tec_core::testing::SeededEntropy;
@@ -36,12 +35,12 @@ impl FakeBroker {
     }
 
     fn keys(&self) -> Keys<[u8; 32]> {
-        self.keys.lock().unwrap().clone()
+        self.keys.lock().clone()
     }
 
     fn begin(&self, new: [u8; 32]) {
         let begun = self.keys().begin(new).unwrap();
-        *self.keys.lock().unwrap() = begun;
+        *self.keys.lock() = begun;
     }
 
     /// As `tec key cancel`, with the dangerous flag.
@@ -51,7 +50,7 @@ impl FakeBroker {
             Keys::Promoted { .. } => Forget::DangerouslyPrevious,
             _ => Forget::Pending,
         };
-        *self.keys.lock().unwrap() = keys.cancel(forget).unwrap_or_else(|unchanged| unchanged);
+        *self.keys.lock() = keys.cancel(forget).unwrap_or_else(|unchanged| unchanged);
     }
 
     fn wire(&self) -> Kept {
@@ -68,7 +67,7 @@ impl FakeBroker {
 
     /// The answer of a call that was carried out, unless it is lost.
     fn answer<T>(&self, answer: T) -> Result<T, Failure> {
-        let mut left = self.life.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut left = self.life.lock();
         if *left == Some(0) {
             return Err(Failure::Rotation { reason: "the answer was lost" });
         }
@@ -94,7 +93,7 @@ impl Broker for FakeBroker {
     }
 
     async fn confirm(&self, report: &Report) -> Result<Kept, Failure> {
-        if std::mem::take(&mut *self.cancels.lock().unwrap()) {
+        if std::mem::take(&mut *self.cancels.lock()) {
             self.cancel();
         }
         let key = [KEY, NEW, NEWER]
@@ -102,7 +101,7 @@ impl Broker for FakeBroker {
             .find(|key| *KeyMark::of(&resource(*key)).digest() == report.sha256)
             .unwrap();
         match self.keys().confirm(report.step.into(), &key) {
-            Confirmed::Changed(keys) => *self.keys.lock().unwrap() = keys,
+            Confirmed::Changed(keys) => *self.keys.lock() = keys,
             Confirmed::Already => {}
             Confirmed::Unknown => return Err(Failure::NotCurrent),
         }
@@ -166,9 +165,9 @@ async fn a_power_cut_at_any_step_leaves_a_disk_that_the_released_key_opens() {
 async fn an_answer_that_is_lost_at_any_step_leaves_a_disk_that_the_released_key_opens() {
     for life in 0..100 {
         let (header, broker) = (FakeHeader::bound_to(SERVER), FakeBroker::pending());
-        *broker.life.lock().unwrap() = Some(life);
+        *broker.life.lock() = Some(life);
         let first = run(&[&header], &broker).await;
-        *broker.life.lock().unwrap() = None;
+        *broker.life.lock() = None;
         assert!(opens(&header, *broker.keys().current()), "after {life} answers");
         run(&[&header], &broker).await.unwrap();
         assert_replaced(&header, &broker);
@@ -196,7 +195,7 @@ async fn every_disk_is_staged_before_the_server_is_told() {
 #[tokio::test]
 async fn a_disk_that_was_away_is_staged_before_the_old_key_is_forgotten() {
     let (header, broker) = (FakeHeader::bound_to(SERVER), FakeBroker::pending());
-    *broker.keys.lock().unwrap() = Keys::Promoted { current: NEW, previous: KEY };
+    *broker.keys.lock() = Keys::Promoted { current: NEW, previous: KEY };
     run(&[&header], &broker).await.unwrap();
     assert_replaced(&header, &broker);
 }
@@ -255,7 +254,7 @@ async fn a_rotation_after_a_canceled_one_ends_with_the_newest_key_alone() {
 async fn a_power_cut_while_dead_slots_are_removed_leaves_a_disk_that_opens() {
     for life in 0..100 {
         let (header, broker) = (FakeHeader::bound_to(SERVER), FakeBroker::pending());
-        *broker.cancels.lock().unwrap() = true;
+        *broker.cancels.lock() = true;
         let canceled = run(&[&header], &broker).await;
         assert!(matches!(canceled, Err(Failure::NotCurrent)), "{canceled:?}");
         assert!(opens(&header, KEY) && opens(&header, NEW), "the slot is left");
@@ -274,9 +273,9 @@ async fn a_power_cut_while_dead_slots_are_removed_leaves_a_disk_that_opens() {
 #[tokio::test]
 async fn a_slot_that_the_released_key_does_not_replace_stays() {
     let (header, broker) = (FakeHeader::bound_to(SERVER), FakeBroker::pending());
-    *broker.cancels.lock().unwrap() = true;
+    *broker.cancels.lock() = true;
     run(&[&header], &broker).await.unwrap_err();
-    *broker.keys.lock().unwrap() = Keys::Settled { current: NEWER };
+    *broker.keys.lock() = Keys::Settled { current: NEWER };
     let before = header.tokens().unwrap();
     assert_eq!(run(&[&header], &broker).await.unwrap(), Rotated::NothingPending);
     assert_eq!(header.tokens().unwrap(), before);
@@ -286,7 +285,7 @@ async fn a_slot_that_the_released_key_does_not_replace_stays() {
 async fn a_token_that_was_added_after_the_server_was_asked_is_not_dead() {
     let (header, broker) = (FakeHeader::bound_to(SERVER), FakeBroker::pending());
     let mut disk = Disk::look(&header).unwrap();
-    *broker.cancels.lock().unwrap() = true;
+    *broker.cancels.lock() = true;
     run(&[&header], &broker).await.unwrap_err();
     let pair = fetched(&broker.wire(), &broker).await.unwrap();
     let config = config_for(SERVER).to_header();

@@ -3,9 +3,10 @@
 use std::fs::File;
 use std::io::{Read, Seek as _, SeekFrom};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::{fmt, io};
 
+use parking_lot::Mutex;
 use tec_core::reference::ImageFile;
 
 /// A file that several readers share: each read states its offset.
@@ -51,12 +52,12 @@ impl Bytes {
     /// Appends the content of `reader`, unless the file would then exceed `limit` bytes; returns
     /// its offset in the file.
     pub(super) fn append(&self, reader: impl Read, limit: u64) -> io::Result<Range<u64>> {
-        append(&mut self.lock(), reader, limit)
+        append(&mut self.file.lock(), reader, limit)
     }
 
     /// Reads the available bytes from `offset` on; fewer than fit into `buffer` only at the end.
     pub(super) fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
-        let mut file = self.lock();
+        let mut file = self.file.lock();
         file.seek(SeekFrom::Start(offset))?;
         let mut filled = 0;
         while let Some(free) = buffer.get_mut(filled..).filter(|free| !free.is_empty()) {
@@ -80,10 +81,6 @@ impl Bytes {
     /// The bytes of `range`, as a stream.
     pub(super) fn window(self: &Arc<Self>, range: Range<u64>) -> Window {
         Window { bytes: Arc::clone(self), range }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, File> {
-        self.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

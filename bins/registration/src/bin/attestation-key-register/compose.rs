@@ -1,10 +1,11 @@
 //! Builds the service from the cluster object and the mounted files.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use axum::extract::Request;
 use axum::response::{IntoResponse as _, Response};
 use kube::Client;
+use parking_lot::RwLock;
 use registration::Changes;
 use tec_core::code::Code;
 use tec_core::flow::ClaimLimits;
@@ -42,13 +43,13 @@ impl Composer {
                 .and_then(|setting| self.service(&setting).map_err(|error| chain(&error)));
             let service = service
                 .inspect_err(|error| tracing::error!(error, "no attestation key is accepted"));
-            *self.current.write().unwrap_or_else(PoisonError::into_inner) = service.ok();
+            *self.current.write() = service.ok();
         };
         registration::follow(changes, |cluster| self.files.read(cluster), compose).await;
     }
 
     pub(crate) async fn respond(&self, request: Request) -> Response {
-        let service = self.current.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let service = self.current.read().clone();
         match service {
             Some(service) => service.respond(request).await.into_response(),
             None => refusal(ReplyStyle::AttestationKey, Code::RegisterNotReady).into_response(),

@@ -1,9 +1,8 @@
 //! The current service.
 
-use std::sync::{PoisonError, RwLock};
-
 use axum::extract::Request;
 use axum::response::{IntoResponse as _, Response};
+use parking_lot::RwLock;
 use tec_core::code::Code;
 use tec_core::http::{RegisterService, ReplyStyle, refusal};
 
@@ -27,11 +26,11 @@ impl Default for Slot {
 
 impl Slot {
     pub(crate) fn put(&self, answering: Answering) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = answering;
+        *self.0.write() = answering;
     }
 
     fn get(&self) -> Answering {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.read().clone()
     }
 
     pub(crate) async fn respond(&self, request: Request) -> Response {

@@ -54,7 +54,7 @@ fn client() -> Client {
             let (head, body) = request.into_parts();
             let body = body.collect().await.unwrap().to_bytes();
             let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
-            let (code, answer) = server.lock().unwrap().answer(&head.method, head.uri.path(), body);
+            let (code, answer) = server.lock().answer(&head.method, head.uri.path(), body);
             let answer = Body::from(serde_json::to_vec(&answer).unwrap());
             Ok::<_, Infallible>(Response::builder().status(code).body(answer).unwrap())
         }

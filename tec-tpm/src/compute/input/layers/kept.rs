@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::io;
 use std::io::Read;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::error::LayerError;
 use crate::compute::input::bytes::{Bytes, Window};
@@ -63,5 +65,5 @@ impl Kept {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
