@@ -67,8 +67,8 @@ pub(crate) use self::disk_keys::ReadKey;
 pub use self::error::{is_conflict, port_error};
 #[cfg(feature = "server")]
 pub(crate) use self::image::image_of;
-pub use self::pages::list_all;
 pub(crate) use self::pages::metadata_pages;
+pub use self::pages::{Object, list_all};
 pub use self::record::{AttemptRecords, TRUSTED_AUTHORITIES, read_authorities};
 pub use self::remembered::remembered_of;
 use self::room::Rooms;

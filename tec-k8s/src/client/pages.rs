@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 
 use futures::stream::{Stream, try_unfold};
+use k8s_openapi::NamespaceResourceScope;
 use kube::api::{ListParams, PartialObjectMeta};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
@@ -14,13 +15,24 @@ use super::is_terminating;
 /// Objects per page of a list.
 const PAGE: u32 = 500;
 
-/// The metadata of every object, page by page, as of one moment.
-pub(crate) fn metadata_pages<K>(
-    objects: Api<K>,
-) -> impl Stream<Item = Result<Vec<PartialObjectMeta<K>>, PortError>>
-where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+/// An object of a namespace. Implemented by every type that meets its bounds.
+pub trait Object:
+    Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug
 {
+}
+
+impl<K> Object for K where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
+        + Clone
+        + DeserializeOwned
+        + Debug
+{
+}
+
+/// The metadata of every object, page by page, as of one moment.
+pub(crate) fn metadata_pages<K: Object>(
+    objects: Api<K>,
+) -> impl Stream<Item = Result<Vec<PartialObjectMeta<K>>, PortError>> {
     try_unfold((objects, Some(whole_pages())), async |(objects, params)| {
         let Some(mut params) = params else { return Ok(None) };
         let page = objects.list_metadata(&params).await;
@@ -37,14 +49,11 @@ pub(super) fn whole_pages() -> ListParams {
 }
 
 /// Passes on every object that these parameters match and that is not being removed, page by page.
-pub(super) async fn each<K>(
+pub(super) async fn each<K: Object>(
     objects: Api<K>,
     params: ListParams,
     mut take: impl FnMut(K),
-) -> Result<(), PortError>
-where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
-{
+) -> Result<(), PortError> {
     let take = |page: Vec<K>| {
         page.into_iter().filter(|object| !is_terminating(object)).for_each(&mut take);
     };

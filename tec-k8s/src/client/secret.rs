@@ -1,21 +1,19 @@
 //! Disk keys as Secrets, and the recovery keys that machines deposited as [`RecoveryKey`]s.
 
 use std::collections::BTreeMap;
-use std::fmt::Debug;
 
 use async_trait::async_trait;
+use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
-use k8s_openapi::{ByteString, NamespaceResourceScope};
+use kube::Api;
 use kube::api::{DeleteParams, ObjectMeta, PostParams, Preconditions};
-use kube::{Api, Resource};
-use serde::de::DeserializeOwned;
 use tec_core::id::ResourcePath;
 use tec_core::migrate::Deed;
 use tec_core::port::{AuditEvent, PortError, PortErrorKind, PutOutcome, SecretStore};
 use tec_core::secret::SecretBytes;
 
 use super::error::{if_found, is_conflict, is_not_found, port_error};
-use super::{KubeRegistry, is_terminating};
+use super::{KubeRegistry, Object, is_terminating};
 use crate::api::RecoveryKey;
 
 /// The entry of the Secret that holds the key (trusted-cluster-operator).
@@ -104,10 +102,7 @@ impl KubeRegistry {
 }
 
 /// A kind of object in which keys are stored.
-trait Stored:
-    Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned
-{
-}
+trait Stored: Object {}
 
 impl Stored for Secret {}
 impl Stored for RecoveryKey {}

@@ -15,7 +15,7 @@ use super::broker::available_since;
 use super::child::apply;
 use super::context::Context;
 use super::queue::Next;
-use super::report::{Said, conditions, resumed};
+use super::report::{Said, resumed};
 use super::rollout;
 use super::rollout::Rollout;
 use super::sync::live_images;
@@ -282,20 +282,18 @@ async fn write(
     cluster: &TrustedExecutionCluster,
     said: Said,
 ) -> Result<(), PortError> {
-    let known = cluster.status.as_ref();
+    let known = cluster.status.as_ref().map(|status| &status.conditions);
     let targets = ctx.memory().targets.clone();
     let pins = ctx.parts.trust.pins();
     let images = live_images(ctx);
     let pinned = pins.shared(&LiveImages::at(&images, ctx.latest()));
     let pinned: Vec<PcrIndex> = pinned.iter().collect();
     let status = json!({
-        "conditions": conditions(ctx, cluster, known.map(|status| &status.conditions), &said)?,
         "observedGeneration": cluster.metadata.generation,
         "observedOperatorVersion": env!("CARGO_PKG_VERSION"),
         "pinnedPcrs": pinned,
         "pins": PinsKind::from(pins),
         "targets": targets,
     });
-    let known = known.and_then(|known| serde_json::to_value(known).ok());
-    ctx.write_status(cluster, known.as_ref(), status).await
+    ctx.say(cluster, known, &said, status).await
 }

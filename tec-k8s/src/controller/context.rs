@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
@@ -26,7 +25,7 @@ use crate::api::{
     AUTHORITY, ApprovedImage, AttestationKey, AttestationRecord, ConditionKind, FIELD_MANAGER,
     FollowedImage, Machine, Reason, TargetStatus, TrustedExecutionCluster,
 };
-use crate::client::{KubeRegistry, ReadKey, ServerClock, record_of, remembered_of};
+use crate::client::{KubeRegistry, Object, ReadKey, ServerClock, record_of, remembered_of};
 use crate::signal;
 
 /// An object to reconcile, by name.
@@ -224,11 +223,7 @@ impl Context {
     }
 
     /// Objects of a kind in the operator's namespace.
-    pub(super) fn objects<K>(&self) -> Api<K>
-    where
-        K: Resource<Scope = NamespaceResourceScope>,
-        K::DynamicType: Default,
-    {
+    pub(super) fn objects<K: Object>(&self) -> Api<K> {
         Api::namespaced(self.client(), &self.parts.namespace)
     }
 

@@ -18,7 +18,7 @@ use super::job;
 use super::job::JobState;
 use super::pinned;
 use super::queue::Next;
-use super::report::{conditions, owner_of, resumed};
+use super::report::{owner_of, resumed};
 use crate::api;
 use crate::api::{ApprovedImage, ConditionKind, Reason, is_paused};
 use crate::client::{is_object_name, port_error};
@@ -312,17 +312,13 @@ async fn write(
     (reason, message): (Reason, &str),
     mut status: Value,
 ) -> Result<(), PortError> {
-    let known = image.status.as_ref();
-    let known_conditions = known.map(|status| &status.conditions);
+    let known = image.status.as_ref().map(|status| &status.conditions);
     let mut said = vec![(ConditionKind::Committed, reason, message.to_owned())];
-    said.extend(resumed(known_conditions));
-    let conditions = conditions(ctx, image, known_conditions, &said)?;
+    said.extend(resumed(known));
     if let Some(members) = status.as_object_mut() {
-        members.insert("conditions".to_owned(), json!(conditions));
         members.insert("observedGeneration".to_owned(), json!(image.metadata.generation));
     }
-    let known = known.and_then(|known| serde_json::to_value(known).ok());
-    ctx.write_status(image, known.as_ref(), status).await
+    ctx.say(image, known, &said, status).await
 }
 
 /// Reconciles every image with the same content, since the measurements apply to all of them.

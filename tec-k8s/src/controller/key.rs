@@ -20,7 +20,7 @@ use tec_core::port::{Claims, PortError, PortErrorKind, chain};
 
 use super::context::Context;
 use super::queue::Next;
-use super::report::{conditions, owner_of};
+use super::report::owner_of;
 use crate::api::{
     ApprovalSpec, AttestationKey, ConditionKind, Machine, Reason, approval_matcher, is_paused,
 };
@@ -341,14 +341,10 @@ async fn write(ctx: &Context, key: &AttestationKey, verdict: Verdict) -> Result<
         ctx.event(key, verdict.event, &verdict.message).await;
     }
     // Adoption may just have changed the object; the watch reports its new state.
-    let known = key.status.as_ref();
+    let known = key.status.as_ref().map(|status| &status.conditions);
     let said = vec![(ConditionKind::Approved, verdict.reason, verdict.message)];
-    let status = json!({
-        "conditions": conditions(ctx, key, known.map(|status| &status.conditions), &said)?,
-        "observedGeneration": key.metadata.generation,
-    });
-    let known = known.and_then(|known| serde_json::to_value(known).ok());
-    match ctx.write_status(key, known.as_ref(), status).await {
+    let status = json!({ "observedGeneration": key.metadata.generation });
+    match ctx.say(key, known, &said, status).await {
         // It was changed, so it is reconciled again.
         Err(error)
             if error.kind() == PortErrorKind::Conflict

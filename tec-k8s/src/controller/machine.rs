@@ -16,7 +16,7 @@ use tec_core::secret::SecretBytes;
 use super::attempt::News;
 use super::context::Context;
 use super::queue::Next;
-use super::report::{Said, conditions, owner_of, resumed};
+use super::report::{Said, owner_of, resumed};
 use super::trust::Published;
 use crate::api::{ConditionKind, Machine, Reason, is_paused};
 use crate::signal::Event;
@@ -255,15 +255,11 @@ async fn write(
     said: &Said,
     targets: Option<&Vec<String>>,
 ) -> Result<(), PortError> {
-    let known = machine.status.as_ref();
-    let known_conditions = known.map(|status| &status.conditions);
+    let known = machine.status.as_ref().map(|status| &status.conditions);
     let (mut said, news) = (said.clone(), News::of(ctx, machine));
     said.extend(news.said());
-    said.extend(resumed(known_conditions));
-    let mut status = json!({
-        "conditions": conditions(ctx, machine, known_conditions, &said)?,
-        "observedGeneration": machine.metadata.generation,
-    });
+    said.extend(resumed(known));
+    let mut status = json!({ "observedGeneration": machine.metadata.generation });
     if let Some(members) = status.as_object_mut() {
         if let Some(boot) = news.boot {
             members.insert("lastBoot".to_owned(), json!(boot.at));
@@ -272,8 +268,7 @@ async fn write(
         members.extend(news.last.map(|last| ("lastAttestation".to_owned(), last.patch())));
         members.extend(targets.map(|targets| ("publishedTo".to_owned(), json!(targets))));
     }
-    let known = known.and_then(|known| serde_json::to_value(known).ok());
-    ctx.write_status(machine, known.as_ref(), status).await
+    ctx.say(machine, known, &said, status).await
 }
 
 /// The ID in the spelling used in names of Secrets and in paths.

@@ -1,18 +1,16 @@
 //! Writes the results of controllers: conditions, status, owners, finalizers.
 
-use std::fmt::Debug;
-
-use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, OwnerReference};
 use kube::api::{Patch, PatchParams};
+use kube::core::object::HasStatus;
 use kube::{Resource, ResourceExt as _};
-use serde::de::DeserializeOwned;
+use serde::Serialize;
 use serde_json::{Value, json};
 use tec_core::port::{PortError, PortErrorKind};
 
 use super::context::Context;
 use crate::api::{ConditionKind, PAUSED, Reason, set_condition};
-use crate::client::port_error;
+use crate::client::{Object, port_error};
 
 /// The conditions to set; unknown ones stay.
 pub(super) type Said = Vec<(ConditionKind, Reason, String)>;
@@ -50,27 +48,40 @@ impl Context {
         known: Option<&Vec<Condition>>,
     ) -> Result<(), PortError>
     where
-        K: Resource<Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug,
-        K::DynamicType: Default,
+        K: Object + HasStatus<Status: Serialize>,
     {
         let message = format!("remove the annotation {PAUSED} to resume");
         let said = vec![(ConditionKind::Paused, Reason::PausedByAnnotation, message)];
-        let status = json!({ "conditions": conditions(self, object, known, &said)? });
-        self.write_status(object, Some(&json!({ "conditions": known })), status).await
+        self.say(object, known, &said, json!({})).await
+    }
+
+    /// Sets conditions, of which `known` are there already, and these other fields of the status.
+    pub(super) async fn say<K>(
+        &self,
+        object: &K,
+        known: Option<&Vec<Condition>>,
+        said: &Said,
+        mut status: Value,
+    ) -> Result<(), PortError>
+    where
+        K: Object + HasStatus<Status: Serialize>,
+    {
+        let conditions = conditions(self, object, known, said)?;
+        if let Some(members) = status.as_object_mut() {
+            members.insert("conditions".to_owned(), json!(conditions));
+        }
+        let known = object.status().and_then(|known| serde_json::to_value(known).ok());
+        self.write_status(object, known.as_ref(), status).await
     }
 
     /// Writes fields of the status, unless they already have these values; `known` is the status as it was
     /// read. A status that has been changed since then is not overwritten.
-    pub(super) async fn write_status<K>(
+    pub(super) async fn write_status<K: Object>(
         &self,
         object: &K,
         known: Option<&Value>,
         status: Value,
-    ) -> Result<(), PortError>
-    where
-        K: Resource<Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug,
-        K::DynamicType: Default,
-    {
+    ) -> Result<(), PortError> {
         let is_said = |(member, value): (&String, &Value)| {
             let old = known.and_then(|known| known.get(member));
             old == Some(value) || (old.is_none() && is_empty(value))
@@ -90,15 +101,11 @@ impl Context {
     }
 
     /// Changes metadata of an object that nobody else has changed since it was read.
-    pub(super) async fn write_metadata<K>(
+    pub(super) async fn write_metadata<K: Object>(
         &self,
         object: &K,
         mut metadata: Value,
-    ) -> Result<(), PortError>
-    where
-        K: Resource<Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug,
-        K::DynamicType: Default,
-    {
+    ) -> Result<(), PortError> {
         let name = object.name_any();
         if let Some(members) = metadata.as_object_mut() {
             members.insert("resourceVersion".to_owned(), json!(object.resource_version()));
@@ -113,17 +120,13 @@ impl Context {
     /// Makes sure that the object is removed with its owner, and not before its finalizer is removed. Other
     /// owners stay; one that is a controller of a kind in `replaces` gives way, since there can be only one.
     /// Returns whether anything was changed; the watch then reports it.
-    pub(super) async fn claim<K>(
+    pub(super) async fn claim<K: Object>(
         &self,
         object: &K,
         owner: Option<OwnerReference>,
         replaces: &[&str],
         finalizer: Option<&str>,
-    ) -> Result<bool, PortError>
-    where
-        K: Resource<Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug,
-        K::DynamicType: Default,
-    {
+    ) -> Result<bool, PortError> {
         let mut changes = serde_json::Map::new();
         let is_known = |owner: &OwnerReference| {
             object.owner_references().iter().any(|known| known.uid == owner.uid)
@@ -147,11 +150,11 @@ impl Context {
     }
 
     /// Removes finalizers.
-    pub(super) async fn unclaim<K>(&self, object: &K, finalizer: &str) -> Result<(), PortError>
-    where
-        K: Resource<Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug,
-        K::DynamicType: Default,
-    {
+    pub(super) async fn unclaim<K: Object>(
+        &self,
+        object: &K,
+        finalizer: &str,
+    ) -> Result<(), PortError> {
         let is_other = |known: &&String| known.as_str() != finalizer;
         let others: Vec<_> = object.finalizers().iter().filter(is_other).collect();
         if others.len() == object.finalizers().len() {

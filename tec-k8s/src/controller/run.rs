@@ -27,6 +27,7 @@ use super::parts::Parts;
 use super::queue::Next;
 use super::{cluster, follow, image, key, machine, record, sweep, sync, untrusted};
 use crate::api::{AUTHORITY, FIELD_MANAGER, Machine};
+use crate::client::Object;
 use crate::signal::Metric;
 
 /// Number of objects that are reconciled concurrently.
@@ -321,20 +322,11 @@ fn refusing(ctx: &Context, code: Option<Code>) {
 }
 
 /// Follows children for which it only matters that something happened to them.
-fn child<'a, K>(
+fn child<'a, K: Object + Send + Sync + 'static>(
     ctx: &'a Context,
     ours: &watcher::Config,
     changed: &'a (impl Fn() + Sync),
-) -> BoxFuture<'a, ()>
-where
-    K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
-        + Clone
-        + serde::de::DeserializeOwned
-        + std::fmt::Debug
-        + Send
-        + Sync
-        + 'static,
-{
+) -> BoxFuture<'a, ()> {
     let events = watcher(ctx.objects::<PartialObjectMeta<K>>(), ours.clone());
     async move {
         let cache = Cache::new(|_| None);

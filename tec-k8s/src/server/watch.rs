@@ -1,20 +1,18 @@
 //! Follows a kind of object.
 
-use std::fmt::Debug;
-
 use futures::StreamExt as _;
+use kube::Api;
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt as _, watcher};
-use kube::{Api, Resource};
-use serde::de::DeserializeOwned;
+
+use crate::client::Object;
 
 /// Passes on every event of a kind, forever. The stream retries failures with growing pauses.
-pub(super) async fn follow<K>(api: Api<K>, mut each: impl FnMut(Event<K>))
-where
-    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
-    K::DynamicType: Default,
-{
-    let kind = K::kind(&K::DynamicType::default()).into_owned();
+pub(super) async fn follow<K: Object + Send + 'static>(
+    api: Api<K>,
+    mut each: impl FnMut(Event<K>),
+) {
+    let kind = K::kind(&()).into_owned();
     let mut events = watcher(api, watcher::Config::default()).default_backoff().boxed();
     let mut is_failing = false;
     while let Some(event) = events.next().await {

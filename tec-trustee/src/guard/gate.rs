@@ -1,9 +1,7 @@
 //! Who decides, and where the decision is recorded.
 
-use std::fmt;
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use tec_core::attest::{Attempt, VerifiedEvidence, VerifyError};
 use tec_core::boot::{BootStates, Pins};
 use tec_core::code::Code;
@@ -55,35 +53,6 @@ pub enum BrokerAnswer {
     Refused(Code),
 }
 
-/// Decides which machine a piece of evidence belongs to, and records the outcome.
-///
-/// *Contract*: what is recorded is durable when the call returns. *Implemented by* [`Registries`].
-#[async_trait]
-pub trait Gatekeeper: fmt::Debug + Send + Sync {
-    /// Examines evidence, good or bad, and records the attempt if it is refused.
-    async fn admit(
-        &self,
-        attempt: AttemptId,
-        evidence: &Result<VerifiedEvidence, VerifyError>,
-    ) -> Result<Passage, PortError>;
-
-    /// Records the attempt of evidence that is forwarded to the broker, while the broker examines it; the
-    /// broker's answer waits for the record.
-    async fn passed(&self, passage: &Passage) -> Result<(), PortError>;
-
-    /// Whether an attested machine may ask the broker for a resource now.
-    async fn permit(&self, passage: &Passage, path: &ResourcePath) -> Result<(), ReleaseError>;
-
-    /// Records what the broker answered; a granted resource waits for the record. Without a path, the broker
-    /// answered the evidence itself.
-    async fn settle(
-        &self,
-        passage: &Passage,
-        path: Option<&ResourcePath>,
-        answer: BrokerAnswer,
-    ) -> Result<(), PortError>;
-}
-
 /// Approved images, and what counts as a boot of one.
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "a bundle of ports, built field by field")]
@@ -96,7 +65,8 @@ pub struct ApprovedBoots {
     pub states: Arc<dyn BootStates>,
 }
 
-/// A gatekeeper over the registries: the attestation checks, with or without approved images.
+/// Decides over the registries which machine a piece of evidence belongs to, with or without approved images,
+/// and records the outcome, which is durable when a call returns.
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "a bundle of ports, built field by field")]
 pub struct Registries {
@@ -117,6 +87,74 @@ pub struct Registries {
 }
 
 impl Registries {
+    /// Examines evidence, good or bad, and records the attempt if it is refused.
+    pub async fn admit(
+        &self,
+        attempt: AttemptId,
+        evidence: &Result<VerifiedEvidence, VerifyError>,
+    ) -> Result<Passage, PortError> {
+        let found = flow::look(self.admit_ports(), attempt, evidence).await?;
+        let passage = Passage::of(found.appraisal.attempt);
+        if passage.refused.is_some() || evidence.is_err() {
+            flow::record(self.admit_ports(), &passage.record, evidence.is_ok()).await?;
+        }
+        Ok(passage)
+    }
+
+    /// Records the attempt of evidence that is forwarded to the broker, while the broker examines it; the
+    /// broker's answer waits for the record.
+    pub async fn passed(&self, passage: &Passage) -> Result<(), PortError> {
+        flow::record(self.admit_ports(), &passage.record, true).await
+    }
+
+    /// Whether an attested machine may ask the broker for a resource now.
+    pub async fn permit(&self, passage: &Passage, path: &ResourcePath) -> Result<(), ReleaseError> {
+        let closed = self.closed(passage, path).await.map_err(ReleaseError::Port)?;
+        let Some(closed) = closed else {
+            return Ok(());
+        };
+        let code = closed.code;
+        let subject = format!("{code} attempt {}", passage.attempt());
+        self.note(passage, AuditAction::KeyRefused, subject).await.map_err(ReleaseError::Port)?;
+        let mut record = passage.record.clone();
+        closed.note(&mut record.ladder);
+        self.attempts.record(&record).await.map_err(ReleaseError::Port)?;
+        Err(ReleaseError::Refused { code })
+    }
+
+    /// Records what the broker answered; a granted resource waits for the record. Without a path, the broker
+    /// answered the evidence itself.
+    pub async fn settle(
+        &self,
+        passage: &Passage,
+        path: Option<&ResourcePath>,
+        answer: BrokerAnswer,
+    ) -> Result<(), PortError> {
+        let attempt = passage.attempt();
+        let mut record = passage.record.clone();
+        let path = path.map_or_else(|| "attest".to_owned(), ToString::to_string);
+        let (action, subject) = match answer {
+            BrokerAnswer::Granted => {
+                record.ladder.pass(Gate::ReleasePolicy, "the key broker");
+                record.ladder.pass(Gate::Key, format!("released {path}"));
+                (AuditAction::KeyReleased, format!("{path} attempt {attempt}"))
+            }
+            BrokerAnswer::Refused(code) => {
+                let gate = match code {
+                    Code::KeyMissing => Gate::Key,
+                    _ => Gate::ReleasePolicy,
+                };
+                record.ladder.code = Some(code);
+                record.ladder.fail(gate, format!("the key broker refused {path}"));
+                (AuditAction::KeyRefused, format!("{code} attempt {attempt}"))
+            }
+        };
+        // Both concurrently, so that a store writes both in one go.
+        let noted = self.note(passage, action, subject);
+        let (noted, recorded) = tokio::join!(noted, self.attempts.record(&record));
+        noted.and(recorded)
+    }
+
     fn admit_ports(&self) -> AdmitPorts<'_> {
         let boots = self.boots.as_ref().map(|boots| Boots {
             images: &*boots.images,
@@ -160,70 +198,5 @@ impl Registries {
         let closed = flow::taken_back(&*self.aks, own, &key).await?;
         let late = path.machine().and_then(|_| Closed::after_initramfs(&passage.record));
         Ok(closed.or(late))
-    }
-}
-
-#[async_trait]
-impl Gatekeeper for Registries {
-    async fn admit(
-        &self,
-        attempt: AttemptId,
-        evidence: &Result<VerifiedEvidence, VerifyError>,
-    ) -> Result<Passage, PortError> {
-        let found = flow::look(self.admit_ports(), attempt, evidence).await?;
-        let passage = Passage::of(found.appraisal.attempt);
-        if passage.refused.is_some() || evidence.is_err() {
-            flow::record(self.admit_ports(), &passage.record, evidence.is_ok()).await?;
-        }
-        Ok(passage)
-    }
-
-    async fn passed(&self, passage: &Passage) -> Result<(), PortError> {
-        flow::record(self.admit_ports(), &passage.record, true).await
-    }
-
-    async fn permit(&self, passage: &Passage, path: &ResourcePath) -> Result<(), ReleaseError> {
-        let closed = self.closed(passage, path).await.map_err(ReleaseError::Port)?;
-        let Some(closed) = closed else {
-            return Ok(());
-        };
-        let code = closed.code;
-        let subject = format!("{code} attempt {}", passage.attempt());
-        self.note(passage, AuditAction::KeyRefused, subject).await.map_err(ReleaseError::Port)?;
-        let mut record = passage.record.clone();
-        closed.note(&mut record.ladder);
-        self.attempts.record(&record).await.map_err(ReleaseError::Port)?;
-        Err(ReleaseError::Refused { code })
-    }
-
-    async fn settle(
-        &self,
-        passage: &Passage,
-        path: Option<&ResourcePath>,
-        answer: BrokerAnswer,
-    ) -> Result<(), PortError> {
-        let attempt = passage.attempt();
-        let mut record = passage.record.clone();
-        let path = path.map_or_else(|| "attest".to_owned(), ToString::to_string);
-        let (action, subject) = match answer {
-            BrokerAnswer::Granted => {
-                record.ladder.pass(Gate::ReleasePolicy, "the key broker");
-                record.ladder.pass(Gate::Key, format!("released {path}"));
-                (AuditAction::KeyReleased, format!("{path} attempt {attempt}"))
-            }
-            BrokerAnswer::Refused(code) => {
-                let gate = match code {
-                    Code::KeyMissing => Gate::Key,
-                    _ => Gate::ReleasePolicy,
-                };
-                record.ladder.code = Some(code);
-                record.ladder.fail(gate, format!("the key broker refused {path}"));
-                (AuditAction::KeyRefused, format!("{code} attempt {attempt}"))
-            }
-        };
-        // Both concurrently, so that a store writes both in one go.
-        let noted = self.note(passage, action, subject);
-        let (noted, recorded) = tokio::join!(noted, self.attempts.record(&record));
-        noted.and(recorded)
     }
 }

@@ -12,9 +12,9 @@
 //!
 //! ```text
 //! POST auth ────────► Trustee      the nonce is remembered with the session
-//! POST attest ─ strict verifier ─ Gatekeeper::admit ─► Trustee     the token is remembered
-//! GET resource ─ session or its token ─ Gatekeeper::permit ─► Trustee
-//!      ◄─ body streams ─ Gatekeeper::settle, durable before the first byte ─┘
+//! POST attest ─ strict verifier ─ Registries::admit ─► Trustee     the token is remembered
+//! GET resource ─ session or its token ─ Registries::permit ─► Trustee
+//!      ◄─ body streams ─ Registries::settle, durable before the first byte ─┘
 //! authorities           answered here: CAs of this server, reports of what machines trust
 //! anything else ────► Trustee      admin API, health, metrics
 //! ```
@@ -52,7 +52,7 @@ use axum::http::{Request, Response};
 use tec_core::attest::Tee;
 use tec_core::port::{Clock, Entropy, Verifier};
 
-pub use self::gate::{ApprovedBoots, BrokerAnswer, Gatekeeper, Passage, Registries};
+pub use self::gate::{ApprovedBoots, BrokerAnswer, Passage, Registries};
 use self::proxy::Upstream;
 use self::route::Route;
 use self::session::Sessions;
@@ -79,7 +79,7 @@ pub const MAX_KEPT: usize = HELD + WORK + SESSION_BYTES;
 pub struct GuardConfig {
     upstream: Authority,
     verifier: Arc<dyn Verifier>,
-    gatekeeper: Arc<dyn Gatekeeper>,
+    gatekeeper: Arc<Registries>,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     tees: BTreeSet<Tee>,
@@ -95,7 +95,7 @@ impl GuardConfig {
     pub fn new(
         upstream: Authority,
         verifier: Arc<dyn Verifier>,
-        gatekeeper: Arc<dyn Gatekeeper>,
+        gatekeeper: Arc<Registries>,
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
     ) -> Self {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tec_core::port::{PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
-use tec_node::host::{Call, LuksDisk, Programs, StateDirectory, write_whole};
+use tec_node::host::{Call, HostPrograms, LuksDisk, StateDirectory, write_whole};
 use tec_node::port::MappedDisk;
 use tec_node::state::NodeState;
 
@@ -27,7 +27,7 @@ pub struct SystemdMapping {
     recovering: PathBuf,
     units: Vec<String>,
     state: StateDirectory,
-    programs: Arc<dyn Programs>,
+    programs: Arc<HostPrograms>,
 }
 
 impl SystemdMapping {
@@ -38,7 +38,7 @@ impl SystemdMapping {
         recovering: PathBuf,
         settings: &Disk,
         state: StateDirectory,
-        programs: Arc<dyn Programs>,
+        programs: Arc<HostPrograms>,
     ) -> Self {
         Self {
             disk,
@@ -52,7 +52,7 @@ impl SystemdMapping {
 }
 
 /// Starts what maps and mounts the state disk.
-pub(super) async fn start(programs: &dyn Programs, units: &[String]) -> Result<(), PortError> {
+pub(super) async fn start(programs: &HostPrograms, units: &[String]) -> Result<(), PortError> {
     for unit in units {
         let call = Call {
             program: "systemctl",
@@ -75,7 +75,7 @@ impl MappedDisk for SystemdMapping {
             PortError::new(PortErrorKind::Unavailable, operation).because(error)
         })?;
         self.disk.hand_over(key)?;
-        start(&*self.programs, &self.units).await?;
+        start(&self.programs, &self.units).await?;
         let state = self.state.read_state()?;
         state.ok_or_else(|| {
             PortError::new(PortErrorKind::NotFound, "find node_state.json on the state disk")

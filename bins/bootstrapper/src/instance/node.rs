@@ -17,7 +17,7 @@ use tec_node::atls::{
 };
 use tec_node::host::{
     AwsMetadata, AzureCertificates, AzureMetadata, FileMetadata, GcpMetadata, HostPrograms,
-    KubeadmPaths, LuksDisk, Programs, QemuMetadata, StateDirectory, lies_on,
+    KubeadmPaths, LuksDisk, QemuMetadata, StateDirectory, lies_on,
 };
 use tec_node::journal::Phase;
 use tec_node::lock::{BootstrapMarker, MarkerState, NodeLock};
@@ -156,7 +156,7 @@ pub struct Node {
     /// The platform.
     pub metadata: Arc<dyn MetadataSource>,
     /// Programs of the host.
-    pub programs: Arc<dyn Programs>,
+    pub programs: Arc<HostPrograms>,
     /// Paths of the host.
     pub paths: KubeadmPaths,
     own_disk: Vec<PathBuf>,
@@ -174,7 +174,7 @@ impl Node {
         for (name, command) in &settings.programs {
             programs = programs.with(name, command.clone());
         }
-        let programs: Arc<dyn Programs> = Arc::new(programs);
+        let programs = Arc::new(programs);
         let paths = KubeadmPaths::under(&settings.root);
         let state = settings.state_directory.clone();
         let own_disk = vec![settings.disk.device.clone(), paths.state(), state];

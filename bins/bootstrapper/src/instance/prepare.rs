@@ -84,7 +84,7 @@ async fn prepare(settings: &Settings, node: &Node, erase: Erase) -> anyhow::Resu
             return Err(CodedError::new(Code::BootstrapForeignDisk, context).into());
         }
     }
-    mapping::start(&*node.programs, &disk.units).await?;
+    mapping::start(&node.programs, &disk.units).await?;
     node.keeps_state_on_disk(settings).await?;
     tracing::info!("the state disk is made and mounted");
     Ok(exit::OK)

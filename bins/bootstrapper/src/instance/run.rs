@@ -102,7 +102,7 @@ async fn settled(settings: &Settings, node: &Node) -> anyhow::Result<Option<u8>>
             // An earlier process may have died right after it was done.
             TicketFile::new(&settings.state_directory).remove()?;
             tracing::info!("the node is a member; the kubelet is started");
-            start_kubelet(&*node.programs).await?;
+            start_kubelet(&node.programs).await?;
             return Ok(Some(exit::OK));
         }
         Standing::New => {

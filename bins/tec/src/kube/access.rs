@@ -1,17 +1,14 @@
 //! One namespace of an API server.
 
-use std::fmt::Debug;
-
 use anyhow::{Context as _, anyhow};
-use k8s_openapi::NamespaceResourceScope;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Api, Client, Config, Resource};
+use kube::{Api, Client, Config};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tec_core::code::Code;
 use tec_k8s::api::TrustedExecutionCluster;
+use tec_k8s::client::Object;
 use tec_support::exit::CodedError;
 
 use super::FIELD_MANAGER;
@@ -20,20 +17,6 @@ use crate::args::DryRun;
 
 /// Objects per page; the same as in kubectl.
 const PAGE: u32 = 500;
-
-/// An object of a namespace.
-pub(crate) trait Object:
-    Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug
-{
-}
-
-impl<K> Object for K where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-        + Clone
-        + DeserializeOwned
-        + Debug
-{
-}
 
 /// A client for one namespace.
 #[derive(Clone)]

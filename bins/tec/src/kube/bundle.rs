@@ -21,9 +21,10 @@ use kube::ResourceExt as _;
 use kube::api::LogParams;
 use serde::Serialize;
 use tec_k8s::api::{ApprovedImage, AttestationKey, Machine, TrustedExecutionCluster};
+use tec_k8s::client::Object;
 use tec_support::exit::OK;
 
-use super::access::{Cluster, Object};
+use super::access::Cluster;
 use super::redact::redact;
 use crate::args::DryRun;
 use crate::output::Output;

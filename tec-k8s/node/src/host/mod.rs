@@ -11,7 +11,7 @@
 //! ```
 //!
 //! *What it is not*: a service. It provides neither gRPC nor a TPM; programs assemble the parts. Every
-//! program is run through [`Programs`], so that a test can substitute it.
+//! program is run through [`HostPrograms`], so that a test can substitute it.
 
 mod directory;
 mod http;
@@ -33,4 +33,4 @@ pub use self::metadata::{
     AwsMetadata, AzureCertificates, AzureMetadata, FileMetadata, GcpMetadata, MetadataError,
     QemuMetadata,
 };
-pub use self::program::{Call, HostPrograms, ProgramError, Programs};
+pub use self::program::{Call, HostPrograms, ProgramError};

@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::io;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
-use std::{fmt, io};
 
-use async_trait::async_trait;
 use tec_core::port::{PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
 use tokio::io::AsyncWriteExt as _;
@@ -81,21 +80,6 @@ impl ProgramError {
     }
 }
 
-/// Runs programs.
-#[async_trait]
-pub trait Programs: fmt::Debug + Send + Sync {
-    /// Runs one to completion, and returns its output.
-    ///
-    /// # Cancel safety
-    /// A dropped run kills the program.
-    async fn run(&self, call: Call<'_>) -> Result<Vec<u8>, ProgramError>;
-
-    /// Runs a program and passes its output on to this process's own output, as it arrives.
-    async fn run_shown(&self, call: Call<'_>) -> Result<(), ProgramError> {
-        self.run(call).await.map(drop)
-    }
-}
-
 /// The programs of this host; some may have other paths, or be wrapped in a command.
 #[derive(Clone, Debug, Default)]
 pub struct HostPrograms(BTreeMap<String, Vec<PathBuf>>);
@@ -113,6 +97,19 @@ impl HostPrograms {
         self
     }
 
+    /// Runs a program to completion, and returns its output.
+    ///
+    /// # Cancel safety
+    /// A dropped run kills the program.
+    pub async fn run(&self, call: Call<'_>) -> Result<Vec<u8>, ProgramError> {
+        self.run_to(call, Stdio::piped()).await
+    }
+
+    /// Runs a program and passes its output on to this process's own output, as it arrives.
+    pub async fn run_shown(&self, call: Call<'_>) -> Result<(), ProgramError> {
+        self.run_to(call, Stdio::inherit()).await.map(drop)
+    }
+
     fn command(&self, name: &str) -> Command {
         let words = self.0.get(name).map(Vec::as_slice).unwrap_or_default();
         match words {
@@ -124,20 +121,7 @@ impl HostPrograms {
             [] => Command::new(name),
         }
     }
-}
 
-#[async_trait]
-impl Programs for HostPrograms {
-    async fn run(&self, call: Call<'_>) -> Result<Vec<u8>, ProgramError> {
-        self.run_to(call, Stdio::piped()).await
-    }
-
-    async fn run_shown(&self, call: Call<'_>) -> Result<(), ProgramError> {
-        self.run_to(call, Stdio::inherit()).await.map(drop)
-    }
-}
-
-impl HostPrograms {
     async fn run_to(&self, call: Call<'_>, stdout: Stdio) -> Result<Vec<u8>, ProgramError> {
         let program = call.program.to_owned();
         let limit = call.limit;

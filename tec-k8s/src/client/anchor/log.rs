@@ -7,16 +7,13 @@
 //! Kept logs are never removed with anything else: no object owns them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Debug;
 use std::pin::pin;
 
 use futures::TryStreamExt as _;
-use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::api::events::v1::Event;
 use kube::api::{ObjectMeta, PostParams};
 use kube::{Resource, ResourceExt as _};
-use serde::de::DeserializeOwned;
 use tec_core::digest::Sha256Digest;
 use tec_core::migrate::AnchorId;
 use tec_core::port::{AuditEvent, PortError};
@@ -25,7 +22,7 @@ use crate::api;
 use crate::client::error::{is_conflict, port_error};
 use crate::client::pages::{each, whole_pages};
 use crate::client::recovery::none_if_unknown;
-use crate::client::{AUDIT, KubeRegistry, is_terminating, metadata_pages};
+use crate::client::{AUDIT, KubeRegistry, Object, is_terminating, metadata_pages};
 
 /// Label of everything that is kept of an anchor; its value is the anchor.
 pub const AUDIT_OF: &str = "trusted-execution-clusters.io/audit-of";
@@ -65,13 +62,7 @@ impl KubeRegistry {
     }
 
     /// Lines in annotations. Only metadata is read: no key leaves the API server for a list.
-    async fn take_from<K>(&self, lines: &mut BTreeSet<String>) -> Result<(), PortError>
-    where
-        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
-            + Clone
-            + DeserializeOwned
-            + Debug,
-    {
+    async fn take_from<K: Object>(&self, lines: &mut BTreeSet<String>) -> Result<(), PortError> {
         let mut pages = pin!(metadata_pages(self.objects::<K>()));
         while let Some(page) = pages.try_next().await? {
             let live = page.iter().filter(|object| !is_terminating(*object));

@@ -1,14 +1,11 @@
 //! Touches what is copied, so that a binding or an approval under way when the authority was given up fails:
 //! its compare-and-swap refers to a version of the object that no longer exists.
 
-use std::fmt::Debug;
 use std::pin::pin;
 
 use futures::{StreamExt as _, TryStreamExt as _};
-use k8s_openapi::NamespaceResourceScope;
+use kube::ResourceExt as _;
 use kube::api::{Patch, PatchParams};
-use kube::{Resource, ResourceExt as _};
-use serde::de::DeserializeOwned;
 use serde_json::json;
 use tec_core::migrate::{Authority, Role};
 use tec_core::port::PortError;
@@ -16,7 +13,7 @@ use tec_core::port::PortError;
 use super::{AT_ONCE, SEALED};
 use crate::api;
 use crate::client::error::{is_not_found, port_error};
-use crate::client::{KubeRegistry, metadata_pages};
+use crate::client::{KubeRegistry, Object, metadata_pages};
 
 impl KubeRegistry {
     /// Seals every machine and every image that is not sealed at the epoch at which this anchor gave up its
@@ -30,13 +27,7 @@ impl KubeRegistry {
         self.seal_all::<api::ApprovedImage>(&epoch).await
     }
 
-    async fn seal_all<K>(&self, epoch: &str) -> Result<(), PortError>
-    where
-        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
-            + Clone
-            + DeserializeOwned
-            + Debug,
-    {
+    async fn seal_all<K: Object>(&self, epoch: &str) -> Result<(), PortError> {
         let mut pages = pin!(metadata_pages(self.objects::<K>()));
         while let Some(page) = pages.try_next().await? {
             let open = |object: &kube::api::PartialObjectMeta<K>| {
@@ -53,13 +44,7 @@ impl KubeRegistry {
         Ok(())
     }
 
-    async fn seal_one<K>(&self, name: String, epoch: &str) -> Result<(), PortError>
-    where
-        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
-            + Clone
-            + DeserializeOwned
-            + Debug,
-    {
+    async fn seal_one<K: Object>(&self, name: String, epoch: &str) -> Result<(), PortError> {
         let patch = json!({"metadata": {"annotations": {SEALED: epoch}}});
         let params = PatchParams::default();
         let patch = Patch::Merge(patch);

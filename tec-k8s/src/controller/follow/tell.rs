@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use tec_core::port::PortError;
 
 use super::super::context::Context;
-use super::super::report::{Said, conditions, resumed};
+use super::super::report::{Said, resumed};
 use super::decide::{Decision, Held, State};
 use super::look::Look;
 use crate::api::{ConditionKind, FollowedImage, FollowedVersion, Reason};
@@ -172,15 +172,9 @@ async fn write(
     ctx: &Context,
     followed: &FollowedImage,
     mut said: Said,
-    mut status: Value,
+    status: Value,
 ) -> Result<(), PortError> {
-    let known = followed.status.as_ref();
-    let known_conditions = known.map(|status| &status.conditions);
-    said.extend(resumed(known_conditions));
-    let conditions = conditions(ctx, followed, known_conditions, &said)?;
-    if let Some(members) = status.as_object_mut() {
-        members.insert("conditions".to_owned(), json!(conditions));
-    }
-    let known = known.and_then(|known| serde_json::to_value(known).ok());
-    ctx.write_status(followed, known.as_ref(), status).await
+    let known = followed.status.as_ref().map(|status| &status.conditions);
+    said.extend(resumed(known));
+    ctx.say(followed, known, &said, status).await
 }

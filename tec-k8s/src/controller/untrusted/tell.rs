@@ -173,10 +173,8 @@ pub(super) async fn cluster(
     let gone = if asks_to_evict { "Evict no longer exists and counts as Taint. " } else { "" };
     let message = format!("{gone}{message}");
     let said = vec![(ConditionKind::ActsOnUntrusted, reason, message)];
-    let known = cluster.status.as_ref();
-    let conditions = conditions(ctx, cluster, known.map(|status| &status.conditions), &said)?;
-    let known = known.and_then(|known| serde_json::to_value(known).ok());
-    ctx.write_status(cluster, known.as_ref(), json!({ "conditions": conditions })).await
+    let known = cluster.status.as_ref().map(|status| &status.conditions);
+    ctx.say(cluster, known, &said, json!({})).await
 }
 
 /// What to run so that the operator may change Nodes.

@@ -27,7 +27,7 @@ use tec_core::secret::SecretBytes;
 use tempfile::NamedTempFile;
 
 use super::directory::{remove_if_there, write_whole};
-use super::program::{Call, Programs};
+use super::program::{Call, HostPrograms};
 
 use self::config::Attempt;
 
@@ -61,7 +61,7 @@ pub struct Kubeadm {
     paths: KubeadmPaths,
     this: Instance,
     identity: Arc<dyn KubeletIdentity>,
-    programs: Arc<dyn Programs>,
+    programs: Arc<HostPrograms>,
     network: Option<Arc<dyn ClusterNetwork>>,
     client: reqwest::Client,
 }
@@ -91,7 +91,7 @@ impl Kubeadm {
         paths: KubeadmPaths,
         this: Instance,
         identity: Arc<dyn KubeletIdentity>,
-        programs: Arc<dyn Programs>,
+        programs: Arc<HostPrograms>,
     ) -> Result<Self, PortError> {
         let client = reqwest::Client::builder()
             .connect_timeout(DOWNLOAD_IDLE_LIMIT)
@@ -114,7 +114,7 @@ impl Kubeadm {
     /// # Errors
     /// The service manager refuses.
     pub async fn start_kubelet(&self) -> Result<(), PortError> {
-        start_kubelet(&*self.programs).await
+        start_kubelet(&self.programs).await
     }
 
     async fn fetch(&self, components: &[Component]) -> Result<(), PortError> {
@@ -275,7 +275,7 @@ enum Place {
 ///
 /// # Errors
 /// The service manager refuses.
-pub async fn start_kubelet(programs: &dyn Programs) -> Result<(), PortError> {
+pub async fn start_kubelet(programs: &HostPrograms) -> Result<(), PortError> {
     let call = Call {
         program: SYSTEMCTL,
         arguments: ["enable", "--now", "kubelet.service"].map(OsString::from).to_vec(),

@@ -25,7 +25,7 @@ use self::header::check;
 pub use self::header::{HeaderError, Integrity};
 pub use self::mounted::lies_on;
 use super::directory::{blocking, write_whole};
-use super::program::{Call, ProgramError, Programs};
+use super::program::{Call, HostPrograms, ProgramError};
 
 const CRYPTSETUP: &str = "cryptsetup";
 /// Directory of mappings.
@@ -62,7 +62,7 @@ pub struct LuksDisk {
     integrity: Integrity,
     mapper: PathBuf,
     devices: PathBuf,
-    programs: Arc<dyn Programs>,
+    programs: Arc<HostPrograms>,
 }
 
 /// A copy of the header that passed the check and that nobody else can change anymore.
@@ -84,7 +84,7 @@ impl LuksDisk {
         device: impl Into<PathBuf>,
         initial_key: impl Into<PathBuf>,
         scratch: impl Into<PathBuf>,
-        programs: Arc<dyn Programs>,
+        programs: Arc<HostPrograms>,
     ) -> Self {
         Self {
             device: device.into(),
