@@ -29,6 +29,8 @@ const UNIFIED: &str = "boot/efi/EFI/BOOT/BOOTX64.EFI";
 const VERSIONS: &str = "for deb in /var/tmp/packages/*.deb; do \
     dpkg --listfiles \"$(dpkg-deb --field \"$deb\" Package)\" | grep '^/usr/bin/' | while read -r program; do \
     [ -L \"$program\" ] || \"$program\" --version || exit 1; done || exit 1; done";
+/// Servers release no key after the initramfs.
+const LATE: &str = "TEC-A424";
 /// Waits for the network.
 const ONLINE: &str = "/lib/systemd/systemd-networkd-wait-online --timeout=240";
 
@@ -130,7 +132,7 @@ impl Stage {
                 guest.must("node-agent attest")?;
                 guest.must("systemctl is-active tec-refresh-ca.timer")?;
                 guest.must(VERSIONS)?;
-                let refused = ask_late(&guest, &kbs, &path)?;
+                let refused = self.ask_late(&guest, &kbs, &path)?;
                 guest.off()?;
                 Ok(refused)
             })?;
@@ -150,7 +152,7 @@ impl Stage {
                     None => debian.plant_plain()?,
                 }
                 let guest = opened(debian.boot(passphrase)?)?;
-                let [_, code, said] = ask_late(&guest, &kbs, &path)?;
+                let [_, code, said] = self.ask_late(&guest, &kbs, &path)?;
                 guest.off()?;
                 restore(&debian.disk(), &before)?;
                 Ok([what.to_owned(), code, said])
@@ -170,6 +172,25 @@ impl Stage {
         let said = self.anchor.tec_text(&["image", "approve", "debian", root])?;
         let told = said.lines().filter(|line| line.contains("checked by") || line.contains("NOT"));
         Ok(told.map(str::trim).collect::<Vec<_>>().join("\n"))
+    }
+
+    /// What is said if the running system asks for its disk key.
+    fn ask_late(&self, guest: &Guest, kbs: &Endpoint, path: &str) -> anyhow::Result<[String; 3]> {
+        guest.must(ONLINE)?;
+        guest.must(&format!("echo {} | base64 -d > /root/ca.pem", STANDARD.encode(&kbs.cert)))?;
+        let url = &kbs.url;
+        let ask =
+            format!("node-agent attest --url {url}=/root/ca.pem --path {path} --write /root/key");
+        let (status, said) = guest.run(&ask)?;
+        ensure!(status != 0 && said.contains(LATE), "exit status {status}: {said}");
+        guest.must("test ! -e /root/key")?;
+        let attempt = said.split_whitespace().skip_while(|word| *word != "attempt").nth(1);
+        let explained =
+            self.anchor.tec_text(&["explain", attempt.context("no attempt is named")?])?;
+        let line = explained.lines().find(|line| line.contains("NO"));
+        let line =
+            line.filter(|_| explained.contains(LATE)).context("tec explain names no refusal")?;
+        Ok(["the running system asks for its key", LATE, line.trim()].map(str::to_owned))
     }
 
     fn attack(
@@ -211,19 +232,6 @@ fn bind(guest: &Guest, added: &Value) -> anyhow::Result<()> {
          clevis luks bind -y -k /root/pass -d /dev/disk/by-partlabel/root trustee '{config}'"
     ))?;
     guest.must("cryptsetup luksDump /dev/disk/by-partlabel/root | grep -q clevis").map(drop)
-}
-
-/// What the running system says if it asks for its disk key.
-fn ask_late(guest: &Guest, kbs: &Endpoint, path: &str) -> anyhow::Result<[String; 3]> {
-    guest.must(ONLINE)?;
-    guest.must(&format!("echo {} | base64 -d > /root/ca.pem", STANDARD.encode(&kbs.cert)))?;
-    let url = &kbs.url;
-    let ask = format!("node-agent attest --url {url}=/root/ca.pem --path {path} --write /root/key");
-    let (status, said) = guest.run(&ask)?;
-    ensure!(status != 0 && said.contains("TEC-A424"), "exit status {status}: {said}");
-    guest.must("test ! -e /root/key")?;
-    let line = said.lines().find(|line| line.contains("TEC-A424")).unwrap_or_default();
-    Ok(["the running system asks for its key".to_owned(), "TEC-A424".to_owned(), line.to_owned()])
 }
 
 fn path_of(added: &Value) -> anyhow::Result<String> {
