@@ -42,7 +42,7 @@ async fn of_two_attestations_of_one_session_one_goes_on() {
     let (id, nonce) = world.auth().await;
     let first = world.attest_request(&id, &nonce).await;
     let second = world.attest_request(&id, &nonce).await;
-    let (first, second) = world.ask_while(first, world.ask(second)).await;
+    let (first, second) = Box::pin(world.ask_while(first, world.ask(second))).await;
     assert_eq!(first.0, StatusCode::OK);
     assert_eq!(second.0, StatusCode::UNAUTHORIZED);
     assert_eq!(error(&second.2).detail, "session not found");
@@ -55,7 +55,7 @@ async fn nobody_is_attested_while_the_broker_still_looks() {
     let world = World::new().await;
     let (id, nonce) = world.auth().await;
     let request = world.attest_request(&id, &nonce).await;
-    let (attested, early) = world.ask_while(request, world.get(1, &id)).await;
+    let (attested, early) = Box::pin(world.ask_while(request, world.get(1, &id))).await;
     assert_eq!(attested.0, StatusCode::OK);
     assert_eq!(early.0, StatusCode::UNAUTHORIZED);
     assert_eq!(world.forwarded("resource"), 0);
