@@ -11,7 +11,7 @@ use crate::tools::{self, Tools};
 use crate::{process, term};
 
 /// What the initramfs must contain.
-const IN_INITRAMFS: [&str; 3] = [
+pub(super) const IN_INITRAMFS: [&str; 3] = [
     "usr/bin/node-agent",
     "usr/bin/clevis-decrypt-trustee",
     "scripts/init-premount/clevis-trustee",
@@ -31,7 +31,7 @@ pub(crate) fn check(root: &Path, tools: &Tools) -> Result<()> {
     term::step("a package, installed");
     let base = tools::ensure_system(tools)?;
     let deb = node_package(root, tools)?;
-    let system = deb.with_file_name("system");
+    let system = deb.with_file_name("stage").join("system");
     fs::create_dir_all(&system)?;
     process::capture(process::command("tar").arg("-xf").arg(base).arg("-C").arg(&system))?;
     let inside = system.join("tmp").join(deb.file_name().context("a package has a name")?);

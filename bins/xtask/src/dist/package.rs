@@ -16,14 +16,15 @@ const DESCRIPTIONS: [&str; 3] = [
 ];
 pub(super) const NODE_AGENT: &str = DESCRIPTIONS[1];
 
-/// Builds all packages.
-pub(super) fn all(dist: &Dist<'_>, arch: Arch, programs: &Path) -> Result<()> {
+/// Builds all packages; returns the paths of those for Debian.
+pub(super) fn all(dist: &Dist<'_>, arch: Arch, programs: &Path) -> Result<Vec<PathBuf>> {
     term::step(&format!("packages for {}", arch.name()));
+    let mut debs = Vec::new();
     for description in DESCRIPTIONS {
-        build(dist, description, "deb", arch, programs)?;
+        debs.push(build(dist, description, "deb", arch, programs)?);
         build(dist, description, "rpm", arch, programs)?;
     }
-    Ok(())
+    Ok(debs)
 }
 
 /// Builds one package; returns its path.
