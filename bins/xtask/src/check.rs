@@ -42,8 +42,6 @@ pub(crate) fn all(root: &Path) -> Result<Count> {
     clippy(root, &[&programs::ALL[..], &["--all-targets"]].concat())?;
     // Tests that run only by name are not part of all targets.
     clippy(root, &[&programs::ALL[..], &["--test", "opensearch"]].concat())?;
-    term::step("check: lints, what ships");
-    clippy(root, &[])?;
     for library in SMALLEST {
         term::step(&format!("check: lints, {library} without features"));
         clippy(root, &["--package", library, "--no-default-features"])?;

@@ -14,6 +14,8 @@ use crate::cargo::{Metadata, cargo};
 use crate::{lanes, process, term};
 
 const PACKAGE: &str = "tec-fuzz";
+/// Profile of Cargo.
+const DEV: &str = "dev";
 /// Tells the program which target to run.
 const TARGET: &str = "TEC_FUZZ_TARGET";
 /// Passed to cargo explicitly: this way RUSTFLAGS apply only to the fuzzed code, not to build scripts and
@@ -94,12 +96,19 @@ struct Budget {
     seed: Option<u32>,
 }
 
+impl Budget {
+    /// A search is worth an optimized program, and the few seconds of a test are not.
+    fn profile(self) -> &'static str {
+        if self.seed.is_some() { DEV } else { "release" }
+    }
+}
+
 fn run_each(root: &Path, targets: &[String], budget: Budget) -> Result<()> {
     if targets.is_empty() {
         bail!("{PACKAGE} has no fuzz targets");
     }
     let target_dir = Metadata::workspace(root)?.target_dir()?;
-    let built = build(root)?;
+    let built = build(root, budget.profile())?;
     let workers = lanes::per_processor();
     let seconds = budget.seconds;
     term::step(&format!("fuzz: {seconds} s each, {workers} at a time"));
@@ -116,24 +125,29 @@ fn run_each(root: &Path, targets: &[String], budget: Budget) -> Result<()> {
     Ok(())
 }
 
+/// Builds the program for [`run_all`].
+pub(crate) fn build_all(root: &Path) -> Result<()> {
+    build(root, DEV).map(drop)
+}
+
 /// Builds the program; returns its path.
-pub(crate) fn build(root: &Path) -> Result<PathBuf> {
+fn build(root: &Path, profile: &str) -> Result<PathBuf> {
     term::step("build the fuzz targets");
     let dir = Metadata::workspace(root)?.target_dir()?.join("fuzz");
     process::run(
         cargo(root)
-            .args(["build", "--release", "--bins", "--package", PACKAGE])
+            .args(["build", "--profile", profile, "--bins", "--package", PACKAGE])
             .args(["--features", "fuzzing", "--target", TRIPLE])
             .arg("--target-dir")
             .arg(&dir)
             .env_remove("RUSTFLAGS")
             .env("CARGO_ENCODED_RUSTFLAGS", RUSTFLAGS.join("\u{1f}"))
-            // Optimizes what matters for speed, enables checks that find defects, and avoids slow linking.
+            // Like the development profile: checks that find defects, and quick linking.
             .env("CARGO_PROFILE_RELEASE_LTO", "off")
             .env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true")
             .env("CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS", "true"),
     )?;
-    Ok(dir.join(TRIPLE).join("release").join(PACKAGE))
+    Ok(dir.join(TRIPLE).join(if profile == DEV { "debug" } else { profile }).join(PACKAGE))
 }
 
 fn fuzz(root: &Path, target_dir: &Path, built: &Path, target: &str, budget: Budget) -> Result<()> {

