@@ -141,6 +141,9 @@ pub struct Attempt {
     /// The earlier attempts of the same boot that this one replaces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats: Option<Repeats>,
+    /// IDs of the last of those attempts, which nodes were told.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub earlier: Vec<AttemptId>,
     /// What a boot that no image explains measured, as far as its log replays: it can be approved as an image.
     /// Stores may keep it for the last attempt of a machine only.
     #[serde(default, skip_serializing_if = "ExpectedPcrs::is_empty")]
@@ -225,6 +228,7 @@ fn climb(
             .and_then(|verified| verified.clock.as_ref())
             .map(TpmClock::boot),
         repeats: None,
+        earlier: Vec::new(),
         measured: ExpectedPcrs::default(),
         late: None,
         ladder: Ladder::new(),

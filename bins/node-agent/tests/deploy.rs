@@ -199,14 +199,19 @@ fn an_initramfs_waits_for_a_network_only_if_it_has_a_disk_to_open() {
     let (functions, disks) = (dir.path().join("functions"), dir.path().join("crypttab"));
     let words = dir.path().join("cmdline");
     fs::write(&words, "root=/dev/vda nocryptopts=x cryptopts= quiet\n").unwrap();
-    fs::write(&functions, "configure_networking() { echo network; }\n").unwrap();
+    let (told, names) = (dir.path().join("net-eth0.conf"), dir.path().join("resolv.conf"));
+    let network = "echo \"IPV4DNS0='192.0.2.3' IPV4DNS1='0.0.0.0' DNSDOMAIN='example'\"";
+    let network = format!("configure_networking() {{ echo network; {network} > {}; }}\n", told.display());
+    fs::write(&functions, network).unwrap();
     let from = deploy().join("initramfs-tools/scripts/init-premount/clevis-trustee");
     let text = fs::read_to_string(from).unwrap();
     assert!(text.contains("/cryptroot/crypttab"));
     let text = text
         .replace("/scripts/functions", functions.to_str().unwrap())
         .replace("/cryptroot/crypttab", disks.to_str().unwrap())
-        .replace("/proc/cmdline", words.to_str().unwrap());
+        .replace("/proc/cmdline", words.to_str().unwrap())
+        .replace("/run/net-", &format!("{}/net-", dir.path().display()))
+        .replace("/etc/resolv.conf", names.to_str().unwrap());
     let before = dir.path().join("clevis-trustee");
     script(&before, &text);
     for double in ["modprobe", "mount"] {
@@ -218,10 +223,15 @@ fn an_initramfs_waits_for_a_network_only_if_it_has_a_disk_to_open() {
     fs::write(&disks, "").unwrap();
     assert_eq!(said(), "", "none of them is needed for the root");
     fs::write(&words, "cryptopts=target=root,source=UUID=x quiet\n").unwrap();
+    assert!(!names.exists());
     assert_eq!(said(), "network\n", "the crypttab comes later");
+    let of_network = "nameserver 192.0.2.3\nsearch example\n";
+    assert_eq!(fs::read_to_string(&names).unwrap(), of_network);
+    fs::write(&names, "nameserver 192.0.2.9\n").unwrap();
     fs::write(&words, "root=/dev/mapper/root\n").unwrap();
     fs::write(&disks, "root UUID=x none luks\n").unwrap();
     assert_eq!(said(), "network\n");
+    assert_eq!(fs::read_to_string(&names).unwrap(), "nameserver 192.0.2.9\n", "it had some");
 }
 
 const DRACUT_END: &str = "dracut/60clevis-pin-trustee/leave-initramfs.sh";
@@ -329,6 +339,10 @@ fn the_dracut_module_installs_program_pin_drivers_and_the_wish_for_a_network() {
     }
     assert!(files.contains(&"/hooks/pre-pivot/00".to_owned()), "{files:?}");
     assert_eq!(fs::read_to_string(root.join("modules")).unwrap(), "=drivers/char/tpm\n");
+    let more = fs::read_to_string(root.join("more")).unwrap();
+    for name in ["clevis-luks-bind", "sort", "tail"] {
+        assert!(more.split_whitespace().any(|word| word == name), "{name}: {more}");
+    }
     let command_line = root.join("etc/cmdline.d/60clevis-pin-trustee.conf");
     assert_eq!(fs::read_to_string(command_line).unwrap(), " rd.neednet=1");
 }

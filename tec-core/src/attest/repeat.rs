@@ -9,7 +9,12 @@
 use serde::{Deserialize, Serialize};
 
 use super::Attempt;
+use crate::id::AttemptId;
 use crate::time::Timestamp;
+
+/// Number of IDs that are kept of attempts of which a repetition took the place: a console shows the last eight
+/// refusals.
+const EARLIER: usize = 8;
 
 /// Attempts of one boot with the same outcome, of which only the last is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,18 +51,29 @@ impl Attempt {
     /// This attempt in place of `last`, which it [repeats](Self::repeats) or records again.
     #[must_use]
     pub fn in_place_of(&self, last: &Self) -> Self {
-        let repeats = if self.id == last.id {
-            // Recorded further on: what it stood for had the outcome of then.
-            last.repeats.filter(|_| self.has_outcome_of(last))
-        } else {
+        let mut kept = self.clone();
+        if self.id != last.id {
             let of = |one: &Self| one.repeats.unwrap_or(Repeats { first: one.at, count: 1 });
             let (before, own) = (of(last), of(self));
-            Some(Repeats {
+            kept.repeats = Some(Repeats {
                 first: before.first.min(own.first),
                 count: before.count.saturating_add(own.count),
-            })
-        };
-        Self { repeats, ..self.clone() }
+            });
+            let earlier = last.earlier.iter().chain([&last.id]).chain(&self.earlier);
+            let skipped = (last.earlier.len() + 1 + self.earlier.len()).saturating_sub(EARLIER);
+            kept.earlier = earlier.skip(skipped).copied().collect();
+        } else if self.has_outcome_of(last) {
+            (kept.repeats, kept.earlier) = (last.repeats, last.earlier.clone());
+        } else {
+            // Recorded further on: what it stood for had the outcome of then.
+            (kept.repeats, kept.earlier) = (None, Vec::new());
+        }
+        kept
+    }
+
+    /// Whether this is its ID, or one that a node was told of an attempt that it replaced.
+    pub fn is_known_as(&self, id: &AttemptId) -> bool {
+        self.id == *id || self.earlier.contains(id)
     }
 
     /// Details of checks, such as times, may differ; findings must not.
@@ -95,6 +111,18 @@ mod tests {
         }
         assert_eq!((kept.id, kept.at), (sample::attempt_id(5), sample::time(5)));
         assert_eq!(kept.repeats, Some(Repeats { first: sample::time(1), count: 5 }));
+    }
+
+    #[test]
+    fn what_a_console_showed_last_names_the_attempt_that_is_kept() {
+        let mut kept = sample::attempt_in_boot(1, 7);
+        for number in 2..=20 {
+            kept = sample::attempt_in_boot(number, 7).in_place_of(&kept);
+        }
+        let known = (1..=21).filter(|number| kept.is_known_as(&sample::attempt_id(*number)));
+        assert_eq!(known.collect::<Vec<_>>(), (12..=20).collect::<Vec<_>>());
+        let twice = sample::attempt_in_boot(21, 7).in_place_of(&sample::attempt_in_boot(20, 7));
+        assert_eq!(twice.in_place_of(&kept).earlier.len(), EARLIER);
     }
 
     #[test]

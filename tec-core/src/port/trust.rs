@@ -239,7 +239,7 @@ pub trait AttemptLog: fmt::Debug + Send + Sync {
     /// Stores an attempt, or replaces the one with the same ID or the one that it repeats.
     async fn record(&self, attempt: &Attempt) -> Result<(), PortError>;
 
-    /// Looks an attempt up.
+    /// Looks an attempt up by an ID that it [is known as](Attempt::is_known_as).
     async fn find(&self, id: &AttemptId) -> Result<Option<Attempt>, PortError>;
 
     /// The attempts of a machine, or all attempts, latest first, at most `limit`.

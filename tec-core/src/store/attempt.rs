@@ -29,6 +29,8 @@ const UNSIGNED_WITHOUT_MACHINE: i64 = 200;
 /// Unsigned attempts are stored under a name of their own instead of the machine, so that they displace only
 /// each other.
 const UNSIGNED: &str = "unsigned";
+/// Number of attempts that are read for an ID of which a repetition took the place.
+const SEARCHED: i64 = 20_000;
 
 /// Name of the unsigned attempts of a machine.
 pub(super) fn unsigned_of(machine: &str) -> String {
@@ -146,11 +148,15 @@ fn encode(attempt: &Attempt) -> Result<String, StoreError> {
 }
 
 fn find(db: &Connection, id: &AttemptId) -> Result<Option<Attempt>, StoreError> {
-    db.prepare_cached("SELECT body FROM attempt WHERE id = ?1")?
-        .query_row((id.to_string(),), |row| row.get(0))
-        .optional()?
-        .map(|body: String| decode(&body))
-        .transpose()
+    let text = id.to_string();
+    let found = all(db, "SELECT body FROM attempt WHERE id = ?1", (&text,))?;
+    if let Some(found) = found.into_iter().next() {
+        return Ok(Some(found));
+    }
+    let sql = "SELECT body FROM (SELECT body FROM attempt ORDER BY seq DESC LIMIT ?2) \
+               WHERE instr(body, ?1) > 0";
+    let found = all(db, sql, (&text, SEARCHED))?;
+    Ok(found.into_iter().find(|attempt| attempt.is_known_as(id)))
 }
 
 fn latest(

@@ -471,7 +471,7 @@ impl AttemptLog for MemoryRegistry {
 
     async fn find(&self, id: &AttemptId) -> Result<Option<Attempt>, PortError> {
         let state = self.0.lock();
-        Ok(state.attempts.iter().find(|old| old.id == *id).cloned())
+        Ok(state.attempts.iter().rfind(|old| old.is_known_as(id)).cloned())
     }
 
     async fn latest(

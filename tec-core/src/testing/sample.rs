@@ -146,6 +146,7 @@ pub fn attempt(number: u64, machine: Option<u64>) -> Attempt {
         unsigned: false,
         boot: None,
         repeats: None,
+        earlier: Vec::new(),
         measured: ExpectedPcrs::default(),
         late: None,
         ladder,

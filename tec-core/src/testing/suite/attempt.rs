@@ -130,6 +130,8 @@ async fn many_attempts_in_one_boot_push_out_no_earlier_boot(log: &dyn AttemptLog
     let seen = repeats.map(|repeats| (repeats.first, repeats.count));
     assert_eq!(seen, Some((sample::time(101), 40)), "first seen, and how often");
     assert_eq!(ok(log.find(&sample::attempt_id(140)).await).as_ref(), kept.first());
+    let of_console = ok(log.find(&sample::attempt_id(135)).await);
+    assert_eq!(of_console.as_ref(), kept.first(), "the console showed it shortly before");
     assert_eq!(ok(log.find(&sample::attempt_id(101)).await), None, "another one took its place");
     ok(log.record(&sample::attempt(141, Some(2))).await);
     ok(log.record(&sample::attempt_in_boot(142, 4)).await);

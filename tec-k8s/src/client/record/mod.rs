@@ -329,7 +329,7 @@ impl AttemptLog for AttemptRecords {
             None => self.of_all_machines().await?,
         };
         all.extend(self.known_strangers().await?);
-        Ok(all.into_iter().find(|attempt| attempt.id == *id))
+        Ok(all.into_iter().find(|attempt| attempt.is_known_as(id)))
     }
 
     /// Lists all records if no machine is given.

@@ -44,7 +44,7 @@ install() {
     inst_simple "$moddir/end" /usr/share/node-agent/end || return 1
     inst_hook pre-pivot 00 "$moddir/leave-initramfs.sh"
     # Ignition binds with the whole of Clevis on the first boot.
-    inst_multiple -o clevis-encrypt clevis-luks-bind
+    inst_multiple -o clevis-encrypt clevis-luks-bind sort tail
     # CAs of the platform, for servers without one of their own; the clock for their certificates.
     inst_multiple -o /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt
 }
