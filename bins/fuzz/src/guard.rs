@@ -226,7 +226,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
     let forged = format!("{}\nauthorization: Bearer x.y.z", cookie(1));
     let taken = format!("{forged}\nconnection: cookie");
     let encoded = "cookie: kbs%2Dsession-id=02; kbs-session-id=01".to_owned();
-    let stranger = SoftTpm::p256(9);
+    let stranger = SoftTpm::p256(9).with_still_clock();
     let relay = [auth(), attest(p256_tpm(), 1), attest(rsa_tpm(), 1)];
     let relay = [relay.as_slice(), &[get(OTHER_MACHINE, &cookie(1))]].concat();
     let odd = "HEAD /kbs/v0/resource/a/b/c\nauthorization: Bearer 1".to_owned();

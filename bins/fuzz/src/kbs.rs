@@ -301,7 +301,8 @@ pub(crate) fn seeds() -> Vec<Seed> {
     assert_eq!(status, StatusCode::OK);
     let (foreign, status) = Talk::new("0").handshake(p256_tpm(), &path(OTHER_MACHINE));
     assert_eq!(status, StatusCode::UNAUTHORIZED);
-    let (unknown, status) = Talk::new("0").handshake(&SoftTpm::p256(9), &path(MACHINE));
+    let (unknown, status) =
+        Talk::new("0").handshake(&SoftTpm::p256(9).with_still_clock(), &path(MACHINE));
     assert_eq!(status, StatusCode::UNAUTHORIZED);
     let (pushed, status) = managed().handshake(p256_tpm(), "a/b/c");
     assert_eq!(status, StatusCode::OK);

@@ -176,7 +176,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
         attest("attest_own", p256_tpm()),
         attest("attest_other", rsa_tpm()),
         // It gets a token that opens nothing.
-        attest("attest_stranger", &SoftTpm::p256(9)),
+        attest("attest_stranger", &SoftTpm::p256(9).with_still_clock()),
         seed("challenge", "challenge", post(&world, "auth", "a=b", AUTH).body),
         seed("challenge_of_se", "challenge", r#"{"nonce":"","extra-params":{"a":[]}}"#),
         seed("token", "token", token.body),

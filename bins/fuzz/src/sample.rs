@@ -33,13 +33,13 @@ fn booted(tpm: SoftTpm) -> SoftTpm {
 /// A TPM with a P-256 attestation key.
 pub(crate) fn p256_tpm() -> &'static SoftTpm {
     static TPM: OnceLock<SoftTpm> = OnceLock::new();
-    TPM.get_or_init(|| booted(SoftTpm::p256(1)))
+    TPM.get_or_init(|| booted(SoftTpm::p256(1).with_still_clock()))
 }
 
 /// A TPM with an RSA 2048 attestation key.
 pub(crate) fn rsa_tpm() -> &'static SoftTpm {
     static TPM: OnceLock<SoftTpm> = OnceLock::new();
-    TPM.get_or_init(|| booted(SoftTpm::rsa(1)))
+    TPM.get_or_init(|| booted(SoftTpm::rsa(1).with_still_clock()))
 }
 
 /// A chip of the product Milan.

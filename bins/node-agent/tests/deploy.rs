@@ -201,7 +201,8 @@ fn an_initramfs_waits_for_a_network_only_if_it_has_a_disk_to_open() {
     fs::write(&words, "root=/dev/vda nocryptopts=x cryptopts= quiet\n").unwrap();
     let (told, names) = (dir.path().join("net-eth0.conf"), dir.path().join("resolv.conf"));
     let network = "echo \"IPV4DNS0='192.0.2.3' IPV4DNS1='0.0.0.0' DNSDOMAIN='example'\"";
-    let network = format!("configure_networking() {{ echo network; {network} > {}; }}\n", told.display());
+    let network =
+        format!("configure_networking() {{ echo network; {network} > {}; }}\n", told.display());
     fs::write(&functions, network).unwrap();
     let from = deploy().join("initramfs-tools/scripts/init-premount/clevis-trustee");
     let text = fs::read_to_string(from).unwrap();

@@ -63,8 +63,8 @@ pub struct SoftTpm {
     key: SoftKey,
     ek: p256::SecretKey,
     state: Mutex<State>,
-    /// Time of the first [`Attester::attest`]: from then on, its clock runs.
-    began: OnceLock<Instant>,
+    /// Time of the first [`Attester::attest`]: from then on, its clock runs. `None` if it never runs.
+    began: Option<OnceLock<Instant>>,
 }
 
 impl fmt::Debug for SoftTpm {
@@ -111,8 +111,15 @@ impl SoftTpm {
             key,
             ek: p256::SecretKey::generate_from_rng(&mut ChaCha20Rng::from_seed(ek_seed)),
             state: Mutex::new(State { values: values_at_reset(), reset_count: 1, event_log: None }),
-            began: OnceLock::new(),
+            began: Some(OnceLock::new()),
         }
+    }
+
+    /// Its clock never runs: equal inputs give equal evidence.
+    #[must_use]
+    pub fn with_still_clock(mut self) -> Self {
+        self.began = None;
+        self
     }
 
     /// Attestation key.
@@ -272,7 +279,8 @@ impl Attester for SoftTpm {
 
     async fn attest(&self, report_data: &[u8; 48]) -> Result<AttestationEvidence, PortError> {
         // Servers compare the TPM's clock with theirs: on a busy machine, one that stands still was set back.
-        let since = self.began.get_or_init(Instant::now).elapsed();
+        let began = self.began.as_ref().map(|began| began.get_or_init(Instant::now));
+        let since = began.map_or(Duration::ZERO, Instant::elapsed);
         let evidence = self.quote_at(&verifier::nonce(report_data), since);
         Ok(AttestationEvidence::new(Tee::Tpm, evidence.to_value()))
     }
