@@ -20,9 +20,12 @@ const AGENT: &str = "node-agent";
 /// Profile of programs in an initramfs.
 const AGENT_PROFILE: &str = "node";
 /// All scenes; those that take longest start first.
-const SCENES: [&str; 14] = [
-    DEBIAN,
-    DEBIAN_UKI,
+const SCENES: [&str; 17] = [
+    "debian",
+    "debian-uki",
+    "debian-13",
+    "debian-13-uki",
+    "debian-sid-uki",
     "rotation",
     JOIN,
     "adversary",
@@ -43,10 +46,6 @@ const CLUSTER: &str = "cluster";
 /// The scene that CI plays.
 const SHORT: &str = "short";
 const BOOTSTRAP: &str = "bootstrap";
-/// The scenes with a distribution as it is, which need root: shim, GRUB and initramfs-tools.
-const DEBIAN: &str = "debian";
-/// With a unified kernel image and dracut.
-const DEBIAN_UKI: &str = "debian-uki";
 const JOIN: &str = "join";
 
 #[derive(Debug, clap::Args)]
@@ -92,11 +91,8 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     }
     let mut packages = args.packages.clone();
     for scene in &scenes {
-        if [DEBIAN, DEBIAN_UKI].contains(&scene.as_str()) {
-            tools::ensure_distribution(&tools, scene == DEBIAN_UKI)?;
-            if packages.is_empty() {
-                packages.push(dist::node_package(root, &tools)?);
-            }
+        if tools::ensure_distribution(&tools, scene)? && packages.is_empty() {
+            packages.push(dist::node_package(root, &tools)?);
         }
     }
     if scenes.iter().any(|scene| scene == CLUSTER) {

@@ -68,6 +68,14 @@ pub enum Scene {
     Debian,
     /// The same with a unified kernel image, and an initramfs made by dracut, with systemd
     DebianUki,
+    /// Same as debian, with Debian 13
+    #[value(name = "debian-13")]
+    Debian13,
+    /// Same as debian-uki, with Debian 13
+    #[value(name = "debian-13-uki")]
+    Debian13Uki,
+    /// Same as debian-uki, with Debian's unstable suite
+    DebianSidUki,
     /// A second machine joins it over attested TLS; power failures until it is a member
     Join,
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tec_core::id::MachineId;
 
 use super::boot::Boot;
-use super::distribution::Chain;
+use super::distribution;
 use super::image::{Image, Parts};
 use super::initial::InitialSystem;
 use super::node::Node;
@@ -99,8 +99,11 @@ impl Stage {
                 Scene::Migration => self.migration()?,
                 Scene::Bootstrap => self.bootstrap()?,
                 Scene::Join => self.join()?,
-                Scene::Debian => self.debian(Chain::Grub)?,
-                Scene::DebianUki => self.debian(Chain::Unified)?,
+                Scene::Debian => self.debian(&distribution::DEBIAN_12)?,
+                Scene::DebianUki => self.debian(&distribution::DEBIAN_12_UNIFIED)?,
+                Scene::Debian13 => self.debian(&distribution::DEBIAN_13)?,
+                Scene::Debian13Uki => self.debian(&distribution::DEBIAN_13_UNIFIED)?,
+                Scene::DebianSidUki => self.debian(&distribution::DEBIAN_SID_UNIFIED)?,
             }
         }
         self.story.scene('z', "Afterwards");

@@ -286,13 +286,16 @@ pub(crate) fn ensure_system(tools: &Tools) -> Result<PathBuf> {
     system::ensure(tools, &mut apt::Apt::default(), &system::FRESH)
 }
 
-/// Sets up a Debian as its installer makes it, as an archive in the cache.
-pub(crate) fn ensure_distribution(tools: &Tools, with_dracut: bool) -> Result<()> {
+/// Sets up the distribution of a scene as its installer makes it, as an archive in the cache; whether the scene has one.
+pub(crate) fn ensure_distribution(tools: &Tools, scene: &str) -> Result<bool> {
+    let of_scene = system::DISTRIBUTIONS.iter().find(|(name, _)| *name == scene);
+    let Some((_, system)) = of_scene else {
+        return Ok(false);
+    };
     term::step("a distribution");
     let _one_at_a_time = lock(&tools.cache)?;
     apt::ensure_packages(&mut apt::Apt::default(), &apt::DIST)?;
-    let system = if with_dracut { &system::WITH_DRACUT } else { &system::INSTALLED };
-    system::ensure(tools, &mut apt::Apt::default(), system).map(drop)
+    system::ensure(tools, &mut apt::Apt::default(), system).map(|_| true)
 }
 
 /// Sets up the servers that the services bootstrap starts.

@@ -24,20 +24,24 @@ pub(super) const FRESH: System = System {
     packages: "clevis-initramfs,cryptsetup-initramfs,initramfs-tools,jose,linux-image-cloud-amd64,systemd-sysv,zstd",
 };
 /// What Debian's installer puts on an encrypted disk, and Clevis.
-pub(super) const INSTALLED: System = System {
-    name: "bookworm",
-    suite: "bookworm",
-    packages: "busybox,clevis-initramfs,cryptsetup-initramfs,dbus,dosfstools,e2fsprogs,grub-efi-amd64-bin,\
-        grub-efi-amd64-signed,grub2-common,initramfs-tools,iproute2,jose,kmod,linux-image-amd64,shim-signed,\
-        systemd-sysv,udev,zstd",
-};
+const INSTALLED: &str = "busybox,clevis-initramfs,cryptsetup-initramfs,dbus,dosfstools,e2fsprogs,grub-efi-amd64-bin,\
+    grub-efi-amd64-signed,grub2-common,initramfs-tools,iproute2,jose,kmod,linux-image-amd64,shim-signed,\
+    systemd-sysv,udev,zstd";
 /// The same with dracut, and with the stub of unified kernel images.
-pub(super) const WITH_DRACUT: System = System {
-    name: "bookworm-dracut",
-    suite: "bookworm",
-    packages: "binutils,clevis-dracut,cryptsetup-bin,dbus,dosfstools,dracut,e2fsprogs,iproute2,jose,kmod,\
-        linux-image-amd64,systemd-boot-efi,systemd-sysv,tpm2-tools,udev,zstd",
-};
+const WITH_DRACUT: &str = "binutils,clevis-dracut,cryptsetup-bin,dbus,dosfstools,dracut,e2fsprogs,iproute2,jose,kmod,\
+    linux-image-amd64,systemd-boot-efi,systemd-sysv,tpm2-tools,udev,zstd";
+/// The same where systemd's part is a package of its own.
+const WITH_CRYPTSETUP: &str = "binutils,clevis-dracut,cryptsetup-bin,dbus,dosfstools,dracut,e2fsprogs,iproute2,jose,kmod,\
+    linux-image-amd64,systemd-boot-efi,systemd-cryptsetup,systemd-sysv,tpm2-tools,udev,zstd";
+
+/// Scenes of virtual machines with a distribution, and the system of each.
+pub(super) const DISTRIBUTIONS: [(&str, System); 5] = [
+    ("debian", System { name: "bookworm", suite: "bookworm", packages: INSTALLED }),
+    ("debian-uki", System { name: "bookworm-dracut", suite: "bookworm", packages: WITH_DRACUT }),
+    ("debian-13", System { name: "trixie", suite: "trixie", packages: INSTALLED }),
+    ("debian-13-uki", System { name: "trixie-dracut", suite: "trixie", packages: WITH_CRYPTSETUP }),
+    ("debian-sid-uki", System { name: "sid-dracut", suite: "sid", packages: WITH_CRYPTSETUP }),
+];
 
 pub(super) fn ensure(tools: &Tools, apt: &mut Apt, system: &System) -> Result<PathBuf> {
     let System { name, suite, packages } = system;

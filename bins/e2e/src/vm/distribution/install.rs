@@ -14,6 +14,41 @@ use crate::vm::node;
 use crate::vm::settings::Settings;
 use crate::volume;
 
+/// A distribution.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::vm) struct Distribution {
+    /// Name of the archive in the cache, and of the folder of its machine.
+    pub(super) system: &'static str,
+    pub(in crate::vm) chain: Chain,
+    pub(in crate::vm) title: &'static str,
+}
+
+pub(in crate::vm) const DEBIAN_12: Distribution = Distribution {
+    system: "bookworm",
+    chain: Chain::Grub,
+    title: "Debian 12: shim, GRUB and initramfs-tools",
+};
+pub(in crate::vm) const DEBIAN_12_UNIFIED: Distribution = Distribution {
+    system: "bookworm-dracut",
+    chain: Chain::Unified,
+    title: "Debian 12: a unified kernel image made by dracut",
+};
+pub(in crate::vm) const DEBIAN_13: Distribution = Distribution {
+    system: "trixie",
+    chain: Chain::Grub,
+    title: "Debian 13: shim, GRUB and initramfs-tools",
+};
+pub(in crate::vm) const DEBIAN_13_UNIFIED: Distribution = Distribution {
+    system: "trixie-dracut",
+    chain: Chain::Unified,
+    title: "Debian 13: a unified kernel image made by dracut",
+};
+pub(in crate::vm) const DEBIAN_SID_UNIFIED: Distribution = Distribution {
+    system: "sid-dracut",
+    chain: Chain::Unified,
+    title: "Debian sid: a unified kernel image made by dracut",
+};
+
 /// What starts the kernel of a distribution, and what made its initramfs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::vm) enum Chain {
@@ -24,14 +59,6 @@ pub(in crate::vm) enum Chain {
 }
 
 impl Chain {
-    /// Name of the archive in the cache, and of the folder of its machine.
-    pub(super) const fn system(self) -> &'static str {
-        match self {
-            Self::Grub => "bookworm",
-            Self::Unified => "bookworm-dracut",
-        }
-    }
-
     /// The firmware's variables.
     pub(super) const fn variables(self) -> &'static str {
         match self {
@@ -104,9 +131,8 @@ pub(super) struct Installer {
 
 impl Installer {
     /// Unpacks the distribution, installs the packages, and makes the initramfs.
-    pub(super) fn prepare(settings: &Settings, chain: Chain) -> anyhow::Result<Self> {
+    pub(super) fn prepare(settings: &Settings, name: &str) -> anyhow::Result<Self> {
         ensure!(!settings.packages.is_empty(), "no --package to install");
-        let name = chain.system();
         let installer = Self { directory: settings.artefacts.join(name) };
         let system = installer.directory.join("system");
         fs::create_dir_all(&system)?;
@@ -144,8 +170,12 @@ impl Installer {
         self.run(passphrase, disk, "tec.root")
     }
 
-    /// Replaces the encrypted root of a disk by a plain one.
+    /// Replaces the encrypted root of a disk by a plain one, which waits for no other disk. From then on, this installs
+    /// nothing else.
     pub(super) fn plant_plain(&self, disk: &Path) -> anyhow::Result<()> {
+        let settings = self.directory.join("system/etc");
+        fs::write(settings.join("fstab"), format!("UUID={ROOT} / ext4 defaults 0 1\n"))?;
+        fs::write(settings.join("crypttab"), "")?;
         let image = self.image()?;
         let mut copy = Command::new("dd");
         let place = format!("seek={}", disk::offset_of_installed_root() >> 20);
