@@ -11,9 +11,10 @@ use crate::count::Count;
 use crate::tools::{self, targets};
 use crate::{arch, codegen, needs, process, programs, term, words};
 
-/// Libraries whose smallest feature set must build by itself. For tec-core and tec-tpm,
+/// Packages whose smallest feature set must build by itself. For tec-core and tec-tpm,
 /// [WebAssembly](webassembly) covers this.
-const SMALLEST: [&str; 7] = [
+const SMALLEST: [&str; 8] = [
+    "tec",
     "tec-trustee",
     "tec-k8s",
     "tec-services",
@@ -42,9 +43,9 @@ pub(crate) fn all(root: &Path) -> Result<Count> {
     clippy(root, &[&programs::ALL[..], &["--all-targets"]].concat())?;
     // Tests that run only by name are not part of all targets.
     clippy(root, &[&programs::ALL[..], &["--test", "opensearch"]].concat())?;
-    for library in SMALLEST {
-        term::step(&format!("check: lints, {library} without features"));
-        clippy(root, &["--package", library, "--no-default-features"])?;
+    for package in SMALLEST {
+        term::step(&format!("check: lints, {package} without features"));
+        clippy(root, &["--package", package, "--no-default-features"])?;
     }
     webassembly(root)?;
     term::step("check: documentation");

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tec_core::id::MachineId;
 
 use super::boot::Boot;
-use super::distribution;
+use super::distribution::Chain;
 use super::image::{Image, Parts};
 use super::initial::InitialSystem;
 use super::node::Node;
@@ -99,11 +99,11 @@ impl Stage {
                 Scene::Migration => self.migration()?,
                 Scene::Bootstrap => self.bootstrap()?,
                 Scene::Join => self.join()?,
-                Scene::Debian => self.debian(&distribution::DEBIAN_12)?,
-                Scene::DebianUki => self.debian(&distribution::DEBIAN_12_UNIFIED)?,
-                Scene::Debian13 => self.debian(&distribution::DEBIAN_13)?,
-                Scene::Debian13Uki => self.debian(&distribution::DEBIAN_13_UNIFIED)?,
-                Scene::DebianSidUki => self.debian(&distribution::DEBIAN_SID_UNIFIED)?,
+                Scene::Debian => self.debian("bookworm", Chain::Grub)?,
+                Scene::DebianUki => self.debian("bookworm-dracut", Chain::Unified)?,
+                Scene::Debian13 => self.debian("trixie", Chain::Grub)?,
+                Scene::Debian13Uki => self.debian("trixie-dracut", Chain::Unified)?,
+                Scene::DebianSidUki => self.debian("sid-dracut", Chain::Unified)?,
             }
         }
         self.story.scene('z', "Afterwards");

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 
-use super::install::{Chain, Distribution, Installer, PASSPHRASE};
+use super::install::{Chain, Installer, PASSPHRASE};
 use crate::qemu::{Machine, Running, VirtualTpm, disk, must};
 use crate::vm::node;
 use crate::vm::settings::Settings;
@@ -46,15 +46,14 @@ pub(in crate::vm) enum Started {
 pub(in crate::vm) struct Guest(Running);
 
 impl Debian {
-    /// Installs it. `unused` stands for a config of Ignition, which this machine does not have.
+    /// Installs the system of an archive in the cache. `unused` stands for a config of Ignition, which this machine does not have.
     pub(in crate::vm) fn install(
         settings: &Settings,
-        distribution: &Distribution,
+        (system, chain): (&str, Chain),
         unused: &Path,
     ) -> anyhow::Result<Self> {
-        let chain = distribution.chain;
-        let installer = Installer::prepare(settings, distribution.system)?;
-        let directory = settings.artefacts.join(distribution.system);
+        let installer = Installer::prepare(settings, system)?;
+        let directory = settings.artefacts.join(system);
         let boot = settings.cache.join("boot").join(node::SUITE);
         let (firmware, ignition) = (boot.join(node::CODE), unused.to_owned());
         let debian = Self { chain, directory, firmware, ignition, installer, boots: 0 };

@@ -14,41 +14,6 @@ use crate::vm::node;
 use crate::vm::settings::Settings;
 use crate::volume;
 
-/// A distribution.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::vm) struct Distribution {
-    /// Name of the archive in the cache, and of the folder of its machine.
-    pub(super) system: &'static str,
-    pub(in crate::vm) chain: Chain,
-    pub(in crate::vm) title: &'static str,
-}
-
-pub(in crate::vm) const DEBIAN_12: Distribution = Distribution {
-    system: "bookworm",
-    chain: Chain::Grub,
-    title: "Debian 12: shim, GRUB and initramfs-tools",
-};
-pub(in crate::vm) const DEBIAN_12_UNIFIED: Distribution = Distribution {
-    system: "bookworm-dracut",
-    chain: Chain::Unified,
-    title: "Debian 12: a unified kernel image made by dracut",
-};
-pub(in crate::vm) const DEBIAN_13: Distribution = Distribution {
-    system: "trixie",
-    chain: Chain::Grub,
-    title: "Debian 13: shim, GRUB and initramfs-tools",
-};
-pub(in crate::vm) const DEBIAN_13_UNIFIED: Distribution = Distribution {
-    system: "trixie-dracut",
-    chain: Chain::Unified,
-    title: "Debian 13: a unified kernel image made by dracut",
-};
-pub(in crate::vm) const DEBIAN_SID_UNIFIED: Distribution = Distribution {
-    system: "sid-dracut",
-    chain: Chain::Unified,
-    title: "Debian sid: a unified kernel image made by dracut",
-};
-
 /// What starts the kernel of a distribution, and what made its initramfs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::vm) enum Chain {
@@ -59,6 +24,14 @@ pub(in crate::vm) enum Chain {
 }
 
 impl Chain {
+    /// What it consists of.
+    pub(in crate::vm) const fn title(self) -> &'static str {
+        match self {
+            Self::Grub => "shim, GRUB and initramfs-tools",
+            Self::Unified => "a unified kernel image made by dracut",
+        }
+    }
+
     /// The firmware's variables.
     pub(super) const fn variables(self) -> &'static str {
         match self {

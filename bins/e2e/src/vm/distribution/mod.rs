@@ -2,7 +2,7 @@
 //! initramfs, boot loader and Clevis, and with this project's packages.
 //!
 //! ```text
-//!  mmdebstrap ─► an archive ──► system/, packages ─ prepare.sh ─► initramfs ─► image ───┐
+//!  mmdebstrap ─► an archive ───► system/, packages ─ prepare.sh ─► initramfs ─► image ───┐
 //!  gpt, cryptsetup luksFormat ─► disk.img ────────────────────────────────────────────────┤
 //!                        the machine that installs: install.sh, grub-install, update-grub ┘
 //!  Debian: firmware ─► shim ─► GRUB ─► initramfs ─ Clevis, node-agent ─► tec serve ─► root ─► serve.sh
@@ -12,7 +12,4 @@ mod guest;
 mod install;
 
 pub(super) use self::guest::{Debian, Guest, Started};
-pub(super) use self::install::{
-    Chain, DEBIAN_12, DEBIAN_12_UNIFIED, DEBIAN_13, DEBIAN_13_UNIFIED, DEBIAN_SID_UNIFIED,
-    Distribution,
-};
+pub(super) use self::install::Chain;

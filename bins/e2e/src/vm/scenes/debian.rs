@@ -14,7 +14,7 @@ use tec_core::endpoint::Endpoint;
 
 use super::adversary::Change;
 use crate::qemu::{disk, luks, must};
-use crate::vm::distribution::{Chain, Debian, Distribution, Guest, Started};
+use crate::vm::distribution::{Chain, Debian, Guest, Started};
 use crate::vm::stage::Stage;
 use crate::vm::table;
 
@@ -102,15 +102,15 @@ const ON_HEADER: [Attack; 2] = [
 
 impl Stage {
     /// Installs it, binds its disk, boots it, and attacks it; each attack is undone before the next one.
-    pub(in crate::vm) fn debian(&mut self, distribution: &Distribution) -> anyhow::Result<()> {
-        let (image, attacks) = match distribution.chain {
+    pub(in crate::vm) fn debian(&mut self, system: &str, chain: Chain) -> anyhow::Result<()> {
+        let (image, attacks) = match chain {
             Chain::Grub => ("", ON_GRUB),
             Chain::Unified => (UNIFIED, ON_UNIFIED),
         };
-        self.story.scene('m', distribution.title);
+        self.story.scene('m', &format!("Debian {system}: {}", chain.title()));
         let mut story = std::mem::take(&mut self.story);
         let mut debian = story.works("installed, with an initramfs that has the pin", || {
-            Debian::install(&self.settings, distribution, &self.merge)
+            Debian::install(&self.settings, (system, chain), &self.merge)
         })?;
         let covered = story.works("its image is approved from its files", || {
             debian.in_boot(|root| self.approve_tree(&root.join(image)))
