@@ -307,6 +307,26 @@ async fn a_planted_root_gets_no_key_after_the_initramfs() {
 }
 
 #[tokio::test]
+async fn a_planted_root_gets_no_key_with_a_new_attestation_key_either() {
+    let world = World::new();
+    world.publish(&image("good", GOOD)).await;
+    let (ports, machine) = (world.healthy(), world.ready(1).await);
+    for (times, phases) in [(1, &RUNNING[..1]), (2, &RUNNING[..1])] {
+        assert_eq!(refused_key(&world, machine, in_phase(times, phases)).await, None);
+    }
+    let (first, second) = (sample::public_key(1).fingerprint(), sample::public_key(2));
+    flow::revoke_ak(&ports, &world.clock, first).await.unwrap();
+    world.submit(&ports, machine, 2).await.unwrap();
+    let by_admin = AkCandidate::from_admin(second.clone(), None);
+    flow::approve(world.ak(&ports), AkSubmission::new(machine, by_admin)).await.unwrap();
+    for (phases, code) in [(&RUNNING[..], Some(Code::InitramfsEnded)), (&RUNNING[..1], None)] {
+        let mut boot = in_phase(3, phases);
+        boot.ak = second.clone();
+        assert_eq!(refused_key(&world, machine, boot).await, code);
+    }
+}
+
+#[tokio::test]
 async fn a_running_system_gets_its_keys_while_they_are_rotated() {
     let world = World::new();
     world.publish(&image("good", GOOD)).await;

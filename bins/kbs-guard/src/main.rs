@@ -14,6 +14,7 @@ use tec_core::http::ReplyStyle;
 use tec_core::port::Clock;
 use tec_support::front::{Gate, gated};
 use tec_support::listen::{Counts, Limits, Server};
+use tec_support::reserve::Reserve;
 use tec_support::serve::{Shutdown, Transport, bind, until_ended};
 use tec_support::{SystemClock, exit, front, program, tls};
 use tokio::task::JoinSet;
@@ -58,7 +59,8 @@ async fn run(args: Args) -> anyhow::Result<u8> {
         });
         Known::store(&store)
     };
-    let guard = compose::guard(args.upstream.clone(), verifier, known, &store, clock);
+    let reserve = Reserve::of(&args.state_dir, args.reserve_mib);
+    let guard = compose::guard(args.upstream.clone(), verifier, known, (&store, reserve), clock);
 
     let listener = bind(args.listen)?;
     let address = listener.local_addr()?;

@@ -30,6 +30,7 @@ use tec_core::port::{
 use tec_core::secret::SecretBytes;
 use tec_core::store::Store;
 use tec_core::time::Timestamp;
+use tec_support::reserve::Reserve;
 use tec_support::{SystemClock, SystemEntropy};
 use tec_tpm::snp::Policy;
 use tec_tpm::testing::{AttestFields, SoftAzure, SoftSnp};
@@ -105,7 +106,8 @@ impl World {
         let azure = AzSnpVtpmVerifier::with_roots(Arc::new(Then), policy, roots);
         let verifier = ByTee::new().with(Tee::AzSnpVtpm, Arc::new(azure));
         let upstream = direct.to_string().parse().unwrap();
-        let guard = compose::guard(upstream, verifier, Known::store(&store), &store, clock);
+        let state = (&store, Reserve::of(dir.path(), 0));
+        let guard = compose::guard(upstream, verifier, Known::store(&store), state, clock);
         Self {
             direct,
             guarded: serve(compose::public(&guard, 1000.try_into().unwrap())).await,

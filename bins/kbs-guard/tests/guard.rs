@@ -30,11 +30,12 @@ use tec_core::digest::Sha256Digest;
 use tec_core::id::{MachineId, ResourcePath};
 use tec_core::pcr::{PCR_COUNT, PcrIndex, PcrValues};
 use tec_core::port::{
-    AttestationEvidence, Attester, Clock, EvidenceRequest, KeyBroker as _, PolicySlot, PortError,
-    Verifier,
+    AttestationEvidence, Attester, AuditAction, Clock, EvidenceRequest, KeyBroker as _, PolicySlot,
+    PortError, Verifier,
 };
 use tec_core::secret::SecretBytes;
 use tec_core::store::{AuditVerdict, Store};
+use tec_support::reserve::Reserve;
 use tec_support::{SystemClock, SystemEntropy};
 use tec_tpm::evidence::TpmEvidence;
 use tec_tpm::testing::{SelectionFields, SoftTpm};
@@ -199,7 +200,8 @@ impl World {
         let direct = broker(good, &known).await;
         let upstream = direct.to_string().parse().unwrap();
         let verifier = ByTee::new().with(Tee::Tpm, Arc::new(TpmVerifier::new()));
-        let guard = compose::guard(upstream, verifier, Known::store(&store), &store, clock());
+        let state = (&store, Reserve::of(dir.path(), 0));
+        let guard = compose::guard(upstream, verifier, Known::store(&store), state, clock());
         let guarded = serve(compose::public(&guard, 1000.try_into().unwrap())).await;
         Self { direct, guarded, guard, store, keys, dir }
     }
@@ -294,6 +296,17 @@ async fn a_foreign_key_in_honest_evidence_gets_nothing() {
     assert_eq!(refused.unwrap_err().code(), Code::QuoteInvalid);
     let refused = fetch(world.guarded, OTHER, &good).await;
     assert_eq!(refused.unwrap_err().code(), Code::ReleaseDenied);
+}
+
+#[tokio::test]
+async fn refusals_do_not_fill_the_audit_log() {
+    let (world, good, _) = world().await;
+    for _ in 0..50 {
+        fetch(world.guarded, OTHER, &good).await.unwrap_err();
+    }
+    let lines = world.store.audit_events(0, 1_000).unwrap();
+    let refusals = lines.iter().filter(|line| line.event.action == AuditAction::KeyRefused);
+    assert_eq!(refusals.count(), 30);
 }
 
 #[tokio::test]

@@ -41,11 +41,15 @@ pub mod reference;
 #[cfg(feature = "registry")]
 pub mod registry;
 #[cfg(feature = "server")]
+pub mod reserve;
+#[cfg(feature = "server")]
 pub mod serve;
 #[cfg(feature = "listen")]
 pub mod shared;
 #[cfg(feature = "server")]
 mod shutdown;
+#[cfg(feature = "server")]
+pub mod sparing;
 pub mod table;
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;

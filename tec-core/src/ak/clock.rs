@@ -171,6 +171,17 @@ impl ClockReading {
         self.in_initramfs && !self.in_first_boot
     }
 
+    /// The first reading of a key whose machine attested with other keys before: a new key is no new machine, so that
+    /// what the machine showed and when it was set up stay. The clocks cannot be compared, see [`TpmClock`].
+    #[must_use]
+    pub fn after_other_keys(mut self, others: impl IntoIterator<Item = Self>) -> Self {
+        for other in others {
+            self.in_initramfs |= other.in_initramfs;
+            self.in_first_boot = false;
+        }
+        self
+    }
+
     /// Says whether the quote was made while the initramfs ran.
     #[must_use]
     pub fn with_initramfs(mut self, is_running: bool) -> Self {

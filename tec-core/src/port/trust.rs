@@ -211,7 +211,8 @@ pub enum ClockOutcome {
 #[async_trait]
 pub trait ClockLog: fmt::Debug + Send + Sync {
     /// Stores a reading of the TPM that holds `key`, if it [follows the last
-    /// one](ClockReading::succeeding).
+    /// one](ClockReading::succeeding). The first one of a key follows those of [the machine's other
+    /// keys](ClockReading::after_other_keys).
     async fn advance(
         &self,
         key: &Fingerprint,

@@ -48,7 +48,7 @@ fn advance(
     reading: ClockReading,
 ) -> Result<ClockOutcome, StoreError> {
     let kept = match find(db, key)? {
-        None => reading,
+        None => reading.after_other_keys(of_machine(db, machine)?),
         Some(last) => match reading.succeeding(&last) {
             Ok(kept) => kept,
             Err(fault) => return Ok(ClockOutcome::Refused(fault)),
@@ -69,10 +69,18 @@ fn find(db: &Connection, key: &str) -> Result<Option<ClockReading>, StoreError> 
         .prepare_cached("SELECT reading FROM tpm_clock WHERE ak = ?1")?
         .query_row((key,), |row| row.get(0))
         .optional()?;
-    found
-        .map(|text| serde_json::from_str(&text))
-        .transpose()
-        .map_err(|error| StoreError::undecodable("clock of a TPM", error))
+    found.map(|text| decode(&text)).transpose()
+}
+
+/// The readings of all keys of a machine.
+fn of_machine(db: &Connection, machine: MachineId) -> Result<Vec<ClockReading>, StoreError> {
+    let mut found = db.prepare_cached("SELECT reading FROM tpm_clock WHERE machine = ?1")?;
+    let texts = found.query_map((machine.to_string(),), |row| row.get::<_, String>(0))?;
+    texts.map(|text| decode(&text?)).collect()
+}
+
+fn decode(text: &str) -> Result<ClockReading, StoreError> {
+    serde_json::from_str(text).map_err(|error| StoreError::undecodable("clock of a TPM", error))
 }
 
 /// Removes the clocks of a machine, and returns their number; also used when machines are removed.

@@ -400,7 +400,10 @@ impl ClockLog for MemoryRegistry {
     ) -> Result<ClockOutcome, PortError> {
         let mut state = self.0.lock();
         let kept = match state.clocks.get(key) {
-            None => Ok(*reading),
+            None => {
+                let of_machine = state.clocks.values().filter(|(of, _)| *of == machine);
+                Ok(reading.after_other_keys(of_machine.map(|(_, reading)| *reading)))
+            }
             Some((_, last)) => reading.succeeding(last),
         };
         match kept {

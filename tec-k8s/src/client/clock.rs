@@ -16,7 +16,7 @@ use crate::api::{CLOCK_OF, TpmClock};
 
 #[async_trait]
 impl ClockLog for KubeRegistry {
-    /// Takes two requests, and one more for the first reading of a key or if the key has a different machine.
+    /// Takes two requests, and one more if the key has a different machine; for the first reading of a key, four.
     async fn advance(
         &self,
         key: &Fingerprint,
@@ -29,7 +29,7 @@ impl ClockLog for KubeRegistry {
             let found = clocks.get_opt(&name).await;
             let found = found.map_err(|error| port_error(what(), error))?;
             let kept = match &found {
-                None => *reading,
+                None => reading.after_other_keys(self.clocks_of(&machine).await?),
                 Some(last) => {
                     let last = last.reading().map_err(|error| {
                         PortError::new(PortErrorKind::Invalid, what()).because(error)
@@ -71,8 +71,7 @@ impl ClockLog for KubeRegistry {
         let what = || format!("forget the clock of machine {machine}");
         self.permit(Deed::Admit, what).await?;
         let clocks = self.clocks();
-        let of_machine = ListParams::default().labels(&format!("{CLOCK_OF}={machine}"));
-        let listed = clocks.list_metadata(&of_machine).await;
+        let listed = clocks.list_metadata(&labelled(machine)).await;
         let listed = listed.map_err(|error| port_error(what(), error))?;
         if listed.items.is_empty() {
             return Err(PortError::new(PortErrorKind::NotFound, what()));
@@ -91,6 +90,17 @@ impl ClockLog for KubeRegistry {
 impl KubeRegistry {
     fn clocks(&self) -> Api<TpmClock> {
         self.objects()
+    }
+
+    /// The readings of all keys of a machine.
+    async fn clocks_of(&self, machine: &MachineId) -> Result<Vec<ClockReading>, PortError> {
+        let what = || format!("list the clocks of machine {machine}");
+        let listed = self.clocks().list(&labelled(machine)).await;
+        let listed = listed.map_err(|error| port_error(what(), error))?;
+        let readings = listed.items.iter().map(TpmClock::reading);
+        readings
+            .collect::<Result<_, _>>()
+            .map_err(|error| PortError::new(PortErrorKind::Invalid, what()).because(error))
     }
 
     /// The object as it should be; its machine owns it.
@@ -112,4 +122,8 @@ impl KubeRegistry {
         next.metadata.resource_version = found.and_then(TpmClock::resource_version);
         Ok(next)
     }
+}
+
+fn labelled(machine: &MachineId) -> ListParams {
+    ListParams::default().labels(&format!("{CLOCK_OF}={machine}"))
 }

@@ -83,7 +83,7 @@ pub(super) fn rules(component: Component) -> Vec<PolicyRule> {
         Component::Trustee => {
             let mut rules = vec![
                 rule(GROUP, &[MACHINES, KEYS, IMAGES], &READ),
-                rule(GROUP, &[CLOCKS, RECORDS], &["create", "get", "update"]),
+                rule(GROUP, &[RECORDS], &["create", "get", "update"]),
                 events(),
             ];
             rules.extend(platform_rules());
@@ -113,11 +113,11 @@ pub(super) fn rules(component: Component) -> Vec<PolicyRule> {
     }
 }
 
-/// The guard and the key broker record the platform of each machine, and delete approvals that no machine
+/// The guard and the key broker record the clock and the platform of each machine, and delete approvals that no machine
 /// needs. They cannot approve.
 fn platform_rules() -> [PolicyRule; 2] {
     [
-        rule(GROUP, &[PLATFORMS], &["create", "get", "list", "update"]),
+        rule(GROUP, &[CLOCKS, PLATFORMS], &["create", "get", "list", "update"]),
         rule(GROUP, &[PLATFORM_APPROVALS], &["delete", "get"]),
     ]
 }
@@ -132,7 +132,7 @@ fn key_broker_rules() -> Vec<PolicyRule> {
         rule(GROUP, &[KEYS], &["get"]),
         rule(GROUP, &[CLUSTERS], &["list"]),
         rule(GROUP, &[IMAGES], &["list", "watch"]),
-        rule(GROUP, &[CLOCKS, RECORDS], &["create", "get", "update"]),
+        rule(GROUP, &[RECORDS], &["create", "get", "update"]),
         rule(GROUP, &[RECOVERY_KEYS], &["create", "get"]),
         named(rule("", &["configmaps"], &["get"]), AUTHORITY),
         rule("", &["secrets"], &["get"]),

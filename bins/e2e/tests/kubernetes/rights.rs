@@ -46,8 +46,8 @@ const OPERATOR: [Right; 18] = [
 ];
 const TRUSTEE: [Right; 5] = [
     (READ, TEC, "machines attestationkeys approvedimages", None),
-    ("create get update", TEC, "tpmclocks attestationrecords", None),
-    ("create get list update", TEC, "platformbaselines", None),
+    ("create get update", TEC, "attestationrecords", None),
+    ("create get list update", TEC, "tpmclocks platformbaselines", None),
     ("delete get", TEC, "platformapprovals", None),
     ("create patch", "events.k8s.io", "events", None),
 ];
@@ -57,8 +57,8 @@ const KEY_BROKER: [Right; 11] = [
     ("list", TEC, "trustedexecutionclusters", None),
     ("list watch", TEC, "approvedimages", None),
     ("create get", TEC, "recoverykeys", None),
-    ("create get update", TEC, "tpmclocks attestationrecords", None),
-    ("create get list update", TEC, "platformbaselines", None),
+    ("create get update", TEC, "attestationrecords", None),
+    ("create get list update", TEC, "tpmclocks platformbaselines", None),
     ("delete get", TEC, "platformapprovals", None),
     ("get", "core", "configmaps", Some("trust-authority")),
     ("get", "core", "secrets", None),

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use tec_core::port::Clock;
 use tec_core::secret::{SecretArray, SecretBytes};
+use tec_support::reserve::Reserve;
+use tec_support::sparing::Sparing;
 use tec_support::{SystemClock, SystemEntropy, input};
 use tec_tpm::combine::MixedStates;
 use tec_trustee::kbs::{Kbs, KbsConfig, LiveBackend, LivePorts};
@@ -30,13 +32,17 @@ pub fn key_broker(args: &Args, api: &ApiServer) -> anyhow::Result<Kbs> {
     let pins = args.pins.pins()?;
     let intent = PolicyIntent::new(pins.of_policies(), tees.iter().copied())?;
     let registry = &api.registry;
+    // There is no disk to fill: the API server bounds what it stores.
+    let reserve = Arc::new(Reserve::of(Path::new("/"), 0));
+    let (attempts, audit) = (Arc::clone(&api.attempts) as _, Arc::clone(registry) as _);
+    let records = Arc::new(Sparing::new(Arc::clone(registry) as _, attempts, audit, reserve));
     let ports = LivePorts::new(
         Arc::clone(registry) as _,
         Arc::clone(&api.images) as _,
         Arc::clone(registry) as _,
-        Arc::clone(registry) as _,
+        Arc::clone(&records) as _,
         (Arc::clone(registry) as _, Arc::clone(registry) as _),
-        Arc::clone(&api.attempts) as _,
+        records,
         Arc::clone(&clock),
     );
     // Machines are updated one component at a time, and may boot between two updates.

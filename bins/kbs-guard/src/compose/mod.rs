@@ -23,6 +23,8 @@ use tec_core::port::{AkRegistry, AttemptLog, Clock, ClockLog, Entropy, PlatformL
 use tec_core::store::Store;
 use tec_support::limit::{Limiter, limit};
 use tec_support::listen::Counts;
+use tec_support::reserve::Reserve;
+use tec_support::sparing::Sparing;
 use tec_support::tls::LiveCertificate;
 use tec_support::{SystemEntropy, listen};
 use tec_tpm::combine::MixedStates;
@@ -91,23 +93,25 @@ impl Known {
     }
 }
 
-/// A guard over these keys, with the audit log in a store. It accepts the types of evidence that `verifier`
+/// A guard over these keys, with the audit log in a store, which leaves the reserve free. It accepts the types of evidence that `verifier`
 /// does. If it knows no approved boots, it leaves the registers to the policies of the Trustee.
 pub fn guard(
     upstream: Authority,
     verifier: ByTee,
     known: Known,
-    store: &Arc<Store>,
+    (store, reserve): (&Arc<Store>, Reserve),
     clock: Arc<dyn Clock>,
 ) -> Guard {
+    let (aks, attempts) = (Arc::clone(&known.aks), known.attempts);
+    let records = Arc::new(Sparing::new(aks, attempts, Arc::clone(store) as _, Arc::new(reserve)));
     let authorities = known.authorities;
     let registries = Registries {
         aks: known.aks,
         boots: known.boots,
         clocks: known.clocks,
         platforms: known.platforms,
-        attempts: known.attempts,
-        audit: Arc::clone(store) as _,
+        attempts: Arc::clone(&records) as _,
+        audit: records,
         clock: Arc::clone(&clock),
     };
     let entropy: Arc<dyn Entropy> = Arc::new(SystemEntropy);

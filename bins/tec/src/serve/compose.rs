@@ -20,14 +20,14 @@ use tec_core::secret::SecretBytes;
 use tec_core::store::Store;
 use tec_support::limit::{Limiter, limit};
 use tec_support::listen::Counts;
+use tec_support::reserve::{Reserve, keep_reserve};
+use tec_support::sparing::Sparing;
 use tec_support::{SystemEntropy, ek, listen};
 use tec_tpm::combine::MixedStates;
 use tec_trustee::kbs::{Kbs, KbsConfig, LiveBackend, LivePorts};
 use tec_trustee::policy::PolicyIntent;
 use tec_trustee::token::TokenSigner;
 
-use super::reserve::{Reserve, keep_reserve};
-use super::sparing::Sparing;
 use crate::serve::args::{Approval, ServeArgs};
 use crate::state::Endpoints;
 
@@ -156,7 +156,7 @@ fn kbs(
     // The policies demand what all images pin; the backend checks the rest for each image.
     let pinned = pins.of_policies();
     let intent = PolicyIntent::new(pinned, tees.iter().copied())?;
-    let records = Arc::new(Sparing::new(store.clone(), reserve));
+    let records = Arc::new(Sparing::new(store.clone(), store.clone(), store.clone(), reserve));
     let ports = LivePorts::new(
         store.clone(),
         store.clone(),

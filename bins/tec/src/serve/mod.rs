@@ -4,9 +4,7 @@
 pub(crate) mod args;
 mod compose;
 mod pins;
-mod reserve;
 mod signer;
-mod sparing;
 mod ui;
 
 use std::collections::BTreeSet;

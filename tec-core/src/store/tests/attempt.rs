@@ -61,6 +61,21 @@ async fn other_texts_of_earlier_versions_say_nothing_of_images() {
     }
 }
 
+#[tokio::test]
+async fn an_id_of_a_machine_is_not_searched_among_the_ids_that_attempts_had() {
+    let place = Place::new();
+    let store = place.open();
+    let of = |id, machine| Attempt {
+        earlier: vec![sample::attempt_id(3)],
+        ..sample::attempt(id, Some(machine))
+    };
+    store.record(&of(10, 1)).await.unwrap();
+    let find = async || AttemptLog::find(&store, &sample::attempt_id(3)).await.unwrap();
+    assert!(find().await.is_some());
+    store.record(&of(11, 3)).await.unwrap();
+    assert_eq!(find().await, None);
+}
+
 /// A refusal as evidence with a long log causes it, in a boot of its own.
 fn long_refusal(boot: u32) -> Attempt {
     let mut attempt = sample::attempt_in_boot(u64::from(boot), boot);

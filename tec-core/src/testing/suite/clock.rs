@@ -16,6 +16,7 @@ pub async fn clock_log<L: ClockLog>(make: impl AsyncFn() -> L) {
     what_is_forgotten_begins_anew(&make().await).await;
     evidence_never_proves_less_than_before(&make().await).await;
     an_initramfs_is_remembered(&make().await).await;
+    a_new_key_is_no_new_machine(&make().await).await;
 }
 
 /// A quote after this many resets, at the second with that number.
@@ -105,6 +106,20 @@ async fn an_initramfs_is_remembered(log: &dyn ClockLog) {
             Some((reading.clock, remembered))
         );
     }
+}
+
+async fn a_new_key_is_no_new_machine(log: &dyn ClockLog) {
+    let machine = sample::machine_id(1);
+    for (number, resets, is_running) in [(1, 9, true), (2, 3, false)] {
+        let reading = after(resets).with_initramfs(is_running);
+        let outcome = ok(log.advance(&key(number), machine, &reading).await);
+        assert_eq!(outcome, ClockOutcome::Follows);
+    }
+    let last = ok(log.last(&key(2)).await);
+    assert!(last.is_some_and(|last| last.is_bound_to_initramfs()), "{last:?}");
+    ok(log.advance(&key(3), sample::machine_id(2), &after(3)).await);
+    let other = ok(log.last(&key(3)).await);
+    assert!(other.is_some_and(|other| other.in_first_boot), "of its machine only: {other:?}");
 }
 
 async fn evidence_never_proves_less_than_before(log: &dyn ClockLog) {

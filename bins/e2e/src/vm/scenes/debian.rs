@@ -96,6 +96,8 @@ const ON_HEADER: [Attack; 2] = [
             let size = (disk::INSTALLED_ROOT / 2 - HEADER).to_string();
             header["segments"]["0"] =
                 json!({"type": "linear", "offset": HEADER.to_string(), "size": size});
+            // Each encrypted segment has a digest, or cryptsetup takes it for no header.
+            header["digests"]["0"]["segments"] = json!(["1"]);
         })
     }),
 ];

@@ -16,7 +16,7 @@ const MIB: u64 = 1 << 20;
 
 /// Required free space at the state directory for registrations.
 #[derive(Debug)]
-pub(super) struct Reserve {
+pub struct Reserve {
     place: PathBuf,
     bytes: u64,
     /// The state logged last, so that a flood of requests does not fill the log.
@@ -24,7 +24,8 @@ pub(super) struct Reserve {
 }
 
 impl Reserve {
-    pub(super) fn of(place: &Path, mib: u64) -> Self {
+    /// Keeps so many MiB of the file system of `place`; 0 keeps none.
+    pub fn of(place: &Path, mib: u64) -> Self {
         Self {
             place: place.to_owned(),
             bytes: mib.saturating_mul(MIB),
@@ -33,7 +34,7 @@ impl Reserve {
     }
 
     /// A file system whose free space cannot be determined counts as full.
-    pub(super) fn is_low(&self) -> bool {
+    pub fn is_low(&self) -> bool {
         let free = free_bytes(&self.place);
         let is_low = self.bytes > 0 && free.as_ref().map_or(true, |free| *free < self.bytes);
         if self.was_low.swap(is_low, Ordering::Relaxed) != is_low {
@@ -58,8 +59,9 @@ fn free_bytes(place: &Path) -> io::Result<u64> {
     Ok(space.f_bavail.saturating_mul(space.f_frsize))
 }
 
-/// The middleware for requests that create machines and keys. Health checks are not affected.
-pub(super) async fn keep_reserve(
+/// The middleware for requests that create machines and keys: refuses them with `TEC-R507` while the disk is nearly full.
+/// Health checks are not affected.
+pub async fn keep_reserve(
     State((reserve, style)): State<(Arc<Reserve>, ReplyStyle)>,
     request: Request,
     next: Next,
