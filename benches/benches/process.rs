@@ -1,5 +1,4 @@
-//! The whole program `compute-pcrs all` against programs that hash the same files; and the memory
-//! of a process that reads 2 GiB.
+//! The whole program `compute-pcrs all` against programs that hash the same files.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -12,20 +11,17 @@ use anyhow::Context as _;
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use sha2::{Digest as _, Sha256};
 use tec_benches::debian::Boot;
-use tec_benches::synthetic::Program;
-use tec_benches::{Figure, Suite, Unit, debian, load};
-use tec_tpm::compute::{Banks, BootPredictor, PlatformState};
+use tec_benches::{Suite, debian};
 
-/// Arguments with which this program acts as its own child.
+/// Argument with which this program acts as its own child.
 const HASH: &str = "hash-these-files";
-const PREDICT: &str = "predict-two-gibibytes";
 
 fn main() -> anyhow::Result<()> {
     let arguments: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
-    match arguments.split_first() {
-        Some((first, files)) if first == Path::new(HASH) => return Ok(hash(files)?),
-        Some((first, _)) if first == Path::new(PREDICT) => return predict(),
-        _ => {}
+    if let Some((first, files)) = arguments.split_first()
+        && first == Path::new(HASH)
+    {
+        return Ok(hash(files)?);
     }
     let suite = Suite::new(env!("CARGO_TARGET_TMPDIR"));
     let program = suite.target_dir().join("release/compute-pcrs");
@@ -34,7 +30,6 @@ fn main() -> anyhow::Result<()> {
             processes(&suite, &program, &boot)?;
         }
     }
-    memory(&suite)?;
     suite.finish();
     Ok(())
 }
@@ -107,28 +102,5 @@ fn hash(files: &[PathBuf]) -> io::Result<()> {
         }
         std::hint::black_box(hasher.finalize());
     }
-    Ok(())
-}
-
-/// The peak of a process's total memory, not only of its heap.
-fn memory(suite: &Suite) -> anyhow::Result<()> {
-    let name = "pcr/peak_memory/process";
-    if !suite.wants(name) {
-        return Ok(());
-    }
-    let output = Command::new(std::env::current_exe()?).arg(PREDICT).output()?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let bytes: f64 = text.trim().parse().context("the child did not report a size")?;
-    let note = "all memory of a process that predicts a unified kernel image of 2 GiB";
-    suite.figure(Figure::new(name, bytes, Unit::Bytes, note))
-}
-
-/// Prints the peak memory of this process, in bytes.
-fn predict() -> anyhow::Result<()> {
-    let image = Program::uki(1, 1 << 31).image();
-    let predictor = BootPredictor::new().with_banks(Banks::ALL);
-    predictor.predict(&image, &PlatformState::new())?;
-    let size = load::peak_memory("self")?.to_string();
-    io::Write::write_all(&mut io::stdout(), size.as_bytes())?;
     Ok(())
 }

@@ -18,7 +18,7 @@ pub struct Change {
     pub is_clear: bool,
 }
 
-/// A smaller change of a figure is noise: allocations hardly vary, times do.
+/// A smaller change of a figure is noise: memory hardly varies, times do.
 const CLEAR: f64 = 0.05;
 
 impl Report {

@@ -183,7 +183,6 @@ fn read_header(protected: &str) -> Result<HeaderConfig, ClevisError> {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
     use rand_chacha::ChaCha20Rng;
     use rand_core::SeedableRng as _;
     use tec_core::ignition::PinConfig;
@@ -264,13 +263,6 @@ mod tests {
         assert!(matches!(SealedPassphrase::parse(&tang), Err(ClevisError::Config(_))));
         for form in ["", "a.b.c.d", "a..b.c.d.e", "a.b.c.d.e"] {
             assert!(SealedPassphrase::parse(form).is_err(), "{form}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn arbitrary_text_never_panics(text in ".{0,200}") {
-            prop_assert!(SealedPassphrase::parse(&text).is_err());
         }
     }
 }

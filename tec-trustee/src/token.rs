@@ -80,9 +80,6 @@ impl TokenSigner {
     }
 
     /// Reads a private key in PEM: PKCS #8 or SEC 1.
-    ///
-    /// # Errors
-    /// `SignerKey`.
     pub fn from_pem(pem: &SecretBytes) -> Result<Self, TokenError> {
         let text = Some(pem.expose("parse the token signer's key"))
             .filter(|pem| pem.len() <= MAX_PEM)
@@ -94,9 +91,6 @@ impl TokenSigner {
 
     /// The signer with this key and certificate. The certificate goes into the header, so that a KBS that
     /// trusts the CA accepts its tokens.
-    ///
-    /// # Errors
-    /// `SignerKey`.
     #[cfg(feature = "signer")]
     pub fn of(issued: &crate::signer::IssuedSigner) -> Result<Self, TokenError> {
         let certificate = issued.certificate_der().map_err(|_| TokenError::SignerKey)?;

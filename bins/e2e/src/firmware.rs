@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use tec_core::digest::Sha256Digest;
-use tec_core::image::{ExpectedPcr, ExpectedPcrs, ImageEvent};
 use tec_core::pcr::PcrIndex;
 use tec_tpm::compute::PeFile;
 use tec_tpm::event_log::{EventKind, EventLogBuilder};
@@ -20,11 +19,10 @@ use tec_tpm::tss::Tpm;
 /// "Event Logging", action strings).
 const CALLING_APPLICATION: &[u8] = b"Calling EFI Application from Boot Option";
 
-/// Index of shim in a [`BootChain`].
-pub const SHIM: usize = 0;
-/// Index of GRUB.
-pub const GRUB: usize = 1;
-/// Index of the kernel, and of its repetitions.
+/// Version of the firmware.
+const VERSION: &str = "1.0";
+
+/// Index of the kernel in a [`BootChain`]: shim and GRUB come first, its repetitions last.
 const KERNEL: usize = 2;
 
 /// The files that a machine boots, in order, repeated as often as each is measured.
@@ -65,70 +63,13 @@ impl BootChain {
         Ok(Self { root: root.to_owned(), files: self.files.clone() })
     }
 
-    /// The file at this index.
-    ///
-    /// # Errors
-    /// There is none at this index.
-    pub fn file(&self, place: usize) -> anyhow::Result<PathBuf> {
-        let file = self.files.get(place);
-        Ok(self.root.join(file.context("the chain is too short")?))
-    }
-
     /// The kernel.
     ///
     /// # Errors
     /// There is none.
     pub fn kernel(&self) -> anyhow::Result<PathBuf> {
-        self.file(KERNEL)
-    }
-
-    /// Replaces the file at this index with a copy of the one in another chain.
-    ///
-    /// # Errors
-    /// One of the chains has none at this index, or it cannot be copied.
-    pub fn with_file_of(mut self, place: usize, other: &Self) -> anyhow::Result<Self> {
-        let name = other.files.get(place).context("the chain is too short")?;
-        let from = other.file(place)?;
-        std::fs::copy(&from, self.root.join(name))
-            .with_context(|| format!("cannot copy {}", from.display()))?;
-        let slot = self.files.get_mut(place);
-        name.clone_into(slot.context("the chain is too short")?);
-        Ok(self)
-    }
-
-    /// Replaces the kernel with that of another chain, repeated as often as its own was measured.
-    ///
-    /// # Errors
-    /// The other chain has none, or it cannot be copied.
-    pub fn with_kernel_of(mut self, other: &Self) -> anyhow::Result<Self> {
-        for place in KERNEL..self.files.len() {
-            self = self.with_file_of(place, other)?;
-        }
-        Ok(self)
-    }
-
-    /// The value that booting the chain leaves in PCR 4, as the builder of an image could state it.
-    ///
-    /// # Errors
-    /// A file is not a PE image.
-    pub fn expected(&self) -> anyhow::Result<ExpectedPcrs> {
-        let pcr = PcrIndex::BOOT_MANAGER;
-        let calling = Sha256Digest::of(CALLING_APPLICATION);
-        let mut events = vec![
-            ImageEvent::new("EV_EFI_ACTION", pcr, calling, "Pcr4EfiCall"),
-            ImageEvent::new("EV_SEPARATOR", pcr, Sha256Digest::of([0; 4]), "Pcr4Separator"),
-        ];
-        for (place, name) in self.files.iter().enumerate() {
-            let id = match place {
-                SHIM => "Pcr4Shim",
-                GRUB => "Pcr4Grub",
-                _ => "Pcr4Vmlinuz",
-            };
-            let kind = "EV_EFI_BOOT_SERVICES_APPLICATION";
-            let digest = self.authenticode(name)?;
-            events.push(ImageEvent::new(kind, pcr, digest, id).from_file(name));
-        }
-        Ok(ExpectedPcrs::new(vec![ExpectedPcr::from_events(pcr, events)]))
+        let file = self.files.get(KERNEL);
+        Ok(self.root.join(file.context("the chain is too short")?))
     }
 
     fn authenticode(&self, name: &str) -> anyhow::Result<Sha256Digest> {
@@ -140,14 +81,14 @@ impl BootChain {
     }
 }
 
-/// Measures a boot with this version of firmware and returns the event log that Linux would find.
+/// Measures a boot and returns the event log that Linux would find.
 ///
 /// # Errors
 /// A file is not a PE image, or the TPM refuses.
-pub fn boot(tpm: &Tpm, version: &str, chain: &BootChain) -> anyhow::Result<Vec<u8>> {
+pub fn boot(tpm: &Tpm, chain: &BootChain) -> anyhow::Result<Vec<u8>> {
     let mut log = EventLogBuilder::new();
     // UCS-2, with a zero at the end (PC Client Platform Firmware Profile, EV_S_CRTM_VERSION).
-    let version: Vec<u8> = version.encode_utf16().chain([0]).flat_map(u16::to_le_bytes).collect();
+    let version: Vec<u8> = VERSION.encode_utf16().chain([0]).flat_map(u16::to_le_bytes).collect();
     let firmware = PcrIndex::new(0)?;
     tpm.pcr_extend(firmware, &Sha256Digest::of(&version))?;
     log.measure(firmware, EventKind::S_CRTM_VERSION, &version);

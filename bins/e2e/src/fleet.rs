@@ -171,61 +171,30 @@ impl Fleet {
         boots.iter().filter(is_late).cloned().collect()
     }
 
-    /// Stops the nodes, writes a page with the picture, and returns how many boots each server answered.
+    /// Stops the nodes, writes a page with a picture of which server answered each boot, and returns how many
+    /// each of them answered.
     ///
     /// # Errors
-    /// A boot failed.
-    pub fn end(self, picture: &Path, title: &str, servers: &[&str]) -> anyhow::Result<Vec<usize>> {
-        let ended = self.finish(servers)?;
-        let page = crate::report::page(title, &ended.picture);
-        std::fs::write(picture, page)
-            .with_context(|| format!("cannot write {}", picture.display()))?;
-        ended.answered()
-    }
-
-    /// Stops the nodes, and draws which server answered each boot.
-    ///
-    /// # Errors
-    /// The nodes died.
-    pub fn finish(mut self, servers: &[&str]) -> anyhow::Result<Ended> {
+    /// The nodes died, or a boot failed.
+    pub fn end(
+        mut self,
+        picture: &Path,
+        title: &str,
+        servers: &[&str],
+    ) -> anyhow::Result<Vec<usize>> {
         self.shared.stop.store(true, Ordering::SeqCst);
         if let Some(thread) = self.thread.take() {
             thread.join().map_err(|_| anyhow!("the thread of the nodes panicked"))??;
         }
         let boots = std::mem::take(&mut *lock(&self.shared.boots));
         let marks = std::mem::take(&mut *lock(&self.shared.marks));
-        Ok(Ended {
-            picture: timeline(self.count, &boots, &marks, servers),
-            servers: servers.len(),
-            boots,
-        })
-    }
-}
-
-/// The results of a fleet.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct Ended {
-    /// One row per node and one dot per boot, as SVG.
-    pub picture: String,
-    /// Every boot.
-    pub boots: Vec<Boot>,
-    servers: usize,
-}
-
-impl Ended {
-    /// How many boots each server answered.
-    ///
-    /// # Errors
-    /// A boot failed.
-    pub fn answered(&self) -> anyhow::Result<Vec<usize>> {
-        let failed: Vec<_> = self.boots.iter().filter(|boot| boot.by.is_err()).collect();
+        let page = crate::report::page(title, &timeline(self.count, &boots, &marks, servers));
+        std::fs::write(picture, page)
+            .with_context(|| format!("cannot write {}", picture.display()))?;
+        let failed: Vec<_> = boots.iter().filter(|boot| boot.by.is_err()).collect();
         ensure!(failed.is_empty(), "failed boots: {failed:?}");
-        let by = |server| {
-            let boots = self.boots.iter();
-            boots.filter(move |boot| boot.by == Ok(server)).count()
-        };
-        Ok((0..self.servers).map(by).collect())
+        let by = |server| boots.iter().filter(move |boot| boot.by == Ok(server)).count();
+        Ok((0..servers.len()).map(by).collect())
     }
 }
 

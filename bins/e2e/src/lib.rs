@@ -1,5 +1,5 @@
 //! The main use case end to end, on one machine: a software TPM, real boot files, a real LUKS2 volume, the
-//! real Clevis, and our own programs. The demo and the tests share the scenes.
+//! real Clevis, and our own programs. The demo and the tests share them.
 
 #![expect(
     clippy::indexing_slicing,

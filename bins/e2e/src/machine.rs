@@ -28,7 +28,7 @@ use crate::volume;
 /// Size of the volume; a LUKS2 header takes 16 MiB.
 const DISK_BYTES: u64 = 24 << 20;
 
-/// A `cryptsetup` that lists its calls, and kills the program that calls it, or runs something else.
+/// A `cryptsetup` that lists its calls, and kills the program that calls it.
 const WRAPPER: &str = r#"#!/bin/sh
 calls="$(dirname "$0")/calls"
 echo "$1" >> "$calls"
@@ -40,7 +40,7 @@ fi
 PATH=${PATH#*:}
 cryptsetup "$@"
 status=$?
-[ "$number" = "$AFTER" ] && eval "$THEN"
+[ "$number" = "$AFTER" ] && kill -KILL $PPID
 exit $status
 "#;
 
@@ -73,8 +73,6 @@ pub struct Machine {
     pub name: String,
     /// What it boots.
     pub chain: BootChain,
-    /// Version of its firmware.
-    pub firmware: String,
     directory: PathBuf,
     node_agent: PathBuf,
     logs: Arc<Transcript>,
@@ -103,7 +101,6 @@ impl Machine {
         let machine = Self {
             name: name.to_owned(),
             chain,
-            firmware: "1.0".to_owned(),
             directory,
             node_agent: settings.node_agent(),
             logs: Arc::clone(logs),
@@ -155,7 +152,7 @@ impl Machine {
 
     fn measure(&self) -> anyhow::Result<()> {
         let tpm = Tpm::open(&self.tcti()).context("cannot open the TPM")?;
-        let log = boot(&tpm, &self.firmware, &self.chain)?;
+        let log = boot(&tpm, &self.chain)?;
         fs::write(self.event_log(), log)?;
         Ok(())
     }
@@ -300,16 +297,6 @@ impl Machine {
             Kill::Before(call) => (call, 0),
             Kill::After(call) => (0, call),
         };
-        let mut command = self.key_rotate_then(after, "kill -KILL $PPID")?;
-        command.env("BEFORE", before.to_string());
-        Ok(command)
-    }
-
-    /// As [`key_rotate`](Self::key_rotate), but a shell script runs after a call of cryptsetup.
-    ///
-    /// # Errors
-    /// The wrapper of cryptsetup cannot be written.
-    pub fn key_rotate_then(&self, call: u32, script: &str) -> anyhow::Result<Command> {
         let directory = self.directory.join("kill");
         fs::create_dir_all(&directory)?;
         let wrapper = directory.join("cryptsetup");
@@ -320,7 +307,8 @@ impl Machine {
         let own = command.get_envs().find(|(name, _)| *name == "PATH").and_then(|(_, path)| path);
         let own = own.context("a command without PATH")?;
         let path = std::env::join_paths([directory].into_iter().chain(std::env::split_paths(own)))?;
-        command.env("PATH", path).env("AFTER", call.to_string()).env("THEN", script);
+        command.env("PATH", path);
+        command.env("BEFORE", before.to_string()).env("AFTER", after.to_string());
         Ok(command)
     }
 

@@ -162,6 +162,5 @@ fn scene_table(scene: &Scene) -> String {
             step.took.as_millis()
         );
     }
-    html += "</table>";
-    html + scene.picture.as_deref().unwrap_or_default()
+    html + "</table>"
 }

@@ -39,8 +39,6 @@ pub struct Scene {
     pub title: String,
     /// What happened.
     pub steps: Vec<Step>,
-    /// A picture of it as SVG, if there is one.
-    pub picture: Option<String>,
 }
 
 /// The whole story.
@@ -73,19 +71,7 @@ impl Story {
     /// Starts a scene.
     pub fn scene(&mut self, letter: char, title: &str) {
         say(&format!("\n{}", self.paint("1", &format!("Scene {letter}: {title}"))));
-        self.scenes.push(Scene {
-            letter,
-            title: title.to_owned(),
-            steps: Vec::new(),
-            picture: None,
-        });
-    }
-
-    /// Adds an SVG picture to the scene.
-    pub fn pictures(&mut self, svg: String) {
-        if let Some(scene) = self.scenes.last_mut() {
-            scene.picture = Some(svg);
-        }
+        self.scenes.push(Scene { letter, title: title.to_owned(), steps: Vec::new() });
     }
 
     /// Runs a step that must work.

@@ -254,19 +254,6 @@ fn a_mirror_keeps_the_target_in_step_until_the_cutover() {
 }
 
 #[test]
-fn the_page_moves_trust_back_and_forth_and_retires_the_old_anchor() {
-    let world = World::start();
-    let node = world.soft_node(1);
-    run_page(&world, "Move", &[]);
-    assert_eq!(world.migrate("status")["target"]["role"], "active");
-    run_page(&world, "Roll back", &[]);
-    assert_eq!(world.migrate("status")["target"]["role"], "active");
-    run_page(&world, "Retire", &[]);
-    assert_eq!(world.migrate("status")["source"]["role"], "retired");
-    assert_eq!(world.runtime.block_on(node.boot()), Ok(1));
-}
-
-#[test]
 fn the_page_moves_trust_over_an_air_gap_and_never_to_two_anchors() {
     let world = World::start();
     let node = world.soft_node(1);

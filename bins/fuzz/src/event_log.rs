@@ -21,7 +21,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
 }
 
 /// Maximum number of characters of an event's detail, see its documentation.
-const MAX_DETAIL: usize = 128;
+const MAX_DETAIL: usize = 1025;
 
 /// A log that parses renders to a log that parses to the same events; its replay equals that of a simpler
 /// implementation; and it proves exactly the registers that replay to the quoted value.

@@ -21,9 +21,7 @@ pub struct Frame {
 }
 
 /// Sends a piece: length of the name (1 byte), name, length of the content (4 bytes, big-endian), content.
-///
-/// # Errors
-/// The name is longer than 255 bytes, the content is too large, or the connection is broken.
+/// Errors: the name is longer than 255 bytes, the content is too large, or the connection is broken.
 pub fn write(line: &mut impl Write, name: &str, content: &[u8]) -> io::Result<()> {
     let name_size = u8::try_from(name.len()).map_err(|_| too_large())?;
     let size = u32::try_from(content.len()).map_err(|_| too_large())?;
@@ -38,17 +36,12 @@ pub fn write(line: &mut impl Write, name: &str, content: &[u8]) -> io::Result<()
 }
 
 /// Marks the end of the report.
-///
-/// # Errors
-/// The connection is broken.
 pub fn write_end(line: &mut impl Write) -> io::Result<()> {
     write(line, "", &[])
 }
 
 /// Receives a piece; `None` at the end.
-///
-/// # Errors
-/// The connection is broken, or the data received is not a piece.
+/// Errors: the connection is broken, or the data received is not a piece.
 pub fn read(line: &mut impl Read) -> io::Result<Option<Frame>> {
     let mut name_size = [0];
     line.read_exact(&mut name_size)?;
@@ -71,9 +64,6 @@ pub fn read(line: &mut impl Read) -> io::Result<Option<Frame>> {
 }
 
 /// Skips everything up to the end of the greeting.
-///
-/// # Errors
-/// The connection ends or breaks before it.
 pub fn find_greeting(line: &mut impl Read) -> io::Result<()> {
     let mut window: Vec<u8> = Vec::new();
     while !window.ends_with(GREETING) {

@@ -20,9 +20,6 @@ const REGISTERS: &str = "/sys/class/tpm/tpm0";
 const MOK_VARIABLES: &str = "/sys/firmware/efi/mok-variables";
 
 /// Sends everything over the serial line.
-///
-/// # Errors
-/// Something cannot be read, or the connection is broken.
 pub fn send(line: &mut File) -> anyhow::Result<()> {
     line.write_all(frame::GREETING).context("cannot greet the host")?;
     let mut nonce = [0; frame::NONCE_SIZE];

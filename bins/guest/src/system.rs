@@ -20,9 +20,7 @@ const DEVICE_LIMIT: Duration = Duration::from_secs(30);
 const STEP: Duration = Duration::from_millis(50);
 
 /// Mounts the file systems that the report reads.
-///
-/// # Errors
-/// A file system cannot be mounted; the error names it.
+/// Errors: A file system cannot be mounted; the error names it.
 pub fn mount() -> anyhow::Result<()> {
     for (kind, place) in FILE_SYSTEMS {
         fs::create_dir_all(place).with_context(|| format!("cannot create {place}"))?;
@@ -33,9 +31,6 @@ pub fn mount() -> anyhow::Result<()> {
 }
 
 /// Waits until a device appears.
-///
-/// # Errors
-/// The device did not appear in time.
 pub fn wait_for(device: &Path) -> anyhow::Result<()> {
     let end = Instant::now() + DEVICE_LIMIT;
     while !device.exists() {
@@ -52,9 +47,6 @@ pub fn wait_for(device: &Path) -> anyhow::Result<()> {
 }
 
 /// Opens a serial line for raw bytes.
-///
-/// # Errors
-/// There is no such serial line.
 pub fn open_line(device: &Path) -> anyhow::Result<File> {
     let line = OpenOptions::new()
         .read(true)
@@ -72,9 +64,7 @@ pub fn open_line(device: &Path) -> anyhow::Result<File> {
 }
 
 /// Waits until everything is sent, and switches the machine off.
-///
-/// # Errors
-/// The kernel refuses, for example because this is not process 1.
+/// Errors: the kernel refuses, for example because this is not process 1.
 pub fn power_off(line: Option<&File>) -> anyhow::Result<()> {
     if let Some(line) = line {
         rustix::termios::tcdrain(line).context("cannot send the rest")?;

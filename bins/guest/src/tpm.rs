@@ -47,9 +47,6 @@ pub struct Quote {
 }
 
 /// Creates an attestation key and has it quote PCRs 0 to 23 of the SHA-256 bank.
-///
-/// # Errors
-/// The device cannot be used, or the TPM refuses.
 pub fn quote(device: &Path, nonce: &[u8]) -> anyhow::Result<Quote> {
     let mut tpm = OpenOptions::new()
         .read(true)

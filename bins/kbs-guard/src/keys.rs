@@ -50,9 +50,7 @@ impl Keys {
 
     /// Syncs the store with the directories. An unusable file is logged and skipped; the key it bound before
     /// is removed, since it is no longer wanted.
-    ///
-    /// # Errors
-    /// A directory cannot be read, or the store failed; in that case nothing is removed.
+    /// Errors: A directory cannot be read, or the store failed; in that case nothing is removed.
     pub async fn sync(&self) -> anyhow::Result<()> {
         let mut wanted = Wanted::new();
         for dir in &self.dirs {

@@ -63,9 +63,7 @@ pub struct Attested {
 
 impl Attested {
     /// Prints the answer, and returns the exit code: 3 if the boot was refused.
-    ///
-    /// # Errors
-    /// `Io` if the output cannot be written.
+    /// Errors: `Io` if the output cannot be written.
     pub fn print(&self, flags: &Flags) -> Result<u8, Failure> {
         if let Some(shown) = &self.shown {
             stream::write_line(shown)?;
@@ -78,9 +76,7 @@ impl Attested {
 }
 
 /// Attests with the TPM, in one round unless the settings allow more.
-///
-/// # Errors
-/// `Disk`, `Tpm`, `Servers`, `Fetch` if no server answered, and `Io` for the file.
+/// Errors: `Disk`, `Tpm`, `Servers`, `Fetch` if no server answered, and `Io` for the file.
 pub async fn attest(
     settings: &Settings,
     args: &AttestArgs,

@@ -139,9 +139,7 @@ pub enum AkCommand {
 }
 
 /// Parses a command line; if called by one of the [`LINKS`] names, as that command's.
-///
-/// # Errors
-/// Also returned for `--help` and `--version`: distinguish by [`clap::Error::exit_code`].
+/// Errors: also returned for `--help` and `--version`: distinguish by [`clap::Error::exit_code`].
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
     let mut arguments = arguments.into_iter();
     let program = arguments.next().unwrap_or_default();

@@ -10,9 +10,6 @@ use crate::cli::LINKS;
 
 /// Links the pin's names in `directory` to `program`. A link that already points there is left alone;
 /// anything else under that name is an error, and nothing is overwritten.
-///
-/// # Errors
-/// `Io` with the link that cannot be created.
 pub fn install(directory: &Path, program: &Path) -> Result<Vec<PathBuf>, Failure> {
     LINKS
         .iter()

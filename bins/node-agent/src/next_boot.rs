@@ -56,9 +56,7 @@ pub struct NextBootArgs {
 }
 
 /// Predicts the next boot, and whether it would be accepted; repeats that if so told.
-///
-/// # Errors
-/// As [`next_boot`]. While waiting, errors are logged, and the next check follows.
+/// Errors: as [`next_boot`]. While waiting, errors are logged, and the next check follows.
 pub async fn run(
     settings: &Settings,
     args: &NextBootArgs,
@@ -85,10 +83,8 @@ pub async fn run(
 }
 
 /// Predicts the next boot and compares it with the current one, whose registers and log are read here.
-///
-/// # Errors
-/// `Foretell`: a file cannot be read, or the boot cannot be predicted. `Disk`, `Servers`, `Tpm`, `Fetch` if a key
-/// broker is asked.
+/// Errors: `Foretell`: a file cannot be read, or the boot cannot be predicted. `Disk`, `Servers`, `Tpm`, `Fetch` if a
+/// key broker is asked.
 pub async fn next_boot(
     settings: &Settings,
     args: &NextBootArgs,

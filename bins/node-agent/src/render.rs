@@ -18,9 +18,6 @@ pub trait Render {
 }
 
 /// Prints a result.
-///
-/// # Errors
-/// That of the command, or `Io`.
 pub fn print(done: Result<impl Render, Failure>, output: Output) -> Result<(), Failure> {
     stream::write_line(&done?.render(output))
 }

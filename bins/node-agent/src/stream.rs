@@ -15,9 +15,6 @@ const MAX_PLAINTEXT: usize = 64 * 1024;
 const MAX_SEALED: usize = 1024 * 1024;
 
 /// Reads the plaintext to seal.
-///
-/// # Errors
-/// `Io`, including for more than 64 KiB.
 pub fn read_plaintext() -> Result<SecretBytes, Failure> {
     piped_stdin()
         .and_then(|stdin| read_bounded(stdin, MAX_PLAINTEXT))
@@ -26,9 +23,7 @@ pub fn read_plaintext() -> Result<SecretBytes, Failure> {
 }
 
 /// Reads a sealed passphrase.
-///
-/// # Errors
-/// `Io`, including for more than 1 MiB and for anything that is not text.
+/// Errors: `Io`, including for more than 1 MiB and for anything that is not text.
 pub fn read_sealed() -> Result<String, Failure> {
     let operation = "read the sealed passphrase from stdin";
     let bytes = piped_stdin()
@@ -60,9 +55,6 @@ fn read_bounded(input: impl Read, most: usize) -> io::Result<Zeroizing<Vec<u8>>>
 }
 
 /// Writes bytes to stdout unchanged, without a newline.
-///
-/// # Errors
-/// `Io`.
 pub fn write(bytes: &[u8]) -> Result<(), Failure> {
     // Bypasses the buffer of `Stdout`, which would keep a copy.
     let stdout = io::stdout().as_fd().try_clone_to_owned();
@@ -70,9 +62,6 @@ pub fn write(bytes: &[u8]) -> Result<(), Failure> {
 }
 
 /// Writes one or more lines to stdout.
-///
-/// # Errors
-/// `Io`.
 pub fn write_line(line: &str) -> Result<(), Failure> {
     write(format!("{line}\n").as_bytes())
 }

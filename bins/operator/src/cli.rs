@@ -86,9 +86,7 @@ fn network(text: &str) -> Result<String, String> {
 }
 
 /// The images that the environment names.
-///
-/// # Errors
-/// It is not known where they are.
+/// Errors: it is not known where they are.
 pub(crate) fn images() -> Result<Images, NoRegistryError> {
     let variable = |name: &str| std::env::var_os(name).and_then(|value| value.into_string().ok());
     Images::from_variables(variable)
@@ -96,9 +94,6 @@ pub(crate) fn images() -> Result<Images, NoRegistryError> {
 
 impl Args {
     /// The settings of what to deploy, with these images.
-    ///
-    /// # Errors
-    /// Jobs cannot do what the flags say.
     pub(crate) fn deploy(&self, images: Images) -> anyhow::Result<Deploy> {
         let mut deploy = Deploy::new(images);
         deploy.pins = self.pins.pins()?;

@@ -32,9 +32,7 @@ pub type Endless = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Serves what `start` returns until a signal arrives or a part dies; ready once the cluster object is known
 /// and the service is ready.
-///
-/// # Errors
-/// There is neither a service account nor a kubeconfig; those of [`front::run`].
+/// Errors: there is neither a service account nor a kubeconfig; those of [`front::run`].
 pub async fn run<R: Fn() -> bool + Send + Sync + 'static, const N: usize>(
     (args, port): (&FrontArgs, u16),
     (style, metrics): (ReplyStyle, [Metric; 2]),

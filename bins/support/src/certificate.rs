@@ -51,9 +51,7 @@ impl Certificate {
     }
 
     /// Replaces the certificate with this one: chain and key in PEM.
-    ///
-    /// # Errors
-    /// The chain and key cannot be used, or do not belong together; the previous certificate stays.
+    /// Errors: the chain and key cannot be used, or do not belong together; the previous certificate stays.
     pub fn replace(&self, chain: &[u8], key: &SecretBytes) -> anyhow::Result<()> {
         let chain = CertificateDer::pem_slice_iter(chain)
             .collect::<Result<Vec<_>, _>>()
@@ -78,9 +76,6 @@ impl Certificate {
     }
 
     /// Configuration of a client that presents it to servers of these authorities (PEM). TLS 1.3 only.
-    ///
-    /// # Errors
-    /// The authorities cannot be used.
     pub fn client_config(self: &Arc<Self>, authorities: &[u8]) -> anyhow::Result<ClientConfig> {
         let mut roots = RootCertStore::empty();
         for authority in CertificateDer::pem_slice_iter(authorities) {

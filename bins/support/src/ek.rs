@@ -14,9 +14,6 @@ use crate::pem;
 
 /// Issues challenges to any endorsement key or, with a file of CA certificates in PEM, only to keys whose
 /// certificate chains to one of them. The log shows why a key is refused.
-///
-/// # Errors
-/// As for [`roots`].
 pub fn issuer(file: Option<&Path>, clock: Arc<dyn Clock>) -> anyhow::Result<Arc<dyn TpmObjects>> {
     let issuer = match file {
         Some(path) => CredentialIssuer::with_roots(roots(path)?, clock),
@@ -26,9 +23,7 @@ pub fn issuer(file: Option<&Path>, clock: Arc<dyn Clock>) -> anyhow::Result<Arc<
 }
 
 /// The CA certificates in a PEM file; each of them is trusted as a root.
-///
-/// # Errors
-/// The file cannot be read, has no certificate, or has one that is not acceptable.
+/// Errors: the file cannot be read, has no certificate, or has one that is not acceptable.
 pub fn roots(path: &Path) -> anyhow::Result<TrustStore> {
     let mut store = TrustStore::new();
     let certificates = pem::certificates(path)?;

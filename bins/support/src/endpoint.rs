@@ -5,9 +5,6 @@ use tec_core::endpoint::{Endpoint, ParseBaseUrlError};
 
 /// Reads `URL` or `URL=CA-FILE`, where the file contains the certificate of the CA that vouches for the
 /// server, PEM.
-///
-/// # Errors
-/// The text has no valid URL, or the file cannot be read.
 pub fn parse(text: &str) -> anyhow::Result<Endpoint> {
     let (url, ca) = match text.split_once('=') {
         Some((url, file)) => {

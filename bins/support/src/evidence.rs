@@ -48,9 +48,6 @@ impl From<EvidenceSort> for Tee {
 }
 
 /// Parses a digest from the command line.
-///
-/// # Errors
-/// The text does not have 96 hexadecimal digits.
 pub fn parse_sha384(text: &str) -> Result<[u8; 48], String> {
     let mut digest = [0; 48];
     hex::decode_to_slice(text, &mut digest)
@@ -59,9 +56,6 @@ pub fn parse_sha384(text: &str) -> Result<[u8; 48], String> {
 }
 
 /// Parses firmware versions: boot loader, TEE, SNP and microcode, separated by commas.
-///
-/// # Errors
-/// There are not exactly four, or one is above 255.
 pub fn parse_tcb(text: &str) -> Result<Tcb, String> {
     let part = |part: &str| {
         part.parse::<u8>().map_err(|_| format!("{part:?} is not a number from 0 to 255"))
@@ -88,9 +82,7 @@ pub fn guests(
 
 impl EvidenceArgs {
     /// A verifier for each accepted type.
-    ///
-    /// # Errors
-    /// Evidence of virtual machines is accepted, but no flag selects any.
+    /// Errors: evidence of virtual machines is accepted, but no flag selects any.
     pub fn verifier(&self, clock: &Arc<dyn Clock>) -> anyhow::Result<ByTee> {
         let mut verifier = ByTee::new();
         for sort in &self.evidence {

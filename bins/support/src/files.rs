@@ -47,9 +47,7 @@ fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
 }
 
 /// Creates a file with mode 0600.
-///
-/// # Errors
-/// Kind `AlreadyExists` if the file exists, including when it was created concurrently; the existing file
+/// Errors: kind `AlreadyExists` if the file exists, including when it was created concurrently; the existing file
 /// stays.
 pub fn create_private(path: &Path, content: &[u8]) -> io::Result<()> {
     let directory = directory_of(path);

@@ -186,9 +186,7 @@ fn refusing(code: Code) -> String {
 }
 
 /// Serves until a signal arrives or a part dies. `tasks` end with `shutdown`.
-///
-/// # Errors
-/// A port is taken, the TLS material cannot be used, or a part died.
+/// Errors: A port is taken, the TLS material cannot be used, or a part died.
 pub async fn run(
     args: &FrontArgs,
     port: u16,
@@ -247,9 +245,7 @@ impl FrontArgs {
 }
 
 /// TLS with a certificate that a task keeps fresh. Without one, plain HTTP, unless `missing` tells why not.
-///
-/// # Errors
-/// `missing`; the TLS material cannot be used.
+/// Errors: `missing`; the TLS material cannot be used.
 pub fn transport(
     source: Option<tls::Source>,
     missing: Option<anyhow::Error>,

@@ -9,9 +9,6 @@ use anyhow::Context as _;
 const MAX_LOG: u64 = 16 << 20;
 
 /// Reads a file of at most `limit` bytes.
-///
-/// # Errors
-/// The file cannot be read, or is larger.
 pub fn read(path: &Path, limit: u64) -> anyhow::Result<Vec<u8>> {
     let shown = path.display();
     // Kernel files report a size of zero, so the size is checked again below.
@@ -23,17 +20,11 @@ pub fn read(path: &Path, limit: u64) -> anyhow::Result<Vec<u8>> {
 }
 
 /// Reads the bytes of an event log.
-///
-/// # Errors
-/// The file cannot be read, or is larger than any log.
 pub fn log_bytes(path: &Path) -> anyhow::Result<Vec<u8>> {
     read(path, MAX_LOG)
 }
 
 /// Reads a text of at most `limit` bytes.
-///
-/// # Errors
-/// The file cannot be read, is larger, or is not UTF-8.
 pub fn text(path: &Path, limit: u64) -> anyhow::Result<String> {
     String::from_utf8(read(path, limit)?)
         .with_context(|| format!("{} is not UTF-8 text", path.display()))

@@ -27,9 +27,6 @@ pub enum LogForm {
 }
 
 /// Starts logging; a second call has no effect.
-///
-/// # Errors
-/// The filter does not parse.
 pub fn start(filter: &str, form: LogForm) -> anyhow::Result<()> {
     let filter: Targets = filter.parse()?;
     let lines =

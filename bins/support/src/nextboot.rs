@@ -108,9 +108,7 @@ pub enum Judge {
 
 /// Predicts the next boot, compares it with the current one, and decides whether it would be
 /// accepted.
-///
-/// # Errors
-/// A file cannot be read, or the boot cannot be predicted at all. A file that the machine would refuse to
+/// Errors: A file cannot be read, or the boot cannot be predicted at all. A file that the machine would refuse to
 /// start is a verdict, not an error.
 pub fn foretell(args: &NextbootArgs, running: &Running, judge: Judge) -> anyhow::Result<NextBoot> {
     let prediction = match predicted(args, running) {
@@ -129,9 +127,6 @@ pub fn foretell(args: &NextbootArgs, running: &Running, judge: Judge) -> anyhow:
 }
 
 /// Reads register values in the format of `tpm2_pcrread`.
-///
-/// # Errors
-/// The file cannot be read, or has a different format.
 pub fn pcr_values(path: &Path) -> anyhow::Result<BTreeMap<PcrIndex, Sha256Digest>> {
     let text = input::text(path, form::MAX_INPUT as u64)?;
     form::read_pcrread(&text).with_context(|| path.display().to_string())

@@ -9,9 +9,7 @@ use tec_core::code::Code;
 use crate::exit::CodedError;
 
 /// The certificates of a PEM file, as DER.
-///
-/// # Errors
-/// `TEC-T500` when the file cannot be read.
+/// Errors: `TEC-T500` when the file cannot be read.
 pub fn certificates(path: &Path) -> anyhow::Result<Vec<Vec<u8>>> {
     let unusable = |error: rustls::pki_types::pem::Error| {
         CodedError::new(Code::TlsMaterial, format!("read {}: {error}", path.display()))

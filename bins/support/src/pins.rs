@@ -33,9 +33,6 @@ pub enum Pin {
 
 impl PinsArgs {
     /// The value of the flag; `None` if it is absent.
-    ///
-    /// # Errors
-    /// The flag has both forms.
     pub fn given(&self) -> anyhow::Result<Option<Pins>> {
         let listed: PcrSet = self.listed().collect();
         let is_predicted = self.pcrs.contains(&Pin::Predicted);
@@ -47,9 +44,6 @@ impl PinsArgs {
     }
 
     /// The value of the flag, or the default.
-    ///
-    /// # Errors
-    /// The flag has both forms.
     pub fn pins(&self) -> anyhow::Result<Pins> {
         Ok(self.given()?.unwrap_or_default())
     }
@@ -68,9 +62,6 @@ fn parse_pin(text: &str) -> Result<Pin, String> {
 }
 
 /// Parses a register number.
-///
-/// # Errors
-/// Why the text is not one, for people.
 pub fn parse_pcr(text: &str) -> Result<PcrIndex, String> {
     let index: u8 = text.parse().map_err(|_| format!("{text} is not a number from 0 to 23"))?;
     PcrIndex::new(index).map_err(|error| error.to_string())

@@ -33,24 +33,17 @@ pub struct LogArgs {
 /// Settings that can contradict each other.
 pub trait Settings: DeserializeOwned {
     /// Checks for contradictions.
-    ///
-    /// # Errors
-    /// There is a contradiction.
     fn check(&self) -> anyhow::Result<()>;
 
     /// Reads a TOML file.
-    ///
-    /// # Errors
-    /// The file cannot be read, has an unknown key or an invalid value, or contradicts itself.
+    /// Errors: the file cannot be read, has an unknown key or an invalid value, or contradicts itself.
     fn read(path: &Path) -> anyhow::Result<Self> {
         let text = input::text(path, MAX_SETTINGS)?;
         Self::parse(&text).with_context(|| format!("cannot use the settings in {}", path.display()))
     }
 
     /// Parses the text of a file.
-    ///
-    /// # Errors
-    /// The text has an unknown key or an invalid value, or contradicts itself.
+    /// Errors: the text has an unknown key or an invalid value, or contradicts itself.
     fn parse(text: &str) -> anyhow::Result<Self> {
         let settings: Self = toml::from_str(text)?;
         settings.check()?;
@@ -59,9 +52,6 @@ pub trait Settings: DeserializeOwned {
 }
 
 /// Starts the log and a runtime, and runs the work to its end.
-///
-/// # Errors
-/// The log filter does not parse, or the work fails.
 pub fn run(flags: &LogArgs, work: impl Future<Output = anyhow::Result<u8>>) -> anyhow::Result<u8> {
     log::start(&flags.log, flags.log_form)?;
     // Fails only if a provider is already installed, which is just as good.
@@ -70,9 +60,6 @@ pub fn run(flags: &LogArgs, work: impl Future<Output = anyhow::Result<u8>>) -> a
 }
 
 /// Resolves on SIGTERM or SIGINT, from this call on.
-///
-/// # Errors
-/// The signal handlers cannot be installed.
 pub fn stopped() -> anyhow::Result<impl Future<Output = ()>> {
     let mut term = signal(SignalKind::terminate()).context("cannot install the SIGTERM handler")?;
     let mut int = signal(SignalKind::interrupt()).context("cannot install the SIGINT handler")?;

@@ -32,9 +32,6 @@ pub struct RegistryArgs {
 
 impl RegistryArgs {
     /// Reads the files.
-    ///
-    /// # Errors
-    /// One of them cannot be used.
     pub fn options(&self) -> anyhow::Result<RegistryOptions> {
         Ok(RegistryOptions {
             credentials: self.credentials()?,

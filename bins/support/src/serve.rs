@@ -14,9 +14,6 @@ pub use crate::listen::Transport;
 pub use crate::shutdown::Shutdown;
 
 /// Binds a listener; port 0 picks a free one.
-///
-/// # Errors
-/// The address is taken, or does not belong to this host.
 pub fn bind(address: SocketAddr) -> anyhow::Result<std::net::TcpListener> {
     let listener = std::net::TcpListener::bind(address)
         .with_context(|| format!("cannot listen on {address}"))?;
@@ -25,9 +22,6 @@ pub fn bind(address: SocketAddr) -> anyhow::Result<std::net::TcpListener> {
 }
 
 /// Serves until `shutdown` with the default limits, see [`Server`].
-///
-/// # Errors
-/// The listener failed.
 pub async fn serve(
     listener: std::net::TcpListener,
     transport: Transport,
@@ -39,9 +33,6 @@ pub async fn serve(
 
 /// Waits for the end of a program: of its tasks, which `signals` causes, or of the first one that fails.
 /// Dropping the others ends them, but after success only once requests in flight had their grace period.
-///
-/// # Errors
-/// A task failed or panicked.
 pub async fn until_ended(
     mut tasks: JoinSet<anyhow::Result<()>>,
     signals: impl Future<Output = ()> + Send + 'static,

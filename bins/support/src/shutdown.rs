@@ -10,9 +10,6 @@ pub struct Shutdown(watch::Receiver<bool>);
 
 impl Shutdown {
     /// A shutdown that SIGTERM and SIGINT trigger.
-    ///
-    /// # Errors
-    /// The signal handlers cannot be installed.
     pub fn on_signals() -> anyhow::Result<(Self, impl Future<Output = ()>)> {
         let (sender, receiver) = watch::channel(false);
         let stopped = stopped()?;
@@ -36,9 +33,7 @@ impl Shutdown {
     }
 
     /// Runs an endless future until the program must stop.
-    ///
-    /// # Errors
-    /// Never; the type matches that of other parts of a program.
+    /// Errors: never; the type matches that of other parts of a program.
     pub async fn until(mut self, endless: impl Future<Output = ()>) -> anyhow::Result<()> {
         tokio::select! {
             () = endless => {},

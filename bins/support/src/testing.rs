@@ -24,9 +24,6 @@ static CLAIMS: Mutex<Vec<net::UnixListener>> = Mutex::new(Vec::new());
 /// A port of 127.0.0.1 for a server that another program starts later. No program listens on the port now, no
 /// outgoing connection gets it (as can happen with a port chosen by the kernel), and no other caller of this
 /// function gets it while this process runs.
-///
-/// # Errors
-/// All ports are taken.
 pub fn free_port() -> io::Result<u16> {
     let first = process::id().wrapping_mul(EACH) % u32::from(PORTS);
     for _ in 0..PORTS {
@@ -49,9 +46,6 @@ fn claim(port: u16) -> io::Result<net::UnixListener> {
 }
 
 /// An address with a [`free_port`].
-///
-/// # Errors
-/// All ports are taken.
 pub fn free_address() -> io::Result<SocketAddr> {
     Ok((Ipv4Addr::LOCALHOST, free_port()?).into())
 }

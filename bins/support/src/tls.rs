@@ -84,9 +84,6 @@ impl ResolvesServerCert for LiveCertificate {
 
 impl LiveCertificate {
     /// Reads the files, or creates the CA and the leaf if they are missing or old.
-    ///
-    /// # Errors
-    /// `TEC-T500` with the file that cannot be used.
     pub fn load(source: Source, clock: &dyn Clock) -> anyhow::Result<Arc<Self>> {
         let current = RwLock::new(Arc::new(read(&source, clock)?));
         Ok(Arc::new(Self { source, current }))
@@ -184,18 +181,13 @@ fn read(source: &Source, clock: &dyn Clock) -> anyhow::Result<CertifiedKey> {
 }
 
 /// A new P-256 key: PKCS #8 as PEM.
-///
-/// # Errors
-/// The source of randomness failed.
 pub fn new_private_key() -> anyhow::Result<SecretBytes> {
     let key = KeyPair::generate().context("cannot generate a key")?;
     Ok(SecretBytes::new(key.serialize_pem().into_bytes()))
 }
 
 /// PEM of the CA that nodes should pin.
-///
-/// # Errors
-/// `TEC-T500` when the file cannot be read.
+/// Errors: `TEC-T500` when the file cannot be read.
 pub fn ca_pem(path: &Path) -> anyhow::Result<String> {
     fs::read_to_string(path).map_err(|error| {
         CodedError::caused(Code::TlsMaterial, format!("read {}", path.display()), error).into()
@@ -264,9 +256,7 @@ impl Pair {
 }
 
 /// A new CA that signs server certificates. Disks pin it, so it is created only once.
-///
-/// # Errors
-/// The source of randomness failed, or the clock is out of range.
+/// Errors: the source of randomness failed, or the clock is out of range.
 pub fn new_ca(now: Timestamp) -> anyhow::Result<Pair> {
     let key = KeyPair::generate().context("cannot generate the CA's key")?;
     let certificate = ca_params(now)?.self_signed(&key);
@@ -274,9 +264,7 @@ pub fn new_ca(now: Timestamp) -> anyhow::Result<Pair> {
 }
 
 /// When the first certificate of a PEM text expires.
-///
-/// # Errors
-/// `TEC-T500` when there is none.
+/// Errors: `TEC-T500` when there is none.
 pub fn not_after(pem: &str) -> anyhow::Result<Timestamp> {
     let unusable = || CodedError::new(Code::TlsMaterial, "read when a certificate expires");
     let der = CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|_| unusable())?;
@@ -287,9 +275,7 @@ pub fn not_after(pem: &str) -> anyhow::Result<Timestamp> {
 }
 
 /// A server certificate for these names, signed by a CA, and when it should be renewed.
-///
-/// # Errors
-/// `TEC-T500` when the CA cannot be used or a name is invalid.
+/// Errors: `TEC-T500` when the CA cannot be used or a name is invalid.
 pub fn issue(ca: &Pair, names: &[String], now: Timestamp) -> anyhow::Result<(Pair, Timestamp)> {
     let unusable = || CodedError::new(Code::TlsMaterial, "use the CA");
     let pem = std::str::from_utf8(ca.key.expose("sign with it")).map_err(|_| unusable())?;

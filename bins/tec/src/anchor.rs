@@ -129,9 +129,6 @@ impl Anchor {
     }
 
     /// The machine with this ID or name.
-    ///
-    /// # Errors
-    /// There is none.
     pub(crate) async fn find(&self, asked: &MachineRef) -> anyhow::Result<Known> {
         let id = self.id_of(asked).await?;
         let found = match &self.place {

@@ -7,9 +7,6 @@ use anyhow::Context as _;
 use crate::args::Consent;
 
 /// Whether to continue: not with `--dry-run`; otherwise with `--yes`, or if the user at the terminal agrees.
-///
-/// # Errors
-/// The user declined, or there is no terminal.
 pub(crate) fn consented(effects: &[String], consent: Consent) -> anyhow::Result<bool> {
     if consent.dry_run.dry_run {
         writeln!(std::io::stderr(), "{}", effects.join("\n"))?;

@@ -78,9 +78,6 @@ pub(crate) enum Unknown {
 }
 
 /// Resolves a name, or the first digits of an ID, among these machines with their names.
-///
-/// # Errors
-/// No machine or several machines match.
 pub(crate) fn meant(
     known: impl IntoIterator<Item = (MachineId, Option<String>)>,
     text: &str,

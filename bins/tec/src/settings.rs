@@ -25,9 +25,7 @@ const HEAD: &str = "# Flags of `tec serve`, written by `tec bootstrap init`. A r
 const PATHS: [&str; 5] = ["tls-cert", "tls-key", "tls-ca", "ek-roots", "registration-token-file"];
 
 /// The arguments that the settings of the state directory add to a command line, if its command accepts them.
-///
-/// # Errors
-/// The settings are malformed, or the command line contradicts them.
+/// Errors: the settings are malformed, or the command line contradicts them.
 pub(crate) fn further_words(matches: &ArgMatches) -> anyhow::Result<Vec<OsString>> {
     match taking_settings(matches) {
         Some(command) => {
@@ -77,9 +75,7 @@ impl Settings {
     }
 
     /// The settings of a state directory; none if there is no file.
-    ///
-    /// # Errors
-    /// The file cannot be read, is not TOML, or has a key that is not a flag.
+    /// Errors: the file cannot be read, is not TOML, or has a key that is not a flag.
     pub(crate) fn read(state_dir: &Path) -> anyhow::Result<Self> {
         let file = state_dir.join(FILE);
         let text = match std::fs::read_to_string(&file) {

@@ -66,9 +66,7 @@ pub(crate) struct Running(#[expect(dead_code, reason = "held, not read")] File);
 
 impl Running {
     /// Marks that a server is running on a state directory.
-    ///
-    /// # Errors
-    /// Another server is running on it.
+    /// Errors: another server is running on it.
     pub(crate) async fn mark(directory: &Path) -> anyhow::Result<Self> {
         let path = directory.join(LOCK);
         let file =

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, ensure};
 
 use crate::cargo::{Metadata, cargo};
-use crate::tools::OpenSearch;
 use crate::{pcr_live, process, term, tools};
 
 /// Written by the suites, below the target directory.
@@ -26,10 +25,6 @@ const CONTINUOUS: &str = "continuous/";
 const KUBERNETES: &str = "kube_registration/";
 /// Measurements that run the key broker there.
 const BROKER: &str = "kube_broker/";
-/// Measurements that run the operator there.
-const OPERATOR: &str = "kube_operator/";
-/// Measurements that start a platform's services there.
-const SERVICES: &str = "kube_services/";
 /// Measurements that move machines between two namespaces there.
 const MIGRATION: &str = "kube_migrate/";
 
@@ -106,16 +101,10 @@ impl Bench<'_> {
         if self.wants(KUBERNETES) {
             self.build(tree, &["registration"])?;
         }
-        if self.wants(OPERATOR) {
-            self.build(tree, &["operator"])?;
-        }
-        let on_kubernetes = [KUBERNETES, BROKER, OPERATOR, MIGRATION, SERVICES, SILENT];
+        let on_kubernetes = [KUBERNETES, BROKER, MIGRATION, SILENT];
         if on_kubernetes.iter().any(|names| self.wants(names)) {
             let tools = tools::ensure()?;
             tools::ensure_kubernetes(&tools)?;
-            if self.wants(SERVICES) {
-                tools::ensure_services(&tools, OpenSearch::Without)?;
-            }
             tools.environment(&mut bench)?;
         }
         term::step("benchmarks");

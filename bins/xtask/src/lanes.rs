@@ -16,9 +16,6 @@ pub(crate) fn per_processor() -> usize {
 
 /// Does the work for each item, starting with the first, on so many threads; returns the results in the order of
 /// completion.
-///
-/// # Errors
-/// A thread panicked.
 pub(crate) fn at_once<T: Sync, R: Send>(
     items: &[T],
     lanes: usize,

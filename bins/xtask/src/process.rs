@@ -62,9 +62,7 @@ pub(crate) fn capture(command: &mut Command) -> Result<String> {
 }
 
 /// Runs the command, passes standard output through line by line, and shows each line to `look`.
-///
-/// # Errors
-/// Only if the command cannot be run; its exit status is part of the result.
+/// Errors: only if the command cannot be run; its exit status is part of the result.
 pub(crate) fn watch(command: &mut Command, mut look: impl FnMut(&str)) -> Result<bool> {
     let text = shown(command);
     let mut child =

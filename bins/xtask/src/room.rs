@@ -14,9 +14,7 @@ const FIRST_RUN: u64 = 17 * GIB;
 const INCREMENTAL: u64 = 9 * GIB;
 
 /// Fails if a first run would not fit on the disk.
-///
-/// # Errors
-/// There is too little free space, or the file system does not report it.
+/// Errors: there is too little free space, or the file system does not report it.
 pub(crate) fn ensure(root: &Path) -> Result<()> {
     let target = Metadata::workspace(root)?.target_dir()?;
     // The last program that a run builds, so most of the space is already used.

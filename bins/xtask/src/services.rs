@@ -9,8 +9,8 @@ use crate::tools::{OpenSearch, Tools};
 use crate::{process, programs, term, tools};
 
 /// The programs of its pods, and the demo itself.
-const PROGRAMS: [&str; 5] =
-    ["services-bootstrap", "services-broker", "services-demo", "services-init", "services-load"];
+const PROGRAMS: [&str; 4] =
+    ["services-bootstrap", "services-broker", "services-demo", "services-init"];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

@@ -20,7 +20,7 @@ const AGENT: &str = "node-agent";
 /// Profile of programs in an initramfs.
 const AGENT_PROFILE: &str = "node";
 /// All scenes; those that take longest start first.
-const SCENES: [&str; 17] = [
+const SCENES: [&str; 14] = [
     "debian",
     "debian-uki",
     "debian-13",
@@ -32,15 +32,12 @@ const SCENES: [&str; 17] = [
     "update",
     "recovery",
     BOOTSTRAP,
-    "fleet",
-    "migration",
-    "operator",
     CLUSTER,
     "cuts",
     SHORT,
 ];
 /// The scenes that need the programs of Kubernetes, and this project's programs for clusters.
-const WITH_OPERATOR: [&str; 4] = ["migration", "operator", CLUSTER, JOIN];
+const WITH_OPERATOR: [&str; 2] = [CLUSTER, JOIN];
 /// The scene on a node with real pods.
 const CLUSTER: &str = "cluster";
 /// The scene that CI plays.

@@ -62,9 +62,6 @@ pub async fn rotation(
 
 /// Takes the confirmation of an attested machine about its own disk key.
 ///
-/// # Errors
-/// As [`rotation`].
-///
 /// # Security
 /// The machine decides when its old key is forgotten. A machine that confirms what is not true locks out only
 /// itself. A confirmation proves that its sender has the new key: an attestation token, which a machine shows to

@@ -152,9 +152,6 @@ struct Requirements {
 
 impl LuksHeader {
     /// Parses what `cryptsetup luksDump --dump-json-metadata` prints.
-    ///
-    /// # Errors
-    /// [`HeaderError::Malformed`].
     pub fn parse(json: &[u8]) -> Result<Self, HeaderError> {
         serde_json::from_slice(json).map_err(HeaderError::Malformed)
     }
@@ -196,9 +193,6 @@ fn refused(member: &'static str, found: &str, expected: &'static str) -> HeaderE
 }
 
 /// Requires a member to have exactly this value.
-///
-/// # Errors
-/// [`HeaderError::Refused`].
 pub fn must(member: &'static str, found: &str, expected: &'static str) -> Result<(), HeaderError> {
     if found == expected { Ok(()) } else { Err(refused(member, found, expected)) }
 }

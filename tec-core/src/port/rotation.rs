@@ -67,9 +67,6 @@ pub trait DiskKeys: fmt::Debug + Send + Sync {
     ) -> Result<Confirmed<KeyMark>, PortError>;
 
     /// Forgets a key of a rotation, of a machine in any state.
-    ///
-    /// # Errors
-    /// As [`confirm`](Self::confirm).
     async fn cancel(
         &self,
         machine: &MachineId,

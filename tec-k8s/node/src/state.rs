@@ -75,9 +75,6 @@ impl NodeState {
     }
 
     /// Parses the file.
-    ///
-    /// # Errors
-    /// [`NodeStateError`].
     pub fn from_json(json: &[u8]) -> Result<Self, NodeStateError> {
         serde_json::from_slice(json).map_err(|source| NodeStateError { source })
     }

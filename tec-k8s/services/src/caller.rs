@@ -223,9 +223,6 @@ struct Named {
 
 impl Claims {
     /// Parses a token without checking its signature, to refuse early what the vault would refuse anyway.
-    ///
-    /// # Errors
-    /// [`TokenError`].
     pub fn read(token: &SecretBytes, audience: &str, now: Timestamp) -> Result<Self, TokenError> {
         let claims = Self::decode(token.expose("to read its claims")).ok_or(TokenError::Form)?;
         if !claims.audiences.iter().any(|aud| aud == audience) {

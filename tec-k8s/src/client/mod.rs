@@ -57,7 +57,7 @@ use tec_core::id::ImageName;
 use tec_core::port::{AuditEvent, Clock};
 
 use self::anchor::Passes;
-pub use self::anchor::{AUDIT_OF, CA_SECRET, ISSUED_FOR, RENEW_AT, pinned_of};
+pub use self::anchor::{AUDIT_OF, CA_SECRET, ISSUED_AT, ISSUED_FOR, RENEW_AT, pinned_of};
 pub use self::attempt::AttemptEvents;
 use self::authority::Seen;
 pub use self::authority::record_of;

@@ -20,8 +20,11 @@ use super::context::Context;
 use super::files::{AUTHORITY, create, find, pair_entries, text};
 use super::managed;
 use crate::api::{TlsServer, TrustedExecutionCluster};
-use crate::client::{ISSUED_FOR, RENEW_AT, port_error};
+use crate::client::{ISSUED_AT, ISSUED_FOR, RENEW_AT, port_error};
 use crate::render::server_names;
+
+/// Seconds by which clocks differ: certificates begin so much before they are issued.
+const SKEW_SECONDS: i64 = 3600;
 
 /// Creates missing certificates, and renews those that expire soon.
 pub(super) async fn issue(
@@ -67,7 +70,11 @@ async fn issue_one(
     let maker = &ctx.parts.maker;
     let (leaf, renew_at) = maker.certificate(&authority.pair, &names, ctx.now())?;
     let data = pair_entries(&leaf, &authority.bundle);
-    let notes = [(RENEW_AT, renew_at.unix_seconds().to_string()), (ISSUED_FOR, names.join(","))];
+    let notes = [
+        (RENEW_AT, renew_at.unix_seconds().to_string()),
+        (ISSUED_AT, ctx.now().unix_seconds().to_string()),
+        (ISSUED_FOR, names.join(",")),
+    ];
     let name = server.issued_secret();
     let Some(mut next) = current else {
         create(ctx, cluster, name, &notes, data).await?;
@@ -85,7 +92,8 @@ async fn issue_one(
     Ok(())
 }
 
-/// Whether one of our certificates must be replaced: it expires soon, has different names, or is stored with
+/// Whether one of our certificates must be replaced: it expires soon, was issued while the clock was ahead, so that
+/// nobody accepts it yet, has different names, or is stored with
 /// CAs other than those that nodes should trust. A change of the signing CA changes their order.
 fn is_due(ctx: &Context, secret: &Secret, authority: &Authority, names: &[String]) -> bool {
     let notes = secret.annotations();
@@ -94,7 +102,13 @@ fn is_due(ctx: &Context, secret: &Secret, authority: &Authority, names: &[String
         return comes_with_ca_of(secret, authority);
     };
     let same_bundle = text(secret, AUTHORITY).is_ok_and(|ca| ca.trim() == authority.bundle.trim());
-    let is_fresh = renew_at.parse().is_ok_and(|at: i64| ctx.now().unix_seconds() < at);
+    let now = ctx.now().unix_seconds();
+    let begins = notes
+        .get(ISSUED_AT)
+        .and_then(|at| at.parse().ok())
+        .map(|at: i64| at.saturating_sub(SKEW_SECONDS));
+    let is_fresh =
+        renew_at.parse().is_ok_and(|at: i64| now < at) && begins.is_none_or(|begins| begins <= now);
     let same_names = notes.get(ISSUED_FOR) == Some(&names.join(","));
     !(same_bundle && is_fresh && same_names)
 }

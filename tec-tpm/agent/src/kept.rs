@@ -166,9 +166,6 @@ fn is_file_with(file: &Path, content: &str) -> bool {
 }
 
 /// Begins the initramfs: measures it, so that servers know a machine whose initramfs asks.
-///
-/// # Errors
-/// `Tpm`.
 pub fn enter_initramfs(settings: &Settings) -> Result<(), Failure> {
     NodeTpm::open(settings)?.measure_phase(b"enter-initrd")
 }

@@ -26,9 +26,6 @@ pub struct Shown {
 }
 
 /// Creates the key unless it exists.
-///
-/// # Errors
-/// `Tpm`.
 pub fn create(settings: &Settings) -> Result<Shown, Failure> {
     let identity = NodeTpm::open(settings)?.ensure_ak()?;
     Ok(Shown { handle: settings.ak_handle, public: identity.public, registered_for: None })

@@ -39,9 +39,6 @@ pub struct Pinned {
 
 impl Pinned {
     /// Reads them from all disks that are bound to key brokers, and the given devices.
-    ///
-    /// # Errors
-    /// [`DiskError`].
     pub fn read(devices: &[PathBuf]) -> Result<Self, DiskError> {
         let mut pinned = Self::default();
         for disk in disk::bound(devices)? {

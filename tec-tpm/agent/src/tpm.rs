@@ -35,9 +35,6 @@ fn failed(operation: &'static str) -> impl FnOnce(TpmError) -> Failure {
 
 impl NodeTpm {
     /// Opens the TPM named in the settings.
-    ///
-    /// # Errors
-    /// `Tpm`.
     pub fn open(settings: &Settings) -> Result<Self, Failure> {
         Ok(Self {
             tpm: Arc::new(Tpm::open(&settings.tcti).map_err(failed("open the TPM"))?),
@@ -47,9 +44,6 @@ impl NodeTpm {
 
     /// The attestation key, created now if there is none, with what vouches for it. A TPM without a visible
     /// endorsement key is fine: whether one is needed is the server's decision.
-    ///
-    /// # Errors
-    /// `Tpm`.
     pub fn ensure_ak(&self) -> Result<AkIdentity, Failure> {
         // The one type that every verifier of TPM evidence accepts.
         let stored = self
@@ -69,9 +63,6 @@ impl NodeTpm {
     }
 
     /// The attestation key, if there is one.
-    ///
-    /// # Errors
-    /// `Tpm`.
     pub fn find_ak(&self) -> Result<Option<PublicKey>, Failure> {
         let handle = self.handle;
         let failed = failed("find the attestation key");
@@ -86,9 +77,6 @@ impl NodeTpm {
     }
 
     /// The current registers of the SHA-256 bank.
-    ///
-    /// # Errors
-    /// `Tpm`.
     pub fn pcrs(&self) -> Result<PcrValues, Failure> {
         self.tpm.pcr_read().map_err(failed("read the registers"))
     }

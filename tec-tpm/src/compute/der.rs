@@ -95,8 +95,6 @@ fn split(data: &[u8]) -> Option<(Element<'_>, &[u8])> {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
 
     #[test]
@@ -123,14 +121,6 @@ mod tests {
             b"\x1f\x01\0",
         ] {
             assert!(Der::new(data, "test").any().is_err(), "{data:?}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn no_bytes_make_the_reader_panic(data in proptest::collection::vec(any::<u8>(), 0..64)) {
-            let mut der = Der::new(&data, "test");
-            while der.any().is_ok() {}
         }
     }
 }

@@ -104,9 +104,6 @@ impl PeFile {
     /// Reads `reader` to its end.
     ///
     /// Uses less than 8 MiB of memory, regardless of the size of the file.
-    ///
-    /// # Errors
-    /// As [`read`](Self::read).
     pub fn read_as(mut reader: impl Read, request: &PeRequest) -> Result<Self, PeError> {
         let mut buffer = vec![0; PIECE];
         let mut stream = PeStream::new(request.clone());

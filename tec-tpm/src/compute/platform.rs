@@ -312,9 +312,6 @@ impl PlatformState {
     }
 
     /// Reads a flash image with EDK II's variable store, such as `OVMF_VARS.fd`.
-    ///
-    /// # Errors
-    /// [`PlatformError::Store`].
     pub fn from_variable_store(image: &[u8]) -> Result<Self, PlatformError> {
         let mut state = Self::new();
         for variable in varstore::parse(image).map_err(PlatformError::Store)? {

@@ -203,9 +203,6 @@ impl EkCertificate {
     }
 
     /// Parses what a TPM keeps in its NV index: the DER form, with padding after it if the index is larger.
-    ///
-    /// # Errors
-    /// As [`from_der`](Self::from_der).
     pub fn from_nv(bytes: &[u8]) -> Result<Self, CertificateError> {
         Self::from_der(without_padding(bytes))
     }

@@ -65,8 +65,8 @@ impl<'a> Event<'a> {
         Content::read(self.kind, self.data)
     }
 
-    /// The event data in readable form: a path, a variable's name, or text. At most 128 printable
-    /// characters. Proves nothing.
+    /// The event data in readable form: a path, a variable's name, or text. At most 1024 printable
+    /// characters, and an ellipsis for more. Proves nothing.
     pub fn detail(&self) -> Option<String> {
         detail::describe(&self.content())
     }

@@ -137,9 +137,6 @@ impl RcarClient {
     /// Attests, and returns the attestation token of the first server that issues one.
     /// [`token_claims`](crate::wire::token_claims) shows its claims.
     ///
-    /// # Errors
-    /// As [`fetch`](Self::fetch).
-    ///
     /// # Security
     /// Anyone who holds both the token and the session key, which never leaves this client, obtains what the
     /// session may obtain.
@@ -153,9 +150,6 @@ impl RcarClient {
 
     /// Attests, and deposits a recovery key with the first server that accepts it; returns its number there.
     /// Trustee itself accepts none.
-    ///
-    /// # Errors
-    /// As [`fetch`](Self::fetch).
     ///
     /// # Cancel safety
     /// A server may have kept the key. Depositing another one is fine.
@@ -171,9 +165,6 @@ impl RcarClient {
 
     /// Attests, and fetches one of the disk keys whose current one is at `path`. A server that rotates no keys
     /// returns the current one.
-    ///
-    /// # Errors
-    /// As [`fetch`](Self::fetch).
     pub async fn fetch_key(
         &self,
         path: &ResourcePath,
@@ -202,9 +193,6 @@ impl RcarClient {
     }
 
     /// Attests, and confirms a step of a rotation. Returns what the server keeps afterwards.
-    ///
-    /// # Errors
-    /// As [`fetch`](Self::fetch).
     ///
     /// # Cancel safety
     /// The server may have taken it. Confirming again is fine.
@@ -261,9 +249,6 @@ impl RcarClient {
     }
 
     /// Attests, and reports to the first server that records it which CAs this machine's pin trusts.
-    ///
-    /// # Errors
-    /// As [`fetch`](Self::fetch).
     ///
     /// # Cancel safety
     /// The server may have recorded it. Reporting again is fine.

@@ -109,9 +109,6 @@ impl AttestationPolicy {
     }
 
     /// Like [`parse`](Self::parse), but for the interpreter alone: what Trustee does for each request.
-    ///
-    /// # Errors
-    /// As `parse`.
     pub fn interpreted(text: &str) -> Result<Self, PolicyError> {
         Ok(Self { compiled: None, engine: analyzed(text)?, idle: Arc::default() })
     }
@@ -237,9 +234,6 @@ impl ResourcePolicy {
     }
 
     /// Like [`parse`](Self::parse), but for the interpreter alone: what Trustee does for each request.
-    ///
-    /// # Errors
-    /// As `parse`.
     pub fn interpreted(text: &str) -> Result<Self, PolicyError> {
         Ok(Self { compiled: None, engine: analyzed(text)? })
     }

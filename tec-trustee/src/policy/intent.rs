@@ -136,9 +136,6 @@ impl PolicyIntent {
     }
 
     /// Sets requirements on the SNP report beneath a vTPM.
-    ///
-    /// # Errors
-    /// `NoSnp`.
     pub fn with_snp(mut self, snp: SnpRequirement) -> Result<Self, PolicyIntentError> {
         if !self.tees.contains(&Tee::AzSnpVtpm) {
             return Err(PolicyIntentError::NoSnp);

@@ -136,9 +136,6 @@ impl SignerCa {
     }
 
     /// Reads a CA from PEM: private key (PKCS #8 or SEC 1) and certificate.
-    ///
-    /// # Errors
-    /// `Key`, `Certificate`, `Pair`, `NotCa`.
     pub fn from_pem(key: &SecretBytes, certificate: &str) -> Result<Self, SignerError> {
         let key = read_key(key, Role::Ca)?;
         let certificate = read_certificate(certificate, Role::Ca)?;
@@ -173,9 +170,6 @@ impl SignerCa {
     }
 
     /// Issues a signer for 90 days.
-    ///
-    /// # Errors
-    /// `CaEnds`, `Build`.
     pub fn issue(
         &self,
         rng: &mut dyn CryptoRng,
@@ -193,9 +187,6 @@ impl SignerCa {
 
     /// Issues a new signer if `current` was not issued by this CA or has less than 30 days left; `None` if it
     /// is good.
-    ///
-    /// # Errors
-    /// As for [`issue`](Self::issue).
     pub fn renew(
         &self,
         current: &IssuedSigner,
@@ -213,9 +204,6 @@ impl SignerCa {
 
 impl IssuedSigner {
     /// Reads a signer from PEM: private key (PKCS #8 or SEC 1) and certificate.
-    ///
-    /// # Errors
-    /// `Key`, `Certificate`, `Pair`.
     pub fn from_pem(key: &SecretBytes, certificate: &str) -> Result<Self, SignerError> {
         let parsed = read_key(key, Role::Signer)?;
         let certificate = read_certificate(certificate, Role::Signer)?;

@@ -44,9 +44,6 @@ pub struct Parts {
 
 /// The parts over an API server. The control plane that they run on is enrolled with the claim that it
 /// recorded when it was bootstrapped.
-///
-/// # Errors
-/// A file cannot be read, or the API server cannot be reached.
 pub async fn parts(
     settings: &Settings,
     client: Client,

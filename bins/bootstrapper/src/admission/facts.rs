@@ -62,9 +62,6 @@ pub struct ApiServerNames {
 }
 
 /// Names of the API server of this control plane.
-///
-/// # Errors
-/// There is no certificate, or it has no alternative names.
 pub fn api_server_names(pki: &Path) -> Result<ApiServerNames, PortError> {
     let malformed = || failed("take the certificate of the API server");
     let pem = fs::read(pki.join("apiserver.crt"));

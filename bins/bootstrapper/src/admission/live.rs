@@ -58,9 +58,6 @@ pub struct LiveService {
 impl LiveService {
     /// Builds the service from the settings in a file. The control planes in `ports` are replaced by those of
     /// the settings.
-    ///
-    /// # Errors
-    /// A file cannot be read or has unacceptable content.
     pub fn open(
         config: &Path,
         ports: JoinServicePorts,

@@ -24,9 +24,6 @@ pub struct Nodes {
 
 impl Nodes {
     /// Creates the policy from these settings.
-    ///
-    /// # Errors
-    /// The roots of endorsement keys cannot be read.
     pub fn new(trust: &Trust, clock: Arc<dyn Clock>) -> anyhow::Result<Self> {
         let issuer = trust.endorsements(clock)?;
         Ok(Self {

@@ -111,9 +111,6 @@ impl Authority {
     }
 
     /// Signs a node's request.
-    ///
-    /// # Errors
-    /// [`AuthorityError`].
     pub fn certify(&self, request: &[u8]) -> Result<String, AuthorityError> {
         let (_, mut request) = self.admitted(request)?;
         let mut serial = [0; SERIAL];
@@ -171,9 +168,6 @@ fn ca_key(pem: &SecretBytes) -> Result<KeyPair, AuthorityError> {
 /// The node that a request is for. The request is signed by its own key, and has one organization, one name,
 /// and no server name but one address: nodes choose their names, and one named like a service of the cluster
 /// would get a certificate for that service, since the same CA signs both.
-///
-/// # Errors
-/// [`AuthorityError`].
 pub fn node_request(
     der: &[u8],
 ) -> Result<(NodeName, CertificateSigningRequestParams), AuthorityError> {

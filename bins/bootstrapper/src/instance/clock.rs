@@ -14,9 +14,6 @@ fn wrong(operation: String) -> PortError {
 
 /// Checks that the clock is not behind this release: certificates of a cluster would begin in the past, and
 /// those of others would not be valid yet.
-///
-/// # Errors
-/// TEC-B425.
 pub(super) fn check(clock: &dyn Clock) -> Result<(), PortError> {
     let now = clock.now().unix_seconds();
     if now >= EARLIEST {
@@ -27,9 +24,6 @@ pub(super) fn check(clock: &dyn Clock) -> Result<(), PortError> {
 
 /// Checks that a certificate, PEM, that the cluster has just issued is valid by this clock. Text that is not
 /// a certificate is accepted here.
-///
-/// # Errors
-/// TEC-B425.
 pub(super) fn check_certificate(pem: &str, clock: &dyn Clock) -> Result<(), PortError> {
     let Ok(certificate) = Certificate::from_pem(pem) else {
         return Ok(());

@@ -36,9 +36,6 @@ impl Record {
 }
 
 /// Kubernetes version and components from a file.
-///
-/// # Errors
-/// It cannot be read, or a component is invalid.
 pub fn read(path: &Path) -> Result<(String, Vec<Component>), PortError> {
     let failed = || {
         let operation = format!("read {}", path.display());

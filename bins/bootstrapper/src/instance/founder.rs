@@ -40,9 +40,6 @@ pub struct Founder {
 }
 
 /// Writes the claim.
-///
-/// # Errors
-/// The file cannot be written.
 pub fn write(directory: &Path, Founder { claim, key }: &Founder) -> anyhow::Result<()> {
     let record = Record {
         key: key.to_pem(),
@@ -56,9 +53,6 @@ pub fn write(directory: &Path, Founder { claim, key }: &Founder) -> anyhow::Resu
 }
 
 /// Reads it, if there is one.
-///
-/// # Errors
-/// It cannot be read.
 pub fn read(directory: &Path) -> anyhow::Result<Option<Founder>> {
     let json = match fs::read(directory.join(FILE)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

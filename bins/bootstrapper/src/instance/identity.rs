@@ -28,9 +28,6 @@ pub struct Identity {
 impl Identity {
     /// Creates the identity of a node with this name and address; `authority` determines how to sign, but not
     /// with which CA.
-    ///
-    /// # Errors
-    /// The cryptography provider generates no key.
     pub fn generate(
         name: &NodeName,
         address: IpAddr,
@@ -40,9 +37,7 @@ impl Identity {
     }
 
     /// Uses the key in this file, if an earlier process left one.
-    ///
-    /// # Errors
-    /// It is not a key, or the cryptography provider generates none.
+    /// Errors: it is not a key, or the cryptography provider generates none.
     pub fn open(
         key: &Path,
         name: &NodeName,

@@ -57,9 +57,6 @@ impl TicketFile {
     }
 
     /// Removes the ticket, once the node is a member.
-    ///
-    /// # Errors
-    /// It cannot be removed.
     pub fn remove(&self) -> anyhow::Result<()> {
         match fs::remove_file(&self.0) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {

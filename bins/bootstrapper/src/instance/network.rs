@@ -39,9 +39,7 @@ impl fmt::Debug for Manifest {
 
 impl Manifest {
     /// Reads a file of YAML documents.
-    ///
-    /// # Errors
-    /// It cannot be read, or a document is not a Kubernetes object with a name.
+    /// Errors: it cannot be read, or a document is not a Kubernetes object with a name.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
         let what = || format!("read {}", path.display());
         let size = std::fs::metadata(path).with_context(what)?.len();

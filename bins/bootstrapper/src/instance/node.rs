@@ -61,9 +61,6 @@ pub struct Attestation {
 
 impl Attestation {
     /// Opens the TPM; creates the attestation key if there is none.
-    ///
-    /// # Errors
-    /// The settings are wrong, or the TPM does not answer.
     pub fn open(settings: &TpmSettings) -> anyhow::Result<Self> {
         let variant = variant(&settings.variant)?;
         let handle = match &settings.ak_handle {
@@ -117,9 +114,6 @@ pub fn endpoint() -> EndpointBuilder {
 }
 
 /// Reads measurements from a file.
-///
-/// # Errors
-/// It cannot be read, or contains none.
 pub fn measurements(path: &Path) -> anyhow::Result<Measurements> {
     let json = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     let read = Measurements::from_json(&json);
@@ -165,9 +159,6 @@ pub struct Node {
 
 impl Node {
     /// Assembles the parts. Nothing is changed except that the attestation key is created if there was none.
-    ///
-    /// # Errors
-    /// The settings are wrong, or the TPM does not answer.
     pub fn open(settings: &Settings) -> anyhow::Result<Self> {
         let attestation = Attestation::open(&settings.tpm)?;
         let mut programs = HostPrograms::new();
@@ -205,9 +196,7 @@ impl Node {
 
     /// Whether no cluster owns the state disk yet. Recovery replaces the first passphrase with a cluster's
     /// key, and records that beforehand.
-    ///
-    /// # Errors
-    /// The header cannot be read, or is refused, or the first passphrase opens a disk that this boot did not
+    /// Errors: the header cannot be read, or is refused, or the first passphrase opens a disk that this boot did not
     /// create: whoever created it may know its volume key.
     pub async fn has_new_disk(&self) -> Result<bool, PortError> {
         if self.recovering().exists() || !self.disk.is_new().await? {
@@ -228,9 +217,7 @@ impl Node {
 
     /// Checks that journal and state would be on the state disk, the only encrypted one, and that there is
     /// room for them.
-    ///
-    /// # Errors
-    /// They would be elsewhere, there is no room, or the disk's header is refused.
+    /// Errors: they would be elsewhere, there is no room, or the disk's header is refused.
     pub async fn keeps_state_on_disk(&self, settings: &Settings) -> anyhow::Result<()> {
         check_room(&settings.state_directory)?;
         if settings.disk.dangerous_state_elsewhere {
@@ -257,9 +244,7 @@ impl Node {
 
     /// Holds this node for one process, until the file is dropped: the lock of a process keeps init and join
     /// apart, but two processes could still extend the register twice.
-    ///
-    /// # Errors
-    /// Another process has it.
+    /// Errors: another process has it.
     pub fn hold(&self) -> anyhow::Result<File> {
         let path = self.paths.scratch().join("lock");
         let what = || format!("lock {}", path.display());
@@ -273,9 +258,7 @@ impl Node {
     }
 
     /// The bootstrap state of this node, according to its marker and journal.
-    ///
-    /// # Errors
-    /// The TPM or the journal cannot be read, or the marker does not match the journal.
+    /// Errors: the TPM or the journal cannot be read, or the marker does not match the journal.
     pub async fn standing(&self) -> Result<Standing, PortError> {
         let marker = self.attestation.marker.read().await?;
         if marker == MarkerState::Unset {
@@ -295,9 +278,6 @@ impl Node {
     /// The server end. Clients of this node evaluate its evidence; it evaluates none itself. Older clients,
     /// which cannot receive evidence over the connection, find it in the certificate, and decide what they
     /// require.
-    ///
-    /// # Errors
-    /// The cryptography provider generates no key.
     pub fn server(&self) -> anyhow::Result<Endpoint> {
         let issuer = Arc::clone(&self.attestation.issuer);
         Ok(endpoint()
@@ -307,9 +287,6 @@ impl Node {
     }
 
     /// The client end, which proves this node to join services and evaluates their evidence.
-    ///
-    /// # Errors
-    /// The measurements cannot be read.
     pub fn client(&self, trust: &Trust) -> anyhow::Result<Endpoint> {
         let expected = match &trust.measurements {
             Some(path) => measurements(path)?,

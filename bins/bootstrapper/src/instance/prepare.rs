@@ -24,9 +24,7 @@ pub enum Erase {
 
 /// Creates and mounts the state disk, unless a cluster may have a key for it, or `stop` comes first. Returns
 /// the exit code.
-///
-/// # Errors
-/// Something else is on the disk, or it cannot be created or mounted.
+/// Errors: something else is on the disk, or it cannot be created or mounted.
 pub async fn run(
     settings: &Settings,
     erase: Erase,

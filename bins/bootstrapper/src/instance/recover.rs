@@ -33,9 +33,7 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 type Offer = (KeySource, OfferedKeys);
 
 /// Runs until the disk is open, or `stop`. A node with a new disk has nothing to recover.
-///
-/// # Errors
-/// The node does not match the settings, or its marker belongs to another cluster.
+/// Errors: the node does not match the settings, or its marker belongs to another cluster.
 pub async fn run(settings: &Settings, stop: impl Future<Output = ()>) -> anyhow::Result<u8> {
     open_disk(settings, stop).await.map_err(finding::coded)
 }

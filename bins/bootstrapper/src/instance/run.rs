@@ -44,9 +44,6 @@ use crate::instance::transport::Bounds;
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 
 /// Runs until the node is a member, or `stop`. Returns the exit code.
-///
-/// # Errors
-/// The node cannot be bootstrapped in its current state.
 pub async fn run(settings: &Settings, stop: impl Future<Output = ()>) -> anyhow::Result<u8> {
     become_node(settings, stop).await.map_err(finding::coded)
 }
@@ -65,9 +62,6 @@ async fn become_node(settings: &Settings, stop: impl Future<Output = ()>) -> any
 }
 
 /// Runs until the node has joined a cluster, or `stop`; serves no Init. Returns the exit code.
-///
-/// # Errors
-/// The node cannot join in its current state.
 pub async fn run_join(settings: &Settings, stop: impl Future<Output = ()>) -> anyhow::Result<u8> {
     become_member(settings, stop).await.map_err(finding::coded)
 }

@@ -230,9 +230,6 @@ pub struct Kubernetes {
 
 impl Settings {
     /// Key services and stores that callers of Recover may name.
-    ///
-    /// # Errors
-    /// An entry is malformed, or has credentials.
     pub fn listed_key_services(&self) -> anyhow::Result<ListedPlaces> {
         let mut places = Vec::new();
         for text in &self.recovery_key_services {

@@ -41,9 +41,6 @@ pub struct JoinServiceSeen {
 }
 
 /// Examines everything, even if a part fails.
-///
-/// # Errors
-/// The settings are wrong, or the TPM does not answer.
 pub async fn survey(settings: &Settings) -> anyhow::Result<Survey> {
     let node = Node::open(settings)?;
     let endpoint = node.client(&settings.join_services)?;

@@ -63,9 +63,7 @@ impl Trust {
     }
 
     /// Checks that the settings are consistent.
-    ///
-    /// # Errors
-    /// They contradict each other.
+    /// Errors: they contradict each other.
     pub fn check(&self) -> anyhow::Result<()> {
         anyhow::ensure!(
             self.attestation_keys.is_empty() || !self.dangerous_any_attestation_key,
@@ -110,9 +108,7 @@ impl Trust {
     }
 
     /// Challenges the endorsement keys that may vouch for attestation keys; `None` if none may.
-    ///
-    /// # Errors
-    /// The file of the roots cannot be read, or has an unacceptable certificate.
+    /// Errors: the file of the roots cannot be read, or has an unacceptable certificate.
     pub fn endorsements(&self, clock: Arc<dyn Clock>) -> anyhow::Result<Option<CredentialIssuer>> {
         let listed = self.endorsement_keys.iter().copied();
         Ok(match &self.endorsement_roots {

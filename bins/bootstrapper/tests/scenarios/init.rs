@@ -116,58 +116,6 @@ async fn another_init_is_refused_while_the_first_runs_whose_caller_may_come_back
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bad_requests_leave_the_register_zero_and_the_server_up() {
-    let machine = Machine::new("plane-0", "ControlPlane");
-    let mut program = machine.start("run").serving();
-    // After a reboot, the key could not be reached, since it would be on the disk that it opens.
-    let own_disk = format!("storage://file?path={}", machine.path("root/run/state/keys").display());
-    let cases: [(&str, &str, &[u8], Code); 8] = [
-        (
-            "kms://openbao?url=https://127.0.0.1:1&mount=m&keyName=k&token=canary",
-            &own_disk,
-            INIT_SECRET,
-            Code::InvalidArgument,
-        ),
-        (
-            "kms://azure-hsm?name=hsm&kekID=Zm9v",
-            "storage://aws?bucket=b",
-            INIT_SECRET,
-            Code::InvalidArgument,
-        ),
-        (KMS, "storage://no-store", b"canary-wrong", Code::PermissionDenied),
-        ("kms://cluster-kms?key=abcdef", "storage://no-store", INIT_SECRET, Code::InvalidArgument),
-        ("http://cluster-kms", "storage://no-store", INIT_SECRET, Code::InvalidArgument),
-        (KMS, "storage://nowhere", INIT_SECRET, Code::InvalidArgument),
-        ("", "", INIT_SECRET, Code::InvalidArgument),
-        (
-            "kms://trustee?url=https%3A%2F%2Fkbs&path=a%2Fb%2Fc",
-            "storage://no-store",
-            INIT_SECRET,
-            // A service like any other, but unreachable.
-            Code::Unavailable,
-        ),
-    ];
-    for (kms, storage, secret, code) in cases {
-        let mut bad = request();
-        (bad.kms_uri, bad.storage_uri) = (kms.to_owned(), storage.to_owned());
-        bad.init_secret = secret.to_vec();
-        let refused = init(&machine, bad).await.err().unwrap();
-        // The next connection proves that the register is still zero.
-        assert_eq!(refused.code(), code, "{kms}: {refused}");
-    }
-    fs::write(machine.path("refuse-preflight"), "").unwrap();
-    let refused = init(&machine, request()).await.err().unwrap();
-    assert_eq!(refused.code(), Code::Unavailable);
-    assert!(machine.opens_with(b"initial").await);
-    assert!(program.is_running());
-    fs::remove_file(machine.path("refuse-preflight")).unwrap();
-    init(&machine, request()).await.unwrap();
-    let (status, log) = program.wait();
-    assert!(status.success(), "{log}");
-    machine.assert_no_secrets(&log);
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn an_init_that_fails_beyond_the_lock_is_taken_up_again_by_itself_and_by_the_next_process() {
     let machine = Machine::new("plane-0", "ControlPlane");
     fs::write(machine.path("fail-once"), "").unwrap();

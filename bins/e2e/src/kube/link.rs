@@ -67,20 +67,10 @@ struct Fate {
     expired: u64,
 }
 
-/// What happens to the last request before a cut.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "there are these two")]
-pub enum Last {
-    /// The request is carried out, and answered.
-    Answered,
-    /// The request is carried out, but its answer is lost.
-    Lost,
-}
-
-/// How many more requests may pass.
+/// How many more requests may pass; the answer to the last one is lost.
 #[derive(Debug, Default)]
 struct Allowance {
-    left: Option<(u64, Last)>,
+    left: Option<u64>,
     /// Whether any request or answer was lost because the allowance was used up.
     has_cut: bool,
 }
@@ -95,12 +85,12 @@ enum Passage {
 
 impl Allowance {
     fn take(&mut self) -> Passage {
-        let Some((left, last)) = &mut self.left else {
+        let Some(left) = &mut self.left else {
             return Passage::Whole;
         };
-        let passage = match (*left, *last) {
-            (0, _) => Passage::Closed,
-            (1, Last::Lost) => Passage::OneWay,
+        let passage = match *left {
+            0 => Passage::Closed,
+            1 => Passage::OneWay,
             _ => Passage::Whole,
         };
         *left = left.saturating_sub(1);
@@ -195,9 +185,9 @@ impl Link {
         self.shared.ahead.store(ahead, Ordering::Relaxed);
     }
 
-    /// Lets this many more requests pass, then cuts the link.
-    pub fn cut_after(&self, requests: u64, last: Last) {
-        *self.shared.allowance() = Allowance { left: Some((requests, last)), has_cut: false };
+    /// Lets this many more requests pass, then cuts the link; the last one is carried out, but its answer is lost.
+    pub fn cut_after(&self, requests: u64) {
+        *self.shared.allowance() = Allowance { left: Some(requests), has_cut: false };
     }
 
     /// Lets everything pass again; returns whether a request was affected by the cut.

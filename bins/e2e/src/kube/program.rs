@@ -11,20 +11,8 @@ use super::operator::Bench;
 use crate::packages::REGISTRY;
 use crate::settings::own_program;
 
-/// Starts a replica with this name that reconciles a namespace, with the permissions of a kubeconfig.
-///
-/// # Errors
-/// The program is missing.
-pub fn start_operator(
-    plane: &ControlPlane,
-    namespace: &str,
-    identity: &str,
-    kubeconfig: &Path,
-) -> anyhow::Result<Guarded> {
-    start_operator_with(plane, namespace, (identity, kubeconfig), &[])
-}
-
-/// Like [`start_operator`], with these additional arguments.
+/// Starts a replica with this name that reconciles a namespace, with the permissions of a kubeconfig and these
+/// additional arguments.
 ///
 /// # Errors
 /// The program is missing.

@@ -147,14 +147,6 @@ impl Node {
         command
     }
 
-    /// Kills a container like a power failure, by the ID in its pod's status.
-    ///
-    /// # Errors
-    /// There is no such container.
-    pub fn kill_container(&self, id: &str) -> anyhow::Result<()> {
-        output(self.ctr().args(["tasks", "kill", "--signal=9", id])).map(drop)
-    }
-
     /// Loads an image into the node, which pulls none.
     ///
     /// # Errors

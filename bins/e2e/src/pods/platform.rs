@@ -42,7 +42,7 @@ impl Platform {
             let enforce = "pod-security.kubernetes.io/enforce=restricted";
             platform.kubectl(&["label", "namespace", namespace, enforce])?;
         }
-        VOLUMES.iter().try_for_each(|name| platform.volume(PLATFORM, name).map(drop))?;
+        VOLUMES.iter().try_for_each(|name| platform.volume(name))?;
         Ok(platform)
     }
 
@@ -50,19 +50,6 @@ impl Platform {
         self.node.load(&services::services()?)?;
         self.node.load(&services::nats()?)?;
         self.node.load(&services::component()?)
-    }
-
-    /// Also loads the image of the load generator.
-    ///
-    /// # Errors
-    /// The load generator is not built, or containerd does not accept the image.
-    pub fn load_load(&self) -> anyhow::Result<()> {
-        self.node.load(&services::load()?)
-    }
-
-    /// The node.
-    pub fn node(&self) -> &Node {
-        &self.node
     }
 
     /// Also loads the telemetry images, which take longest.
@@ -74,11 +61,8 @@ impl Platform {
         self.node.load(&services::opensearch()?)
     }
 
-    /// Creates a volume for the claim `data-<name>` of a namespace; returns its path on the machine.
-    ///
-    /// # Errors
-    /// The API server refuses.
-    pub fn volume(&self, namespace: &str, name: &str) -> anyhow::Result<PathBuf> {
+    /// Creates a volume for the claim `data-<name>`.
+    fn volume(&self, name: &str) -> anyhow::Result<()> {
         let place = self.node.dir.join("volumes").join(name);
         std::fs::create_dir_all(&place)?;
         let here = json!({"key": "kubernetes.io/hostname", "operator": "In", "values": ["n1"]});
@@ -86,15 +70,14 @@ impl Platform {
             "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name},
             "spec": {
                 "capacity": {"storage": "10Gi"}, "accessModes": ["ReadWriteOnce"],
-                "claimRef": {"namespace": namespace, "name": format!("data-{name}")},
+                "claimRef": {"namespace": PLATFORM, "name": format!("data-{name}")},
                 "local": {"path": place},
                 "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}},
             },
         });
         let file = self.node.dir.join(format!("volume-{name}.json"));
         std::fs::write(&file, volume.to_string())?;
-        self.apply(PLATFORM, &file)?;
-        Ok(place)
+        self.apply(PLATFORM, &file)
     }
 
     /// Runs kubectl, in the namespace given in its arguments.

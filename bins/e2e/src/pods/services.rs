@@ -29,11 +29,6 @@ pub(super) fn component() -> anyhow::Result<Image> {
     Ok(image("tec-example-component", program("examples/component")?))
 }
 
-/// A component that publishes and reads, for tables of kills.
-pub(super) fn load() -> anyhow::Result<Image> {
-    Ok(image("tec-services-load", program("services-load")?))
-}
-
 /// A NATS server.
 ///
 /// # Errors

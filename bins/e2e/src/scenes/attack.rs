@@ -107,7 +107,7 @@ impl Stage {
     /// Scene g: a correctly attested machine requests another machine's key.
     pub(super) fn foreign_path(&mut self) -> anyhow::Result<()> {
         self.story.scene('g', "A good machine asks for another machine's key");
-        let chain = self.approved()?.chain;
+        let chain = self.approved()?;
         let mut story = std::mem::take(&mut self.story);
         let two = story.works("machine two: first boot", || self.install("two", &chain))?;
         let kbs = self.anchor.kbs()?;

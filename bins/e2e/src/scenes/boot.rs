@@ -11,7 +11,7 @@ impl Stage {
         let mut story = std::mem::take(&mut self.story);
         let approved = story
             .works("tec image approve: the boot files of Debian are measured", || {
-                self.approve("debian-current", "current", &[])
+                self.approve("debian-current", "current")
             })?;
         story.shows(
             "what booting them leaves in PCR 4",
@@ -25,7 +25,7 @@ impl Stage {
     /// Scene b: first boot through Ignition, AK, registration, LUKS and Clevis.
     pub(super) fn first_boot(&mut self) -> anyhow::Result<()> {
         self.story.scene('b', "First boot of machine one");
-        let chain = self.approved()?.chain;
+        let chain = self.approved()?;
         let mut story = std::mem::take(&mut self.story);
         let machine = story.works("power on: an empty TPM, the boot files are measured", || {
             self.new_machine("one", &chain)

@@ -11,12 +11,12 @@ impl Stage {
         self.story.scene('i', "An update: old and new during the window");
         let mut story = std::mem::take(&mut self.story);
         let update = story.works("the updated image is approved beside the old one", || {
-            self.approve("debian-update", "update", &[])
+            self.approve("debian-update", "update")
         })?;
         let mut one = self.one.take().context("machine one has not booted yet")?;
         let mut two = self.two.take().context("machine two has not booted yet")?;
         story.works("machine one boots the new kernel: the volume opens", || {
-            one.machine.chain = update.chain.copied_to(&self.directory.join("one/boot-new"))?;
+            one.machine.chain = update.copied_to(&self.directory.join("one/boot-new"))?;
             one.machine.reboot()?;
             released(one.machine.unlock()?)
         })?;

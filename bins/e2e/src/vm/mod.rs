@@ -23,7 +23,6 @@
 
 mod boot;
 mod cloud;
-mod cluster;
 mod distribution;
 mod image;
 mod initial;

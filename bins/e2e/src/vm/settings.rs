@@ -46,22 +46,16 @@ pub enum Scene {
     Short,
     /// An update in two steps, a rollback, a revocation
     Update,
-    /// Three machines at once
-    Fleet,
     /// Power failures during the first boot
     Cuts,
     /// Power failures while a disk key is rotated
     Rotation,
     /// What an attacker may boot, and the code of each refusal
     Adversary,
-    /// Same as short, with the operator and its servers on a Kubernetes API server
-    Operator,
-    /// Same as operator, with real pods: charts, Services and node ports of a Kubernetes node
+    /// Same as short, with the charts, Services and node ports of a Kubernetes node with real pods
     Cluster,
     /// The server is gone, the recovery key is typed, the server returns
     Recovery,
-    /// Trust moves from a laptop into a cluster, and the laptop is switched off
-    Migration,
     /// The state disk of a bootstrapped node: created, re-keyed by Init, recovered; power failures
     Bootstrap,
     /// Debian 12 as it is: its GRUB, initramfs-tools and Clevis, on an encrypted disk, and attacks on it

@@ -62,10 +62,10 @@ impl Stage {
         let initial_file = work.join("initrd.img");
         initial.write(&initial_file)?;
         let logs = Arc::new(Transcript::new(work.join("logs"))?);
-        let anchor = story
-            .works("tec serve on this host", || start_anchor(&settings, &logs, "state", &[]))?;
+        let anchor = story.works("tec serve on this host", || start_anchor(&settings, &logs))?;
         let merge = work.join("merge.ign");
-        anchor.write_merge(&merge)?;
+        let directive = anchor.tec(&["ignition", "merge"])?;
+        fs::write(&merge, directive.to_string()).context("cannot write the merge directive")?;
         Ok(Self {
             settings,
             logs,
@@ -90,13 +90,10 @@ impl Stage {
                 Scene::Short => self.short()?,
                 Scene::Adversary => self.adversary()?,
                 Scene::Update => self.update()?,
-                Scene::Fleet => self.fleet()?,
                 Scene::Cuts => self.cuts()?,
                 Scene::Rotation => self.rotation()?,
-                Scene::Operator => self.operator()?,
                 Scene::Cluster => self.cluster()?,
                 Scene::Recovery => self.recovery()?,
-                Scene::Migration => self.migration()?,
                 Scene::Bootstrap => self.bootstrap()?,
                 Scene::Join => self.join()?,
                 Scene::Debian => self.debian("bookworm", Chain::Grub)?,
@@ -117,11 +114,6 @@ impl Stage {
             anyhow::ensure!(verified["intact"] == true, "{verified}");
             Ok(())
         })
-    }
-
-    /// Starts a further server, which may die; it checks the same registers.
-    pub(super) fn start_anchor(&self, name: &str, flags: &[&str]) -> anyhow::Result<Anchor> {
-        start_anchor(&self.settings, &self.logs, name, flags)
     }
 
     /// An image in its own directory; without changes it is the one that [`current`](Self::current) approves.
@@ -242,18 +234,13 @@ impl Stage {
     }
 }
 
-fn start_anchor(
-    settings: &Settings,
-    logs: &Arc<Transcript>,
-    name: &str,
-    flags: &[&str],
-) -> anyhow::Result<Anchor> {
+fn start_anchor(settings: &Settings, logs: &Arc<Transcript>) -> anyhow::Result<Anchor> {
     let programs = Programs {
         cache: settings.cache.clone(),
         bin_dir: settings.bin_dir.clone(),
         report: PathBuf::new(),
         keep: true,
     };
-    let state = settings.artefacts.join(name);
-    Anchor::start_for(HOST, &programs, &state, logs, flags)
+    let state = settings.artefacts.join("state");
+    Anchor::start_for(HOST, &programs, &state, logs, &[])
 }

@@ -8,9 +8,6 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use async_trait::async_trait;
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::api::events::v1::Event;
 use kube::ResourceExt as _;
 use kube::api::ListParams;
@@ -22,11 +19,11 @@ use tec_core::digest::Sha256Digest;
 use tec_core::flow::{AkOutcome, AkPorts, AkSubmission, ClaimLimits};
 use tec_core::id::{MachineId, ResourcePath};
 use tec_core::image::{ApprovedImage, ExpectedPcr, ExpectedPcrs, ImageEvent};
-use tec_core::machine::{MachineChange, RegisteredBy};
+use tec_core::machine::RegisteredBy;
 use tec_core::pcr::PcrIndex;
 use tec_core::port::{
-    AttemptLog as _, AttestationEvidence, Attester, Clock, EntropyRng, ImageRegistry,
-    KeyBroker as _, MachineRegistry, PolicySlot, PortError, UnclaimedLimit,
+    AttemptLog as _, Attester, Clock, EntropyRng, ImageRegistry, KeyBroker as _, MachineRegistry,
+    PolicySlot, UnclaimedLimit,
 };
 use tec_core::secret::SecretBytes;
 use tec_core::testing::sample;
@@ -288,32 +285,6 @@ pub(crate) async fn said(program: &Guarded, message: &str) -> SocketAddr {
     address.unwrap().parse().unwrap()
 }
 
-/// Evidence signed by a stranger in the name of a registered key.
-struct Impostor {
-    stranger: SoftTpm,
-    named: PublicKey,
-}
-
-impl std::fmt::Debug for Impostor {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Impostor")
-    }
-}
-
-#[async_trait]
-impl Attester for Impostor {
-    fn tee(&self) -> Tee {
-        Tee::Tpm
-    }
-
-    async fn attest(&self, report_data: &[u8; 48]) -> Result<AttestationEvidence, PortError> {
-        let honest = self.stranger.attest(report_data).await?;
-        let mut evidence = honest.evidence;
-        evidence["ak_public"] = STANDARD.encode(self.named.as_der()).into();
-        Ok(AttestationEvidence::new(Tee::Tpm, evidence))
-    }
-}
-
 /// The approved kernel.
 const KERNEL: Sha256Digest = Sha256Digest::new([0xab; 32]);
 const FILE: &str = "usr/lib/modules/6.12/vmlinuz";
@@ -420,37 +391,4 @@ async fn other_firmware_is_refused_by_a_guard_that_never_saw_the_first_boot() {
     assert_eq!(world.fetch(&tpm).await.unwrap_err(), Code::PlatformChanged);
     let told = world.last_words().await;
     assert!(told.starts_with("PCR 0"), "{told}");
-}
-
-#[tokio::test]
-async fn a_quarantined_machine_attests_and_gets_no_key_until_it_is_released() {
-    let tpm = approved_boot();
-    let world = World::new(&tpm).await;
-    world.unlock(&tpm).await;
-    let machine = sample::machine_id(1);
-    let change = async |change| {
-        let machines: &dyn MachineRegistry = &world.registry;
-        flow::change_machine(machines, &SystemClock, machine, change, "test").await.unwrap();
-    };
-    change(MachineChange::Quarantine).await;
-    assert_eq!(world.fetch(&tpm).await.unwrap_err(), Code::MachineQuarantined);
-    world.attested("False AttestationFailed").await;
-    let status = world.machine().await.status.unwrap();
-    assert_eq!(status.last_attestation.unwrap().code.as_deref(), Some("TEC-A423"));
-    change(MachineChange::Release).await;
-    world.fetch(&tpm).await.unwrap();
-    change(MachineChange::Retire).await;
-    assert_eq!(world.fetch(&tpm).await.unwrap_err(), Code::MachineUnknown);
-}
-
-#[tokio::test]
-async fn an_impostor_gets_nothing_and_says_nothing_about_the_machine() {
-    let tpm = approved_boot();
-    let world = World::new(&tpm).await;
-    world.unlock(&tpm).await;
-    world.attested("True AttestationSucceeded").await;
-    let impostor = Impostor { stranger: SoftTpm::rsa(2), named: tpm.public_key() };
-    assert_eq!(world.fetch(&impostor).await.unwrap_err(), Code::QuoteInvalid);
-    eventually("people are told", async || Ok(world.events().await.len() == 2)).await.unwrap();
-    world.attested("True AttestationSucceeded").await;
 }

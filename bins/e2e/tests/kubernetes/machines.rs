@@ -215,14 +215,15 @@ async fn a_key_that_an_admin_approved_needs_no_endorsement_key_of_the_list() {
 #[tokio::test]
 async fn a_machine_whose_disk_key_an_older_operator_made_is_no_first_use() {
     let mut bench = Bench::at_work().await.unwrap();
-    let disk_key = Secret {
+    let secret = Secret {
         metadata: kube::api::ObjectMeta { name: Some(id(1).to_string()), ..Default::default() },
         data: Some([("root".to_owned(), ByteString(disk_key()))].into()),
         ..Secret::default()
     };
-    bench.create(&disk_key).await.unwrap();
+    bench.create(&secret).await.unwrap();
     bench.create(&machine(1)).await.unwrap();
     is_published(&bench, 1).await;
+    assert_eq!(bench.trust.key(&id(1)).unwrap(), disk_key(), "no other key is made");
     let name = bench.create(&key(1, 1)).await.unwrap().name_any();
     has_verdict(&bench, &name, "False Waiting").await;
     approve(&bench, &name).await;
@@ -358,40 +359,6 @@ async fn a_deleted_machine_loses_its_key_also_when_the_trustee_is_down() {
         .await
         .unwrap();
     }
-    bench.stop().await.unwrap();
-}
-
-#[tokio::test]
-async fn a_key_that_exists_is_never_made_again() {
-    let mut bench = Bench::new().await.unwrap();
-    let secrets = bench.objects::<Secret>().unwrap();
-    let old = r#"{"key_type":"oct","key":"0123456789abcdef0123456789abcdef"}"#;
-    let existing: Secret = serde_json::from_value(json!({
-        "metadata": {"name": id(1).to_string()}, "stringData": {"root": old},
-    }))
-    .unwrap();
-    bench.create(&existing).await.unwrap();
-    bench.create(&machine(1)).await.unwrap();
-    let cluster = serde_json::from_value(json!({
-        "apiVersion": "trusted-execution-clusters.io/v1alpha1", "kind": "TrustedExecutionCluster",
-        "metadata": {"name": "cluster"}, "spec": {},
-    }));
-    let cluster: tec_k8s::api::TrustedExecutionCluster = cluster.unwrap();
-    bench.create(&cluster).await.unwrap();
-    bench.start("one").unwrap();
-    is_published(&bench, 1).await;
-    assert_eq!(bench.trust.key(&id(1)).unwrap(), old.as_bytes());
-    secrets.delete(&id(1).to_string(), &DeleteParams::default()).await.unwrap();
-    let machines = bench.objects::<Machine>().unwrap();
-    eventually("the loss is told", async || {
-        let machine = machines.get(&machine(1).name_any()).await?;
-        let conditions = machine.status.map(|status| status.conditions).unwrap_or_default();
-        Ok(conditions.iter().any(|condition| condition.reason == "KeyLost"))
-    })
-    .await
-    .unwrap();
-    assert!(secret(&bench, &id(1).to_string()).await.is_none(), "no other key is made");
-    assert_eq!(bench.trust.key(&id(1)).unwrap(), old.as_bytes(), "the Trustee keeps it");
     bench.stop().await.unwrap();
 }
 

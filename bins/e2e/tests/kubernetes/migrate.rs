@@ -33,7 +33,7 @@ use tec_tpm::testing::SoftTpm;
 use tempfile::TempDir;
 
 /// Number of nodes that boot in a loop, unless `TEC_NODES` is set.
-const NODES: u64 = 50;
+const NODES: u64 = 12;
 /// Deadline for the operator, on a machine that is also busy otherwise.
 const LONG: Duration = Duration::from_mins(2);
 /// How long a command runs before it is killed.

@@ -218,33 +218,6 @@ async fn the_node_of_a_refused_machine_is_tainted_until_it_attests_well_again() 
 }
 
 #[tokio::test]
-async fn what_was_done_is_undone_when_the_policy_goes() {
-    let mut world = World::new(json!({"actions": ["Taint"]})).await;
-    world.pair(1).await;
-    world.attempt(1, 1, false).await;
-    world.has_marks(1, &["NoSchedule"]).await;
-    world.change_policy(json!({"actions": ["Cordon"]})).await;
-    world.has_marks(1, &[]).await;
-    assert!(world.marks(&world.name(1)).await.1, "cordoned");
-    world.change_policy(Value::Null).await;
-    world.cluster_says("NoActions").await;
-    assert!(!world.marks(&world.name(1)).await.1, "no longer cordoned");
-    assert!(world.status(1).await.acted_on.is_none());
-    world.bench.stop().await.unwrap();
-}
-
-#[tokio::test]
-async fn who_asks_to_evict_gets_a_taint_and_is_told() {
-    let mut world = World::new(json!({"actions": ["Evict"]})).await;
-    world.pair(1).await;
-    world.attempt(1, 1, false).await;
-    world.has_marks(1, &["NoSchedule"]).await;
-    let message = world.cluster_says("Acting").await;
-    assert!(message.contains("Evict no longer exists"), "{message}");
-    world.bench.stop().await.unwrap();
-}
-
-#[tokio::test]
 async fn a_dry_run_only_tells() {
     let policy = json!({"actions": ["Taint", "Quarantine"], "dryRun": true});
     let mut world = World::new(policy).await;
@@ -343,21 +316,6 @@ async fn a_node_that_removes_its_label_after_the_taint_keeps_the_taint() {
     world.has_marks(1, &["NoSchedule"]).await;
     world.attempt(1, 2, true).await;
     world.has_marks(1, &[]).await;
-    world.bench.stop().await.unwrap();
-}
-
-#[tokio::test]
-async fn a_cordon_of_an_admin_is_not_undone() {
-    let mut world = World::new(json!({"actions": ["Taint", "Cordon"]})).await;
-    let name = world.name(1);
-    world.node(&name, (PROTECTED_MACHINE_LABEL, id(1)), json!({"unschedulable": true})).await;
-    world.machine(1, &name).await;
-    world.attempt(1, 1, false).await;
-    world.has_marks(1, &["NoSchedule"]).await;
-    world.attempt(1, 2, true).await;
-    world.has_marks(1, &[]).await;
-    world.says(1, "Restored").await;
-    assert!(world.marks(&name).await.1, "still cordoned");
     world.bench.stop().await.unwrap();
 }
 

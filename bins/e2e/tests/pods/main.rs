@@ -12,7 +12,7 @@ mod watched;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tec_e2e::kube::Prometheus;
 use tec_e2e::packages::directory;
@@ -30,11 +30,13 @@ fn the_charts_with_default_values_on_a_real_node() {
     charts.charts("install", &charts_before(&charts)).unwrap();
     a_stranger_pod_that_is_not_restricted_is_refused(&charts);
     charts.charts("upgrade", &charts_of_today()).unwrap();
+    let upgraded = Instant::now();
     charts.cluster("Trustee").unwrap();
     all_available(&charts, &SERVERS);
     an_image_that_cannot_be_pulled_is_named_by_the_check(&charts);
     charts.cluster("Builtin").unwrap();
     all_available(&charts, &ours());
+    nothing_is_forbidden(&charts, upgraded.elapsed());
     charts.expose().unwrap();
     let registry = Registry::start(&charts).unwrap();
     let image = registry.push_tree(&charts, &image_root()).unwrap();
@@ -71,6 +73,13 @@ fn all_available(charts: &Charts, names: &[&str]) {
     for name in names {
         charts.available(name).unwrap();
     }
+}
+
+/// Since the chart of today grants its rights, the operator lacks none.
+fn nothing_is_forbidden(charts: &Charts, since: Duration) {
+    let since = format!("--since={}s", since.as_secs());
+    let log = charts.kubectl(&["logs", &format!("deployment/{OPERATOR}"), &since]).unwrap();
+    assert!(!log.contains("forbidden"), "{log}");
 }
 
 /// The charts as of the commit before HEAD, or the current ones if there is no such history. They deploy the

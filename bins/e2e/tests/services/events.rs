@@ -56,32 +56,6 @@ async fn the_controller_makes_the_stream_and_an_event_is_stored_once_under_its_i
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn while_nats_is_away_nothing_is_lost_and_what_was_tried_again_comes_once() {
-    let listen = tec_support::testing::free_address().unwrap();
-    let (mut platform, url) = platform(listen).await;
-    let nats = Nats::start_storing(&platform, listen).await.unwrap();
-    let (_bus, speaker) = component(&platform, "comp-a", &url).await;
-    let (_bus, reader) = component(&platform, "comp-b", &url).await;
-    platform.keep().unwrap();
-    let subject = format!("evt.{}.comp-a.x", platform.stage.cluster.apps);
-    eventually("a stream", async || Ok(reader.subscribe(&subject).await.is_ok())).await.unwrap();
-    let mut events = reader.subscribe(&subject).await.unwrap();
-    speaker.publish(&subject, b"before".to_vec(), "1").await.unwrap();
-
-    drop(nats);
-    // Long enough for a second try: both wait for a connection, and both are sent in the end.
-    let away = timeout(Duration::from_secs(7), speaker.publish(&subject, b"while".to_vec(), "2"));
-    assert!(away.await.is_err(), "who stored it?");
-    let _nats = Nats::start_storing(&platform, listen).await.unwrap();
-    speaker.publish(&subject, b"while".to_vec(), "2").await.unwrap();
-    speaker.publish(&subject, b"after".to_vec(), "3").await.unwrap();
-    for expected in ["before", "while", "after"] {
-        let event = timeout(SOON, events.recv()).await.unwrap().unwrap();
-        assert_eq!(event.payload, expected.as_bytes());
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_component_that_comes_before_the_stream_is_told_to_come_again() {
     let listen = tec_support::testing::free_address().unwrap();
     let platform = Platform::new(&[]).await.unwrap();

@@ -31,33 +31,20 @@ async fn status(channel: &Channel, name: &str) -> ServingStatus {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn health_follows_the_vault() {
-    let mut platform = Platform::new(&[]).await.unwrap();
+async fn a_vault_that_a_person_sealed_makes_its_controller_not_ready() {
+    let stage = Stage::new().await.unwrap();
+    let mut platform = Platform::on(stage, &[]).await.unwrap();
+    let key = stored_key(&platform.stage, &platform.controller).await;
     let channel = channel(&platform).await;
     for name in ["", shell::NAME] {
         let before = status(&channel, name).await;
         assert_eq!(before, ServingStatus::NotServing, "{name:?}");
     }
-    platform.keep().unwrap();
-    let becomes = async |expected| {
-        tec_e2e::kube::eventually("another health", async || {
-            Ok(status(&channel, shell::NAME).await == expected)
-        })
-        .await
-        .unwrap();
-    };
-    becomes(ServingStatus::Serving).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_vault_that_a_person_sealed_makes_its_controller_not_ready() {
-    let stage = Stage::new().await.unwrap();
-    let mut platform = Platform::on(stage, &[]).await.unwrap();
-    let key = stored_key(&platform.stage, &platform.controller).await;
     let health = platform.controller.health.clone();
     health.during(platform.controller.round()).await.unwrap();
-    let channel = channel(&platform).await;
-    assert_eq!(status(&channel, "").await, ServingStatus::Serving);
+    for name in ["", shell::NAME] {
+        assert_eq!(status(&channel, name).await, ServingStatus::Serving, "{name:?}");
+    }
     seal(&platform.stage, &key).await;
     platform.keep().unwrap();
     tec_e2e::kube::eventually("the controller is not ready", async || {

@@ -1,10 +1,7 @@
 //! The controller is killed at each step; the next process reaches the same end state.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::time::Instant;
 
-use futures::{StreamExt as _, stream};
 use services::bootstrap::controller::Controller;
 use services::bootstrap::disk::Volume;
 use services::bootstrap::guard;
@@ -24,21 +21,16 @@ use tokio::task::JoinSet;
 
 use crate::vault::{assert_nowhere_in_plain, root_tokens, seal_status, stored_key};
 
-/// Number of concurrent vaults; each mostly waits to become the leader.
-const AT_ONCE: usize = 8;
-
 /// A process that dies after this many steps: the last one is done, but its result is lost.
 pub(crate) struct Dying<S> {
     pub(crate) shell: S,
     left: usize,
-    /// It also dies after this step: the number of steps before it depends on how often it waits.
-    last: Option<String>,
     pub(crate) steps: Vec<String>,
 }
 
 impl<S> Dying<S> {
     pub(crate) fn new(shell: S, left: usize) -> Self {
-        Self { shell, left, last: None, steps: Vec::new() }
+        Self { shell, left, steps: Vec::new() }
     }
 
     /// `None` if it is dead.
@@ -49,8 +41,7 @@ impl<S> Dying<S> {
     }
 
     fn heard<T>(&self, event: Option<T>) -> Option<T> {
-        let is_last = self.last.is_some() && self.last.as_ref() == self.steps.last();
-        event.filter(|_| self.left > 0 && !is_last)
+        event.filter(|_| self.left > 0)
     }
 }
 
@@ -106,35 +97,13 @@ fn name(effect: &Effect) -> String {
     }
 }
 
-/// Groups equivalent writes; `None` if the step leaves nothing behind.
-fn sort(step: &str) -> Option<&str> {
-    let does = step.split(' ').next()?;
-    let alike = ["sys/policies/acl/", "auth/kubernetes/role/"];
-    let sort = alike.into_iter().find(|path| step.contains(path));
-    ["post", "delete", "write"].contains(&does).then_some(sort.unwrap_or(step))
-}
-
 fn word(text: &str) -> String {
     let fits = |c: char| c.is_ascii_alphanumeric() || c == '-';
     text.chars().take_while(|c| fits(*c)).collect()
 }
 
-/// One process, which dies after `steps`. Returns what it did, and whether it finished.
-async fn bring_up(controller: &Controller, steps: usize) -> (Vec<String>, bool) {
-    bring_up_until(controller, steps, None).await
-}
-
-/// One process, which dies after this step.
-async fn die_after(controller: &Controller, step: &str) {
-    let (_, ended) = bring_up_until(controller, usize::MAX, Some(step.to_owned())).await;
-    assert!(!ended, "{step}");
-}
-
-async fn bring_up_until(
-    controller: &Controller,
-    steps: usize,
-    last: Option<String>,
-) -> (Vec<String>, bool) {
+/// One process, which dies after `steps`. Returns whether it finished.
+async fn bring_up(controller: &Controller, steps: usize) -> bool {
     let mut rng = EntropyRng::new(&*controller.entropy);
     let fresh = Fresh { key: SecretArray::random(&mut rng), seed: SecretArray::random(&mut rng) };
     let platform = controller.platform.clone();
@@ -143,22 +112,19 @@ async fn bring_up_until(
     let peers = controller.peers.clone();
     let shell = BringUpShell::new(controller.vault.clone(), cluster, disk, peers);
     let mut dying = Dying::new(shell, steps);
-    dying.last = last;
     plan::run(&mut plan, Event::Start, &mut dying).await;
     let end = dying.shell.end();
     assert!(end.is_none_or(|end| end == Ok(Outcome::Up)), "{end:?}");
-    (dying.steps, end.is_some())
+    end.is_some()
 }
 
-pub(crate) async fn set_up(controller: &Controller, steps: usize) -> (Vec<String>, bool) {
+pub(crate) async fn set_up(controller: &Controller, steps: usize) -> bool {
     let mut plan = Setup::new(controller.platform.clone());
     let (vault, cluster) = (controller.vault.clone(), controller.cluster.clone());
     let shell = SetupShell::new(vault, cluster, controller.token.clone(), controller.clock.clone());
     let mut dying = Dying::new(shell, steps);
     plan::run(&mut plan, SetupEvent::Start, &mut dying).await;
-    let Dying { shell, steps, .. } = dying;
-    let end = shell.into_end();
-    (steps, end.is_some())
+    dying.shell.into_end().is_some()
 }
 
 /// A vault run as in its pod, so that its storage can be emptied.
@@ -216,12 +182,12 @@ async fn assert_up(guarded: &Guarded) {
 async fn a_controller_that_always_dies_a_little_later_comes_to_the_same_end() {
     let guarded = guarded().await;
     let mut steps = 1;
-    while !bring_up(&guarded.controller, steps).await.1 {
+    while !bring_up(&guarded.controller, steps).await {
         steps += 1;
     }
     let died = steps;
     steps = 1;
-    while !set_up(&guarded.controller, steps).await.1 {
+    while !set_up(&guarded.controller, steps).await {
         // A read and a write: each of the two is the last one now and then.
         steps += 5;
     }
@@ -231,62 +197,4 @@ async fn a_controller_that_always_dies_a_little_later_comes_to_the_same_end() {
     assert!(died > 20 && steps > 50, "{died}, {steps}");
     guarded.controller.round().await.unwrap();
     assert_up(&guarded).await;
-}
-
-/// The death of a process: after which earlier deaths, and after which step.
-struct Death {
-    earlier: Vec<String>,
-    steps: usize,
-    step: String,
-}
-
-/// Deaths after the first step of each kind, in the last of these processes.
-async fn deaths(earlier: Vec<String>) -> Vec<Death> {
-    let guarded = guarded().await;
-    for step in &earlier {
-        die_after(&guarded.controller, step).await;
-    }
-    let (steps, ended) = bring_up(&guarded.controller, usize::MAX).await;
-    assert!(ended);
-    let mut seen = BTreeSet::new();
-    let death = |(index, step): (usize, &String)| {
-        let is_new = sort(step).is_some_and(|sort| seen.insert(sort.to_owned()));
-        is_new.then(|| Death { earlier: earlier.clone(), steps: index + 1, step: step.clone() })
-    };
-    steps.iter().enumerate().filter_map(death).collect()
-}
-
-/// Kills the controller, and returns how it came up again.
-async fn die(death: Death) -> ((usize, usize), String) {
-    let Death { mut earlier, steps, step } = death;
-    println!("a process dies after {step}");
-    let guarded = guarded().await;
-    earlier.push(step.clone());
-    for step in &earlier {
-        die_after(&guarded.controller, step).await;
-    }
-    let began = Instant::now();
-    guarded.controller.round().await.unwrap();
-    let seconds = began.elapsed().as_secs_f32();
-    assert_up(&guarded).await;
-    let which = if earlier.len() == 1 { "first" } else { "second" };
-    let row = format!("| {which:<6} | {steps:>3} | {step:<40} | {seconds:>4.1} s |");
-    ((earlier.len(), steps), row)
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_death_after_each_sort_of_write_leads_to_the_same_end() {
-    let mut rows = deaths(Vec::new()).await;
-    let stored = rows.iter().find(|death| death.step.ends_with("key-stored"));
-    // The root token was lost with the first process: the second one creates a new one.
-    let second = deaths(vec![stored.unwrap().step.clone()]).await;
-    assert!(second.iter().any(|death| death.step == "post sys/generate-root/update"));
-    rows.extend(second);
-    let came: Vec<_> = stream::iter(rows).map(die).buffer_unordered(AT_ONCE).collect().await;
-    let came: BTreeMap<_, _> = came.into_iter().collect();
-    println!("| process | dies after | step | up again after |");
-    for row in came.values() {
-        println!("{row}");
-    }
-    assert!(came.len() > 20, "{}", came.len());
 }

@@ -163,20 +163,18 @@ async fn a_component_that_logged_in_a_moment_ago_needs_no_review_and_its_calls_s
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_hundred_components_that_start_together_all_get_their_own_identity() {
+async fn twenty_components_that_start_together_all_get_their_own_identity() {
     let platform = Platform::new(&[]).await.unwrap();
     let mut identities = Vec::new();
-    for number in 0..200 {
+    for number in 0..20 {
         identities.push(platform.identity(&format!("comp-{number}")).await.unwrap());
     }
-    let begin = Instant::now();
     let mut starts = JoinSet::new();
     for identity in identities {
         starts.spawn(async move { identity.grant().await.unwrap().name });
     }
     let names: BTreeSet<_> = starts.join_all().await.into_iter().collect();
-    println!("200 components in {:?}", begin.elapsed());
-    assert_eq!(names.len(), 200);
+    assert_eq!(names.len(), 20);
 }
 
 #[tokio::test(flavor = "multi_thread")]

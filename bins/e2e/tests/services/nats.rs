@@ -18,8 +18,6 @@ use tec_e2e::kube::eventually;
 use tec_e2e::services::later::Later;
 use tec_e2e::services::nats::Nats;
 use tec_e2e::services::platform::Platform;
-use tec_e2e::services::rotation;
-use tec_e2e::services::rotation::Load;
 use tec_services::shell::client::{
     ComponentBootstrapRequest, ComponentBootstrapResponse, SignNonceRequest,
 };
@@ -88,7 +86,7 @@ pub(crate) async fn by_hand(platform: &Platform, name: &str) -> ByHand {
 
 impl ByHand {
     /// Connects once, with a signature over what `choose` derives from the nonce.
-    pub(crate) async fn connect(
+    async fn connect(
         &self,
         nats: &Nats,
         choose: impl Fn(Vec<u8>) -> Vec<u8> + Send + Sync + 'static,
@@ -151,23 +149,6 @@ async fn a_stale_nonce_another_key_and_an_expired_jwt_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_jwt_of_three_seconds_ends_and_the_callback_brings_another() {
-    let platform = Platform::new(&["--user-seconds", "3"]).await.unwrap();
-    let nats = Nats::start(&platform, "nats-server").await.unwrap();
-    let apps = &platform.stage.cluster.apps;
-    let (own, broker) =
-        (format!("evt.{apps}.comp-a.x"), platform.broker("comp-a", &nats.url).await.unwrap());
-    let mut events = broker.subscribe(&own).await.unwrap();
-    // Without a renewal, the server closes the connection, and the client reconnects by itself.
-    eventually("the server closes the connection", async || Ok(broker.refused() > 0))
-        .await
-        .unwrap();
-    broker.publish(&own, b"after".to_vec()).await.unwrap();
-    let message = timeout(SOON, events.recv()).await.unwrap().unwrap();
-    assert_eq!(&*message.payload, b"after");
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn who_is_revoked_is_cut_off_and_stays_out_and_others_stay_in() {
     let listen = tec_support::testing::free_address().unwrap();
     let url = format!("tls://localhost:{}", listen.port());
@@ -223,28 +204,6 @@ async fn the_key_in_the_vault_signs_a_fresh_nonce_and_nothing_that_looks_like_a_
     user.verify(b"another_nonce-1", &signed.into_inner().signature).unwrap();
     let refused = client.sign_nonce(sign("eyJ0eXAi.eyJqdGki")).await;
     assert_eq!(refused.map(|_| ()).unwrap_err().code(), Code::InvalidArgument);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_server_shows_a_renewed_certificate_without_a_restart() {
-    let platform = Platform::new(&[]).await.unwrap();
-    let nats = Nats::start(&platform, "nats-server").await.unwrap();
-    let stays = by_hand(&platform, "comp-a").await;
-    let stays = stays.connect(&nats, |nonce| nonce).await.unwrap();
-    let certificate = nats.init.out.join("tls.crt");
-    let before = std::fs::read(&certificate).unwrap();
-    let reload = nats.init.out.join("nats.pid");
-    let keep = services::init::run::keep(&nats.init, Some(&reload), &SystemClock);
-    let renewed = eventually("the server read its certificate again", async || {
-        Ok(nats.log()?.contains("Reloaded: tls"))
-    });
-    tokio::select! {
-        ended = keep => panic!("{ended:?}"),
-        renewed = renewed => renewed.unwrap(),
-    }
-    assert_ne!(std::fs::read(&certificate).unwrap(), before);
-    assert_eq!(stays.connection_state(), State::Connected);
-    platform.broker("comp-b", &nats.url).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -402,21 +361,6 @@ async fn a_renewal_that_breaks_is_tried_again_before_the_old_jwt_ends() {
         renewed = renewed_twice => renewed.unwrap(),
     }
     assert_eq!(broker.refused(), 0, "the old connection was there until its end");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn no_message_is_lost_while_jwts_and_certificates_are_renewed() {
-    let life = Duration::from_secs(12);
-    let load = Load { components: 4, each: Duration::from_millis(20), lasts: life * 4 };
-    let seconds = life.as_secs().to_string();
-    let flags = ["--user-seconds", &seconds, "--certificate-seconds", &seconds];
-    let mut platform = Platform::new(&flags).await.unwrap();
-    platform.keep().unwrap();
-    let nats = Nats::start(&platform, "nats-server").await.unwrap();
-    let outcome = rotation::run(&platform, &nats, load).await.unwrap();
-    println!("{outcome}");
-    assert_eq!((outcome.lost, outcome.doubled, outcome.refused), (0, 0, 0));
-    assert!(outcome.renewals >= 3 * 4 && outcome.certificates >= 3, "{outcome}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

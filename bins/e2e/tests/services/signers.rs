@@ -99,43 +99,6 @@ async fn turn(platform: &Platform) -> (u64, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_operators_key_is_replaced_once_the_server_was_restarted() {
-    let listen = free_address().unwrap();
-    let platform =
-        Platform::new(&["--user-seconds", "3", "--nats-url", &url(listen)]).await.unwrap();
-    let nats = Nats::start_at(&platform, "nats-server", listen).await.unwrap();
-    assert_eq!(turn(&platform).await, (1, "stable".to_owned()));
-    let old = issuers(&accounts(&platform));
-
-    request(&platform.stage, "rotate-nats-operator-key").await;
-    assert_eq!(turn(&platform).await, (1, "published".to_owned()));
-    let overlap = tokio::time::Instant::now() + Duration::from_secs(7);
-    eventually("the overlap is over", async || Ok(tokio::time::Instant::now() > overlap))
-        .await
-        .unwrap();
-    assert_eq!(turn(&platform).await, (1, "published".to_owned()), "the server does not trust it");
-
-    // As the pod does: its init container runs again.
-    drop(nats);
-    let nats = Nats::start_at(&platform, "nats-server", listen).await.unwrap();
-    assert_eq!(turn(&platform).await, (2, "switched".to_owned()));
-    let new = issuers(&accounts(&platform));
-    assert!(new.len() == 1 && new.is_disjoint(&old), "{new:?}");
-    eventually("the old key is gone", async || {
-        Ok(turn(&platform).await == (2, "stable".to_owned()))
-    })
-    .await
-    .unwrap();
-    by_hand(&platform, "comp-a").await.connect(&nats, |nonce| nonce).await.unwrap();
-
-    // The next start trusts the new key only.
-    drop(nats);
-    let nats = Nats::start_at(&platform, "nats-server", listen).await.unwrap();
-    by_hand(&platform, "comp-b").await.connect(&nats, |nonce| nonce).await.unwrap();
-    assert_eq!(issuers(&accounts(&platform)), new);
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn no_event_is_lost_while_three_servers_restart_for_the_operators_key() {
     let members = [(); 3].map(|()| Member::new().unwrap());
     let url = members[0].url();

@@ -1,19 +1,15 @@
 //! The static seal: the vault unseals itself, and its key can be replaced.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
-use serde_json::json;
 use tec_core::port::Entropy as _;
 use tec_e2e::kube::eventually;
 use tec_e2e::services::bao::Seal;
 use tec_e2e::services::cluster::Cluster;
 use tec_e2e::services::stage::Stage;
-use tec_services::Fatal;
-use tec_services::vault::Request;
 use tec_support::SystemEntropy;
 
-use crate::vault::{assert_nowhere_in_plain, fatal, seal_status, stored_key};
+use crate::vault::{assert_nowhere_in_plain, seal_status, stored_key};
 
 fn key(stage: &Stage, name: &str) -> (String, PathBuf) {
     let path = stage.path(name);
@@ -37,35 +33,6 @@ async fn restart(stage: &mut Stage, seal: &Seal) {
     })
     .await
     .unwrap();
-}
-
-/// Why the controller never sets up a static seal without a recovery key.
-#[tokio::test(flavor = "multi_thread")]
-async fn without_a_recovery_key_a_seal_key_cannot_be_replaced() {
-    let cluster = Cluster::shared().await.unwrap();
-    let mut stage = Stage::prepare(cluster, &Seal::Shamir).unwrap();
-    let (first, second) = (key(&stage, "seal-1"), key(&stage, "seal-2"));
-    stage.bao.configure(&only(&first)).unwrap();
-    stage.bao.start(&stage.logs).await.unwrap();
-    let body = json!({"recovery_shares": 0, "recovery_threshold": 0});
-    let request = Request::post("sys/init", &body);
-    let made = stage.bao.vault().call(&request).await.unwrap();
-    assert_eq!(made.status, 200);
-    let both = Seal::Static { current: second.clone(), previous: Some(first.clone()) };
-    restart(&mut stage, &both).await;
-
-    stage.bao.kill();
-    stage.bao.configure(&only(&second)).unwrap();
-    stage.bao.start(&stage.logs).await.unwrap();
-    // It retries every few seconds, and would have unsealed long ago.
-    tokio::time::sleep(Duration::from_secs(5)).await;
-    assert_eq!(seal_status(&stage).await["sealed"], true);
-    // A foreign vault: the controller leaves it alone, and reports it.
-    let controller = stage.controller(&["--seal", "static"]).await.unwrap();
-    let error = controller.round().await.unwrap_err();
-    assert_eq!(fatal(&error), Some(Fatal::AesSecretMissing));
-    // It still unseals with the first key: nothing was changed.
-    restart(&mut stage, &both).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

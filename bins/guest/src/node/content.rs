@@ -53,9 +53,6 @@ pub fn is_attended(place: &Path) -> bool {
 }
 
 /// Fills the root at `place`, after Ignition has written its files.
-///
-/// # Errors
-/// The root is full, or damaged.
 pub fn fill(place: &Path) -> anyhow::Result<()> {
     for directory in DIRECTORIES {
         make(&place.join(directory))?;

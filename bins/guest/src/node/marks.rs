@@ -120,26 +120,17 @@ pub struct Marks {
 
 impl Marks {
     /// Opens the connection.
-    ///
-    /// # Errors
-    /// There is no serial line.
     pub fn open() -> anyhow::Result<Self> {
         let line = system::open_line(Path::new(LINE))?;
         Ok(Self { line })
     }
 
     /// Announces frames.
-    ///
-    /// # Errors
-    /// The connection is broken.
     pub fn greet(&mut self) -> anyhow::Result<()> {
         self.line.write_all(frame::GREETING).context("greet")
     }
 
     /// Reports a step: seconds since the kernel started, a line end, and the text.
-    ///
-    /// # Errors
-    /// The connection is broken.
     pub fn tell(&mut self, mark: Mark, text: &str) -> anyhow::Result<()> {
         let uptime = fs::read_to_string(UPTIME).context("cannot read the uptime")?;
         let seconds = uptime.split(' ').next().unwrap_or_default();
@@ -149,18 +140,12 @@ impl Marks {
     }
 
     /// Reports that the disk stays closed, and waits for the host's decision.
-    ///
-    /// # Errors
-    /// The connection is broken.
     pub fn refused(&mut self, text: &str) -> anyhow::Result<Answer> {
         self.tell(Mark::Refused, text)?;
         self.answer()
     }
 
     /// Waits for the host's decision.
-    ///
-    /// # Errors
-    /// The connection is broken.
     pub fn answer(&mut self) -> anyhow::Result<Answer> {
         let mut byte = [0];
         self.line.read_exact(&mut byte).context("cannot receive the answer")?;
@@ -169,9 +154,6 @@ impl Marks {
     }
 
     /// Ends the report and switches the machine off.
-    ///
-    /// # Errors
-    /// The connection is broken, or the kernel refuses.
     pub fn switch_off(mut self) -> anyhow::Result<()> {
         frame::write_end(&mut self.line).context("cannot end the report")?;
         rustix::fs::sync();

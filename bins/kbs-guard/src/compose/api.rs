@@ -41,9 +41,6 @@ pub struct ApiServer {
 
 impl ApiServer {
     /// The API server of this pod, or of the current context; the namespace defaults to the pod's own.
-    ///
-    /// # Errors
-    /// There is neither a service account nor a kubeconfig.
     pub async fn of_this_pod(namespace: Option<String>) -> anyhow::Result<Self> {
         let client = tec_k8s::client::connect().await.context(exit::NO_CLIENT)?;
         let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());

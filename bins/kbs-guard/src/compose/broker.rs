@@ -21,9 +21,6 @@ use crate::cli::broker::Args;
 const MAX_KEY: u64 = 16 * 1024;
 
 /// A key broker whose decisions depend only on the objects of the API server.
-///
-/// # Errors
-/// A flag or a key file cannot be used.
 pub fn key_broker(args: &Args, api: &ApiServer) -> anyhow::Result<Kbs> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let verifier = args.evidence.verifier(&clock)?;

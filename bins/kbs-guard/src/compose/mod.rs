@@ -37,9 +37,7 @@ pub use self::authority::authorities;
 pub use self::broker::key_broker;
 
 /// Opens the state directory.
-///
-/// # Errors
-/// `TEC-S…`: it is damaged, or others have access to it.
+/// Errors: `TEC-S…`: it is damaged, or others have access to it.
 pub fn open(dir: &Path) -> anyhow::Result<Arc<Store>> {
     let store = Store::open(dir, &SystemEntropy)
         .with_context(|| format!("cannot open the state in {}", dir.display()))?;

@@ -394,35 +394,6 @@ fn a_canceled_rotation_leaves_a_slot_that_the_next_run_removes() {
 }
 
 #[test]
-fn a_rotation_after_a_canceled_one_ends_with_one_slot_and_one_token() {
-    let Node { world, tpm, machine, config } = Node::start(Wire::Tls);
-    let disk = bound_disk(&world, &tpm, &config);
-    let slots = || -> Vec<String> {
-        metadata(&disk)["keyslots"].as_object().unwrap().keys().cloned().collect()
-    };
-    for _ in 0..2 {
-        begin_rotation(&world, machine);
-        stage_only(&world, &tpm, &disk);
-        cancel_rotation(&world, machine);
-        begin_rotation(&world, machine);
-        assert!(clevis_opens_any(&world, &tpm, &disk));
-        good(rotate(&world, &tpm, &disk));
-        assert!(clevis_opens_any(&world, &tpm, &disk));
-        assert_eq!((slots().len(), pins(&disk)), (2, 1), "slot 0 is somebody else's");
-        assert_eq!(metadata(&disk)["tokens"].as_object().unwrap().len(), 1);
-    }
-}
-
-/// Whether Clevis opens any slot of the disk, as at a boot.
-fn clevis_opens_any(world: &World, tpm: &Swtpm, disk: &Path) -> bool {
-    let slots = metadata(disk)["keyslots"].as_object().unwrap().clone();
-    slots.keys().any(|slot| {
-        let found = passphrase(world, tpm, disk, slot);
-        found.is_some_and(|found| opens(disk, slot, &found))
-    })
-}
-
-#[test]
 fn a_boot_that_is_not_approved_gets_no_pending_key_and_confirms_nothing() {
     let Node { world, tpm, machine, config } = Node::start(Wire::Tls);
     let disk = bound_disk(&world, &tpm, &config);
@@ -434,26 +405,4 @@ fn a_boot_that_is_not_approved_gets_no_pending_key_and_confirms_nothing() {
     assert_eq!(metadata(&disk), before);
     let keys = world.runtime.block_on(world.registry.rotation(&machine)).unwrap().unwrap();
     assert!(!keys.is_settled());
-}
-
-#[test]
-fn a_program_that_is_killed_at_any_time_leaves_a_disk_that_clevis_opens() {
-    let Node { world, tpm, machine, config } = Node::start(Wire::Tls);
-    let disk = bound_disk(&world, &tpm, &config);
-    begin_rotation(&world, machine);
-    for tenths in 1_u32.. {
-        let mut agent = Command::new("timeout");
-        agent.args(["--signal=KILL", &format!("{}", f64::from(tenths) / 10.0)]);
-        agent.args([env!("CARGO_BIN_EXE_node-agent"), "key", "rotate"]).arg(&disk);
-        let killed = pipe(world.prepare(&mut agent, &tpm), b"");
-        let is_opened = clevis_opens_any(&world, &tpm, &disk);
-        assert!(is_opened, "killed after {tenths} tenths of a second");
-        if killed.status.success() {
-            break;
-        }
-    }
-    let keys = world.runtime.block_on(world.registry.rotation(&machine)).unwrap().unwrap();
-    assert!(keys.is_settled());
-    let slots = metadata(&disk)["keyslots"].as_object().unwrap().len();
-    assert_eq!((slots, metadata(&disk)["tokens"].as_object().unwrap().len()), (2, 1));
 }

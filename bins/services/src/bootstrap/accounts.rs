@@ -110,9 +110,7 @@ struct ReplyError {
 
 impl Accounts {
     /// Pushes the accounts if the server may not know who is locked out. Returns whether it did.
-    ///
-    /// # Errors
-    /// The API server, the vault or NATS cannot be reached or refuses; the next call then pushes again.
+    /// Errors: the API server, the vault or NATS cannot be reached or refuses; the next call then pushes again.
     ///
     /// # Cancel safety
     /// Can be dropped at any await; the next call pushes again.
@@ -144,9 +142,7 @@ impl Accounts {
 
     /// Carries out the stages of replacements of signing keys that are due. A running server gets the keys of
     /// accounts with the accounts; the operator's only when it starts.
-    ///
-    /// # Errors
-    /// The API server, the vault or NATS cannot be reached or refuses; the next call continues.
+    /// Errors: the API server, the vault or NATS cannot be reached or refuses; the next call continues.
     ///
     /// # Cancel safety
     /// Can be dropped at any await; the next call continues.
@@ -232,9 +228,7 @@ impl Accounts {
     }
 
     /// Makes the servers store events as configured; an existing stream is updated.
-    ///
-    /// # Errors
-    /// The vault or NATS cannot be reached or refuses, for example while too few servers of a cluster are up.
+    /// Errors: the vault or NATS cannot be reached or refuses, for example while too few servers of a cluster are up.
     ///
     /// # Cancel safety
     /// Can be dropped at any await.

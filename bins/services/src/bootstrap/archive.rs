@@ -74,9 +74,6 @@ struct Members {
 }
 
 /// Reads the whole file, and compares the digests.
-///
-/// # Errors
-/// [`ArchiveError`].
 pub fn check(file: &Path) -> Result<(), ArchiveError> {
     let opened = File::open(file).map_err(|error| ArchiveError::Open(file.to_owned(), error))?;
     let members = Members::read(BufReader::new(opened));

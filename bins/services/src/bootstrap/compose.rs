@@ -37,9 +37,7 @@ const KUBERNETES_DEADLINE: Duration = Duration::from_secs(10);
 const SNAPSHOT_DEADLINE: Duration = Duration::from_mins(1);
 
 /// The controller that these flags describe.
-///
-/// # Errors
-/// The pod does not belong to a StatefulSet, or the API server's CA cannot be read.
+/// Errors: the pod does not belong to a StatefulSet, or the API server's CA cannot be read.
 pub fn controller(args: &Serve) -> anyhow::Result<Controller> {
     let ordinal = Ordinal::of_pod(&args.pod).with_context(|| {
         format!("invalid pod name {:?}: not that of a pod of a StatefulSet", args.pod)
@@ -132,9 +130,6 @@ fn snapshots(args: &Serve, disk: &Arc<dyn Disk>, clock: &Arc<dyn Clock>) -> Opti
 }
 
 /// The cluster as a restore needs it: it only reads and advances the Secret of the wrapping key.
-///
-/// # Errors
-/// The API server's CA cannot be read.
 pub fn cluster_of_restore(place: &Place) -> anyhow::Result<ApiServer> {
     let kubernetes = target(&place.kubernetes, &place.kubernetes_ca)?;
     let names = SecretNames {

@@ -142,9 +142,6 @@ pub enum RoundError {
 
 impl Controller {
     /// The routes of the gRPC server: bootstrap, health, reflection.
-    ///
-    /// # Errors
-    /// The descriptors are damaged.
     pub async fn router(&self) -> anyhow::Result<Router> {
         let bootstrap = Bootstrap::new(
             self.vault.clone(),
@@ -167,9 +164,6 @@ impl Controller {
     }
 
     /// Unseals and sets up the vault, once.
-    ///
-    /// # Errors
-    /// [`RoundError`].
     ///
     /// # Cancel safety
     /// Can be dropped at any await; the next round continues.
@@ -291,9 +285,6 @@ impl Controller {
     }
 
     /// Runs rounds until shutdown.
-    ///
-    /// # Errors
-    /// [`RoundError`].
     pub async fn keep(&self, mut shutdown: Shutdown) -> Result<(), RoundError> {
         let mut told = Told::default();
         loop {

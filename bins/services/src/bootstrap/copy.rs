@@ -69,9 +69,6 @@ impl CopyError {
 }
 
 /// Carries out the command.
-///
-/// # Errors
-/// A [`CopyError`], with its code.
 pub fn run(
     directory: &Path,
     command: &Copy,

@@ -26,9 +26,6 @@ impl Volume {
     }
 
     /// Whether it exists, also for a user who cannot read it.
-    ///
-    /// # Errors
-    /// The directory cannot be read.
     pub fn has(&self, note: Note) -> io::Result<bool> {
         self.path(note).try_exists()
     }

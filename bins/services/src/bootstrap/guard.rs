@@ -27,9 +27,7 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// Runs `command` until it exits or until shutdown, and serves resets. The vault reads its certificate again
 /// when the file `certificate` changes.
-///
-/// # Errors
-/// The vault cannot be started, exited by itself, or its storage cannot be emptied.
+/// Errors: the vault cannot be started, exited by itself, or its storage cannot be emptied.
 pub async fn run(
     command: &[OsString],
     storage: &Path,

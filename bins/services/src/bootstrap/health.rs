@@ -44,9 +44,6 @@ impl Health {
     /// the round takes long: the vault or the API server is then unreachable, and the token of the previous
     /// round is of no use without them.
     ///
-    /// # Errors
-    /// The errors of the round.
-    ///
     /// # Cancel safety
     /// When dropped, the last reported state remains.
     pub async fn during<T, E>(&self, round: impl Future<Output = Result<T, E>>) -> Result<T, E> {

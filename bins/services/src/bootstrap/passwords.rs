@@ -47,9 +47,6 @@ impl Passwords {
     /// The vault comes first: if this stops between the two, the next call finds a password that OpenSearch
     /// does not accept.
     ///
-    /// # Errors
-    /// The vault or OpenSearch cannot be reached, or refuses.
-    ///
     /// # Cancel safety
     /// Can be dropped at any await; the next call continues.
     pub async fn ensure(&self, authorities: &str) -> anyhow::Result<usize> {

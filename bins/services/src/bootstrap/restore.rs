@@ -21,9 +21,7 @@ use crate::bootstrap::disk::Volume;
 const DEADLINE: Duration = Duration::from_mins(2);
 
 /// Restores the vault. The file is checked before the vault is touched.
-///
-/// # Errors
-/// The snapshot, the wrapped key and the Secret do not belong together, the vault holds something, or
+/// Errors: the snapshot, the wrapped key and the Secret do not belong together, the vault holds something, or
 /// something failed. Whatever the vault held is unchanged.
 ///
 /// # Cancel safety

@@ -11,9 +11,7 @@ use crate::bootstrap::cli::Password;
 use crate::bootstrap::compose::VAULT_DEADLINE;
 
 /// Writes the password to `out`, and nothing else. The vault's audit log records the read.
-///
-/// # Errors
-/// The vault is sealed or not set up yet, or refuses the controller's own token.
+/// Errors: the vault is sealed or not set up yet, or refuses the controller's own token.
 pub async fn run(args: &Password, out: &mut (dyn std::io::Write + Send)) -> anyhow::Result<()> {
     let stored = read(args).await?;
     out.write_all(stored.password.expose("an admin asked for it"))?;

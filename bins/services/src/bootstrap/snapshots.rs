@@ -97,9 +97,7 @@ pub enum SnapshotError {
 
 impl Snapshots {
     /// Takes a snapshot if one is due and the vault beside this controller leads.
-    ///
-    /// # Errors
-    /// [`SnapshotError`]; existing snapshots are kept.
+    /// Errors: [`SnapshotError`]; existing snapshots are kept.
     ///
     /// # Cancel safety
     /// Can be dropped at any await; the next call starts over.

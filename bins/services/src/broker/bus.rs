@@ -70,9 +70,7 @@ struct Subscription {
 
 impl Bus {
     /// Connects.
-    ///
-    /// # Errors
-    /// The controller issues no identity, or NATS does not accept it.
+    /// Errors: the controller issues no identity, or NATS does not accept it.
     pub async fn connect(identity: Arc<Identity>, servers: String) -> anyhow::Result<Self> {
         let refused = Arc::default();
         let client = open(&identity, &servers, &refused).await?;
@@ -88,9 +86,7 @@ impl Bus {
 
     /// Hands over a message. Messages of one caller keep their order, except across a switch to a new
     /// connection.
-    ///
-    /// # Errors
-    /// The subject is invalid, or the message is too large. If the component may not publish to a subject,
+    /// Errors: the subject is invalid, or the message is too large. If the component may not publish to a subject,
     /// the server refuses later; see [`refused`](Self::refused).
     pub async fn publish(&self, subject: &str, payload: Vec<u8>) -> anyhow::Result<()> {
         // Held until the message is handed over, so that none follows the drain.
@@ -101,9 +97,6 @@ impl Bus {
 
     /// Messages of a subject, until the receiver is dropped. A slow reader holds up no one else: the server
     /// reports a slow consumer, and messages are lost.
-    ///
-    /// # Errors
-    /// The subject is invalid.
     pub async fn subscribe(&self, subject: &str) -> anyhow::Result<mpsc::Receiver<Message>> {
         let (to, from) = mpsc::channel(WAITING);
         let mut standing = self.standing.lock().await;
@@ -123,9 +116,7 @@ impl Bus {
     }
 
     /// Switches to a new connection with a new JWT.
-    ///
-    /// # Errors
-    /// There is no new identity, or no new connection; the old connection stays.
+    /// Errors: there is no new identity, or no new connection; the old connection stays.
     ///
     /// # Cancel safety
     /// When dropped, the old connection stays; its readers may receive from both until the next renewal.

@@ -108,9 +108,6 @@ impl Events {
 
     /// Publishes until the event is stored, under a single ID.
     ///
-    /// # Errors
-    /// [`EventError`].
-    ///
     /// # Cancel safety
     /// When dropped, it is unknown whether the event was stored: publish it again under the same ID.
     pub async fn publish(
@@ -150,9 +147,6 @@ impl Events {
     }
 
     /// Events of a subject from now on, until the receiver is dropped. Slow readers are waited for.
-    ///
-    /// # Errors
-    /// No server answers, or none stores events.
     pub async fn subscribe(&self, subject: &str) -> anyhow::Result<mpsc::Receiver<Message>> {
         let (to, from) = mpsc::channel(WAITING);
         let reader = Reader { bus: Arc::clone(&self.bus), subject: subject.to_owned(), to };

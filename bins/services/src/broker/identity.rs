@@ -104,9 +104,7 @@ impl Identity {
     }
 
     /// The current grant while it is valid, otherwise a new one.
-    ///
-    /// # Errors
-    /// There is no valid grant, and the controller refused permanently or was not reached in time.
+    /// Errors: there is no valid grant, and the controller refused permanently or was not reached in time.
     pub async fn grant(&self) -> anyhow::Result<Grant> {
         match self.living() {
             Some(grant) => Ok(grant),
@@ -115,9 +113,7 @@ impl Identity {
     }
 
     /// A grant that is not due for renewal: the current one, or a new one.
-    ///
-    /// # Errors
-    /// A renewal is due, and the controller refused permanently or was not reached in time. The current grant
+    /// Errors: A renewal is due, and the controller refused permanently or was not reached in time. The current grant
     /// stays valid until it expires: see [`grant`](Self::grant).
     ///
     /// # Cancel safety
@@ -178,9 +174,7 @@ impl Identity {
 
     /// The answer to a NATS server, needed at each connection and reconnection. Any valid grant will do if
     /// the controller issues no new one in time.
-    ///
-    /// # Errors
-    /// No grant is valid, and the controller issued none in time.
+    /// Errors: no grant is valid, and the controller issued none in time.
     pub async fn answer(&self, nonce: &[u8]) -> Result<Auth, AuthError> {
         let renewed = tokio::time::timeout(ANSWER, self.renewed()).await;
         let grant = match (renewed, self.living()) {

@@ -27,9 +27,7 @@ const AGAIN: Duration = Duration::from_secs(5);
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Connects, writes what the runtime needs to the shared volume, and serves until shutdown.
-///
-/// # Errors
-/// The controller refused permanently, NATS does not accept the identity, or the volume or the port cannot be
+/// Errors: the controller refused permanently, NATS does not accept the identity, or the volume or the port cannot be
 /// used.
 pub async fn run(args: &Args, clock: Arc<dyn Clock>, shutdown: Shutdown) -> anyhow::Result<()> {
     let identity = Arc::new(Identity::new(args.way.clone(), Arc::clone(&clock)));

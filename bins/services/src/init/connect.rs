@@ -29,9 +29,7 @@ const DEFECT_TRIES: u32 = 5;
 type Client = BootstrapClient<Channel>;
 
 /// Reads the mounted authorities. During a rotation there are several, and the old one may have expired.
-///
-/// # Errors
-/// [`Fatal::CaNotMounted`] if there is none, one cannot be read, or all have expired: the service must not
+/// Errors: [`Fatal::CaNotMounted`] if there is none, one cannot be read, or all have expired: the service must not
 /// start.
 pub fn authorities(file: &Path, now: Timestamp) -> Result<String, Fatal> {
     let (pem, ends) = certificates(file)?;
@@ -43,9 +41,6 @@ pub fn authorities(file: &Path, now: Timestamp) -> Result<String, Fatal> {
 
 /// Reads the controller's own certificate, which is mounted with the authorities: if it has expired, nothing
 /// was published for a long time, and the mounted authorities cannot be relied on.
-///
-/// # Errors
-/// [`Fatal::CaNotMounted`], as for [`authorities`].
 fn published(file: &Path, now: Timestamp) -> Result<(), Fatal> {
     let (_, ends) = certificates(file)?;
     match ends.first() {
@@ -79,9 +74,6 @@ pub enum Mounted {
 }
 
 /// Checks the mounted files. If they are unusable, logs why and returns the exit code of the program.
-///
-/// # Errors
-/// As for [`authorities`].
 pub fn look(way: &Way, mounted: Mounted) -> Result<(), u8> {
     let now = SystemClock.now();
     let own = way.ca.with_file_name("tls.crt");
@@ -101,9 +93,6 @@ pub fn look(way: &Way, mounted: Mounted) -> Result<(), u8> {
 }
 
 /// A client that connects when first used, always over TLS.
-///
-/// # Errors
-/// The address cannot be used.
 pub fn client(way: &Way, authorities: &str) -> anyhow::Result<Client> {
     let controller = way.controller.as_deref();
     let controller = controller.context("--controller is missing (host and port)")?;
@@ -142,9 +131,6 @@ fn tries(code: Code) -> u32 {
 
 /// Calls until it succeeds, until it cannot succeed, or until the deadline, each time with the current token
 /// and authorities.
-///
-/// # Errors
-/// The last refusal, or what is mounted cannot be read.
 pub async fn persist<T, F>(
     way: &Way,
     mut call: impl FnMut(Client, Vec<u8>) -> F,

@@ -91,9 +91,6 @@ impl Store {
 
     /// Ends a server that failed to write, if there is space now. The kubelet starts it again.
     ///
-    /// # Errors
-    /// The free space is unknown, or the server cannot be signaled.
-    ///
     /// # Cancel safety
     /// Can be dropped at any await.
     pub async fn check(&self) -> anyhow::Result<Found> {

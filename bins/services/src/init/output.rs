@@ -92,9 +92,6 @@ impl Output {
     }
 
     /// Writes the certificate, key, authorities and password, and nothing else.
-    ///
-    /// # Errors
-    /// A file cannot be written.
     pub fn renew(&self, out: &Path) -> anyhow::Result<()> {
         for (path, content) in &self.files {
             if self.renewable.contains(path) {
@@ -115,9 +112,6 @@ impl Output {
     }
 
     /// Writes everything, and the mark at the end. A second run replaces the files of the first.
-    ///
-    /// # Errors
-    /// A file cannot be written.
     pub fn write(&self, out: &Path) -> anyhow::Result<()> {
         let complete = out.join(COMPLETE);
         match fs::remove_file(&complete) {

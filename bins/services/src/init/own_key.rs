@@ -14,9 +14,6 @@ pub struct OwnKey {
 
 impl OwnKey {
     /// A new key on P-256, the curve that the vault certifies.
-    ///
-    /// # Errors
-    /// No randomness is available.
     pub fn generate() -> anyhow::Result<Self> {
         let mut params = CertificateParams::default();
         // The controller sets all names.
@@ -40,9 +37,7 @@ impl OwnKey {
     }
 
     /// Puts the key where the controller would have put one from the vault.
-    ///
-    /// # Errors
-    /// There is no certificate, or the controller sent a key although none was requested.
+    /// Errors: there is no certificate, or the controller sent a key although none was requested.
     pub fn complete(self, tls: Option<TlsMaterial>) -> anyhow::Result<TlsMaterial> {
         let mut tls = tls.context("the controller sent no certificate")?;
         anyhow::ensure!(

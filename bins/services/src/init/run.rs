@@ -26,9 +26,7 @@ use crate::init::{connect, output};
 const SHORTEST: Duration = Duration::from_secs(1);
 
 /// Asks the controller, and writes the files.
-///
-/// # Errors
-/// The controller refused permanently, or a file cannot be written.
+/// Errors: the controller refused permanently, or a file cannot be written.
 pub async fn run(args: &Args) -> anyhow::Result<()> {
     ask(args).await?.write(&args.out)
 }
@@ -36,9 +34,7 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
 /// Renews the certificate and the password forever, beside the service: the certificate at two thirds of its
 /// life, the password every five minutes. The service gets SIGHUP by the process ID in the file `reload`; a
 /// service that reloads its certificate by itself needs none.
-///
-/// # Errors
-/// The controller refused permanently, a file cannot be written, or the service cannot be signaled.
+/// Errors: the controller refused permanently, a file cannot be written, or the service cannot be signaled.
 pub async fn keep(args: &Args, reload: Option<&Path>, clock: &dyn Clock) -> anyhow::Result<()> {
     loop {
         let output = ask(args).await?;

@@ -65,9 +65,6 @@ impl Places {
 
     /// A place for a connection from this address, possibly that of another connection, which is
     /// asked to end.
-    ///
-    /// # Errors
-    /// There is no place.
     pub fn admit(self: &Arc<Self>, address: IpAddr) -> Result<Place, Reason> {
         let peer = network_of(address);
         let per_peer = if self.shared.contains(address) { self.total } else { self.per_peer };

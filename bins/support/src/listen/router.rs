@@ -67,9 +67,6 @@ impl Server {
     }
 
     /// Serves until `shutdown`; requests in flight get a few seconds to finish.
-    ///
-    /// # Errors
-    /// The listener cannot be registered with this runtime.
     pub async fn run(
         self,
         listener: std::net::TcpListener,

@@ -82,7 +82,6 @@ pub(super) fn check(sources: &[Source], libraries: &[&str]) -> Vec<Violation> {
         libraries_return(source, libraries, &mut found);
         sizes(source, &mut found);
         attributes(source, &mut found);
-        unfinished(source, &mut found);
         secrets(source, &mut found);
         reasons(source, &mut found);
     }
@@ -228,20 +227,6 @@ fn attributes(source: &Source, found: &mut Vec<Violation>) {
                     "add reason = \"…\"",
                 ));
             }
-        }
-    }
-}
-
-fn unfinished(source: &Source, found: &mut Vec<Violation>) {
-    for name in ["todo!", "unimplemented!"] {
-        for (offset, _) in source.code.match_indices(name) {
-            found.push(Violation::new(
-                "no-todo",
-                &source.file,
-                source.line_at(offset),
-                format!("{name} is left in the code"),
-                "finish it, or leave it out",
-            ));
         }
     }
 }

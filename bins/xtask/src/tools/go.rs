@@ -60,9 +60,6 @@ const MINOR: u32 = 26;
 const TOOLCHAIN: &str = "golang.org/toolchain@v0.0.1-go1.26.0.linux";
 
 /// Fetches a Go if that of this machine is too old. Tests find it first in their PATH.
-///
-/// # Errors
-/// It cannot be fetched.
 pub(super) fn ensure(tools: &Tools) -> Result<()> {
     let version = process::capture(go(tools).arg("version"))?;
     if minor(&version).is_some_and(|minor| minor >= MINOR) {

@@ -110,9 +110,6 @@ impl EndpointBuilder {
     }
 
     /// Generates the key of its certificates.
-    ///
-    /// # Errors
-    /// [`EndpointError`].
     pub fn build(self) -> Result<Endpoint, EndpointError> {
         if self.issuer.is_none() && self.validators.is_empty() {
             return Err(EndpointError::Nothing);

@@ -97,9 +97,6 @@ impl KubeEnrollments {
 
     /// A member that left stops being one: its name is free for its own key, and for others once its
     /// certificates have expired. Repeating it changes nothing.
-    ///
-    /// # Errors
-    /// As for [`Self::roll`].
     pub async fn end_removal(&self, claim: &Claim) -> Result<(), PortError> {
         let end = |roll: &mut Roll| {
             roll.end_removal(claim);
@@ -112,9 +109,6 @@ impl KubeEnrollments {
     ///
     /// # Security
     /// To the API server, whoever holds the certificate of a removed member is the new node with this name.
-    ///
-    /// # Errors
-    /// As for [`Self::roll`].
     pub async fn dangerous_free_name(&self, name: &NodeName) -> Result<(), PortError> {
         let free = |roll: &mut Roll| {
             roll.dangerous_free_name(name);

@@ -41,9 +41,6 @@ pub enum HashError {
 }
 
 /// Hashes a password. `cost` is the logarithm of the work; see [`BCRYPT_COST`].
-///
-/// # Errors
-/// [`HashError`].
 pub fn hash(
     password: &SecretBytes,
     salt: &SecretArray<16>,

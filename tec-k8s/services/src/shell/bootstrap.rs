@@ -108,9 +108,6 @@ impl Bootstrap {
     }
 
     /// Answers an OpenSearch node.
-    ///
-    /// # Errors
-    /// [`Refusal`].
     pub async fn opensearch(
         &self,
         visit: &Visit,
@@ -132,9 +129,6 @@ impl Bootstrap {
     }
 
     /// Answers the broker of a component, which has its own key or one that the vault keeps.
-    ///
-    /// # Errors
-    /// [`Refusal`].
     pub async fn component(
         &self,
         visit: &Visit,
@@ -171,9 +165,6 @@ impl Bootstrap {
     }
 
     /// Signs a nonce with the key that the vault keeps for the caller, and mints a fresh JWT.
-    ///
-    /// # Errors
-    /// [`Refusal`].
     pub async fn sign_nonce(
         &self,
         visit: &Visit,
@@ -196,9 +187,6 @@ impl Bootstrap {
     }
 
     /// Answers a collector, sender or viewer of telemetry.
-    ///
-    /// # Errors
-    /// [`Refusal`].
     pub async fn telemetry(
         &self,
         visit: &Visit,
@@ -226,9 +214,6 @@ impl Bootstrap {
     }
 
     /// Answers the controller of another pod of the vault: returns the wrapped key, as stored on disk.
-    ///
-    /// # Errors
-    /// [`Refusal`].
     pub async fn wrapped_key(
         &self,
         visit: &Visit,

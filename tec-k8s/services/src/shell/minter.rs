@@ -90,9 +90,6 @@ impl<'a> Minter<'a> {
     }
 
     /// Makes sure that a key has this version.
-    ///
-    /// # Errors
-    /// [`Refusal`].
     pub async fn ensure_version(&self, name: &str, version: u32) -> Result<(), Refusal> {
         let versions = call::public_keys(&self.call(call::read_key(name)).await?);
         let versions = versions.map_err(|_| Refusal::VaultError)?;
@@ -104,9 +101,6 @@ impl<'a> Minter<'a> {
     }
 
     /// The operator's signing key of this version.
-    ///
-    /// # Errors
-    /// [`Refusal`].
     pub async fn operator_key(&self, version: u32) -> Result<PublicKey, Refusal> {
         Ok(self.key(KeyKind::Operator, OPERATOR, version).await?.public)
     }
@@ -141,9 +135,6 @@ impl<'a> Minter<'a> {
     }
 
     /// JWT of the operator, and the key of the system account.
-    ///
-    /// # Errors
-    /// [`Refusal`].
     pub async fn operator(&self) -> Result<(String, PublicKey), Refusal> {
         let (own, system) = tokio::try_join!(
             self.key(KeyKind::Operator, "operator", IDENTITY),
@@ -164,9 +155,6 @@ impl<'a> Minter<'a> {
     }
 
     /// JWTs of the accounts, by their key.
-    ///
-    /// # Errors
-    /// [`Refusal`].
     pub async fn accounts(
         &self,
         revocations: Revocations,
@@ -217,9 +205,6 @@ impl<'a> Minter<'a> {
     }
 
     /// JWT of a component's user.
-    ///
-    /// # Errors
-    /// [`Refusal`].
     pub async fn component(
         &self,
         component: &caller::Account,
@@ -238,9 +223,6 @@ impl<'a> Minter<'a> {
     }
 
     /// JWT of a user of the system account, who may push accounts.
-    ///
-    /// # Errors
-    /// [`Refusal`].
     pub async fn system(&self, user: PublicKey, life: Duration) -> Result<String, Refusal> {
         let keys = self.account_keys("account-sys", "account-sys-sk");
         let (account, issuer) = keys.await?;
@@ -251,9 +233,6 @@ impl<'a> Minter<'a> {
     }
 
     /// JWT of a user in the components' account who may only create the stream of events.
-    ///
-    /// # Errors
-    /// [`Refusal`].
     pub async fn stream(&self, user: PublicKey, life: Duration) -> Result<String, Refusal> {
         let keys = self.account_keys("account-app", "account-app-stream-sk");
         let (account, issuer) = keys.await?;
@@ -268,9 +247,6 @@ impl<'a> Minter<'a> {
     }
 
     /// The user whose key the vault keeps; created on the first call.
-    ///
-    /// # Errors
-    /// [`Refusal`].
     pub async fn kept_user(&self, account_uid: &str) -> Result<KeptUser, Refusal> {
         let name = user_key(account_uid)?;
         let made = self.call(call::ensure_key(&name)).await?;
@@ -283,9 +259,6 @@ impl<'a> Minter<'a> {
     }
 
     /// Signs a server's nonce with the user's key in the vault.
-    ///
-    /// # Errors
-    /// [`Refusal`].
     pub async fn sign_nonce(&self, user: &KeptUser, nonce: &Nonce) -> Result<[u8; 64], Refusal> {
         self.sign(&user.0, nonce.as_bytes()).await
     }

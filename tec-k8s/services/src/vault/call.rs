@@ -151,9 +151,6 @@ pub fn sign(key: &str, version: u32, messages: &[Vec<u8>]) -> Request {
 }
 
 /// The signatures, in the order of the messages; `None` for one that is missing or malformed.
-///
-/// # Errors
-/// [`AnswerError`].
 pub fn signatures(answer: &Response) -> Result<Vec<Option<[u8; 64]>>, AnswerError> {
     let Signatures { batch_results } = answer.data()?;
     // vault:v<version>:<base64>
@@ -181,9 +178,6 @@ pub fn rotate_key(key: &str) -> Request {
 }
 
 /// The public halves of all versions of a key, by their version.
-///
-/// # Errors
-/// [`AnswerError`].
 pub fn public_keys(answer: &Response) -> Result<BTreeMap<u32, [u8; 32]>, AnswerError> {
     let Keys { keys, .. } = answer.data()?;
     let half = |(version, key): (String, Key)| {
@@ -194,9 +188,6 @@ pub fn public_keys(answer: &Response) -> Result<BTreeMap<u32, [u8; 32]>, AnswerE
 }
 
 /// The public half of the latest version.
-///
-/// # Errors
-/// [`AnswerError`].
 pub fn public_key(answer: &Response) -> Result<Option<PublicHalf>, AnswerError> {
     let keys: Keys = answer.data()?;
     let version = keys.latest_version;

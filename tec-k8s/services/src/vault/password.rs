@@ -60,9 +60,6 @@ pub fn draw() -> Request {
 }
 
 /// The new password.
-///
-/// # Errors
-/// [`AnswerError`].
 pub fn drawn(answer: &Response) -> Result<SecretBytes, AnswerError> {
     Ok(answer.data::<Random>()?.random_bytes)
 }
@@ -78,9 +75,6 @@ pub fn replace(user: &str, old: &Stored, new: &SecretBytes) -> Request {
 
 impl Stored {
     /// Parses the answer to [`read`].
-    ///
-    /// # Errors
-    /// [`AnswerError`].
     pub fn from_answer(answer: &Response) -> Result<Self, AnswerError> {
         let Versioned { data, metadata } = answer.data()?;
         Ok(Self {

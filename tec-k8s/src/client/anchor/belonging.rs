@@ -36,6 +36,8 @@ pub const CA_SECRET: &str = "trust-anchor-ca";
 /// Annotation of a Secret with a certificate that was issued by [`CA_SECRET`]: when to renew it, in seconds
 /// since 1970. On the CA's own Secret, it shows that the operator created the CA.
 pub const RENEW_AT: &str = "trusted-execution-clusters.io/renew-at";
+/// Annotation of the same Secrets: when the certificate was issued, in seconds since 1970.
+pub const ISSUED_AT: &str = "trusted-execution-clusters.io/issued-at";
 /// Annotation of the same Secrets: the names in the certificate, separated by commas.
 pub const ISSUED_FOR: &str = "trusted-execution-clusters.io/issued-for";
 /// Entry of the Secret with the registration token.
@@ -273,6 +275,7 @@ impl KubeRegistry {
         issued.data = Some(data);
         if let Some(annotations) = &mut issued.metadata.annotations {
             annotations.remove(RENEW_AT);
+            annotations.remove(ISSUED_AT);
             annotations.remove(ISSUED_FOR);
         }
         let secrets = self.secrets();

@@ -30,7 +30,7 @@ use tec_core::migrate::{
 };
 use tec_core::port::{AuditAction, AuditEvent, PortError, PortErrorKind};
 
-pub use self::belonging::{CA_SECRET, ISSUED_FOR, RENEW_AT};
+pub use self::belonging::{CA_SECRET, ISSUED_AT, ISSUED_FOR, RENEW_AT};
 pub use self::demand::pinned_of;
 pub use self::log::AUDIT_OF;
 pub(super) use self::pass::Passes;

@@ -44,9 +44,6 @@ impl BootSource {
 
     /// Reads an image from a stream, such as standard input; errors call it `-`. It is copied to a
     /// temporary file.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open).
     pub fn read(&self, reader: impl Read) -> Result<OpenImage, InputError> {
         let opening = Opening { source: self, file: Path::new("-") };
         let bytes = Bytes::copy(reader, MAX_STREAM);
@@ -59,9 +56,6 @@ impl BootSource {
     ///
     /// Layers with a table of contents (estargz, zstd:chunked) are not read as a whole: only the
     /// table, and the files that are opened later.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open).
     ///
     /// # Security
     /// Layers that are read as a whole are verified against the digest in the manifest; tables and

@@ -61,9 +61,6 @@ pub struct CertificateParts<'d> {
 }
 
 /// Splits a certificate into its parts.
-///
-/// # Errors
-/// [`DerError`].
 pub fn certificate(data: &[u8]) -> Result<CertificateParts<'_>, DerError> {
     let certificate = Certificate::parse(data)?;
     Ok(CertificateParts {
@@ -98,9 +95,6 @@ pub struct SignatureParts<'d> {
 }
 
 /// Splits an embedded signature into its parts.
-///
-/// # Errors
-/// [`AuthenticodeError::Der`].
 pub fn signature(data: &[u8]) -> Result<SignatureParts<'_>, AuthenticodeError> {
     let signature = Signature::parse(data)?;
     let certificates = signature.certificates().iter();
@@ -111,9 +105,6 @@ pub fn signature(data: &[u8]) -> Result<SignatureParts<'_>, AuthenticodeError> {
 }
 
 /// What an embedded signature signs, as it is compared with the file.
-///
-/// # Errors
-/// [`SignatureContentError`].
 pub fn signed_digest(data: &[u8]) -> Result<SignedDigest, SignatureContentError> {
     signature::signed_digest(data)
 }
@@ -132,18 +123,12 @@ pub fn is_trusted_by(
 }
 
 /// The allowed and the revoked part of the section `.vendor_cert`.
-///
-/// # Errors
-/// [`ShimError::VendorKeys`].
 pub fn vendor_keys(section: &[u8]) -> Result<(&[u8], &[u8]), ShimError> {
     let keys = VendorKeys::parse(section)?;
     Ok((keys.authorized, keys.deauthorized))
 }
 
 /// The revocation level that is in force after a shim with this section `.sbatlevel` has started.
-///
-/// # Errors
-/// [`ShimError::SbatLevel`].
 pub fn sbat_level(
     section: &[u8],
     platform: &PlatformState,

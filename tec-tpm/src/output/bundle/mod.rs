@@ -190,9 +190,6 @@ impl VerifiedBundle {
 
     /// Checks that the bundle is for the image with the digest of `expected`; names may differ, as
     /// they do between a registry and its mirror.
-    ///
-    /// # Errors
-    /// [`BundleError::Image`].
     pub fn check_image(&self, expected: &ImageReference) -> Result<(), BundleError> {
         if self.bundle.image.digest() == expected.digest() {
             return Ok(());

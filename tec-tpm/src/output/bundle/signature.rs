@@ -33,9 +33,6 @@ pub(super) struct DetachedSignature {
 
 impl BundleSigner {
     /// Reads a private key on P-256, PEM with the label `PRIVATE KEY` (PKCS #8).
-    ///
-    /// # Errors
-    /// [`BundleError::PrivateKey`].
     pub fn from_pem(pem: &str) -> Result<Self, BundleError> {
         let key = SigningKey::from_pkcs8_pem(pem);
         key.map(Self).map_err(|_| BundleError::PrivateKey)

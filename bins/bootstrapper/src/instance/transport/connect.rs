@@ -43,17 +43,13 @@ fn kind(error: &(dyn Error + 'static)) -> PortErrorKind {
 }
 
 /// Connects to `host:port`.
-///
-/// # Errors
-/// Kind `Unavailable` if nobody answers, and `Denied` if the peer's evidence is refused.
+/// Errors: kind `Unavailable` if nobody answers, and `Denied` if the peer's evidence is refused.
 pub async fn dial(endpoint: &Endpoint, address: &str) -> Result<Channel, PortError> {
     connect(endpoint, address, |_| true).await
 }
 
 /// Connects to `host:port`, only once: what the other end proved applies to the whole channel.
-///
-/// # Errors
-/// As for [`dial`]; also `Denied` for evidence without registers.
+/// Errors: as for [`dial`]; also `Denied` for evidence without registers.
 pub async fn reach(endpoint: &Endpoint, address: &str) -> Result<Reached, PortError> {
     let met = Arc::new(OnceLock::new());
     let note = Arc::clone(&met);

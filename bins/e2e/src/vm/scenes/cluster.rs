@@ -2,13 +2,13 @@
 
 use std::{fs, thread};
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use serde_json::{Value, json};
 use tec_core::id::MachineId;
 
-use super::operator::refused;
 use crate::pods::{BROKER, Charts, OPERATOR, Registry, SERVERS, charts_of_today, until};
 use crate::story::Story;
+use crate::vm::boot::Ended;
 use crate::vm::image::Image;
 use crate::vm::node::Node;
 use crate::vm::stage::Stage;
@@ -75,6 +75,18 @@ fn opens(node: &mut Node, number: u32) -> anyhow::Result<()> {
     let boot = node.boot()?;
     ensure!(boot.opened()? == number, "the root is a different one");
     Ok(())
+}
+
+/// The three lines of a boot without a key.
+fn refused(node: &mut Node) -> anyhow::Result<String> {
+    let boot = node.boot()?;
+    match boot.ended()? {
+        Ended::Refused(code) => {
+            ensure!(code.starts_with("TEC-A4"), "refused with {code:?}");
+            Ok(boot.report())
+        }
+        other => bail!("the boot ended with {other:?}"),
+    }
 }
 
 fn explained(charts: &Charts, id: &MachineId) -> anyhow::Result<String> {

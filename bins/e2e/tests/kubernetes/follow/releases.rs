@@ -71,19 +71,6 @@ async fn an_approval_names_its_tag_and_leaves_an_audit_line() {
 }
 
 #[tokio::test]
-async fn images_beyond_those_to_keep_are_revoked_and_the_number_can_change() {
-    let mut world = World::new(json!({"keep": 2})).await;
-    world.says("Following", "TagFollowed", &name(1)).await;
-    for release in 2..=4 {
-        world.release(release).await;
-    }
-    world.may_boot(&[2, 3, 4]).await;
-    world.change(&json!({"spec": {"keep": 0}})).await;
-    world.may_boot(&[4]).await;
-    world.bench.stop().await.unwrap();
-}
-
-#[tokio::test]
 async fn a_machine_of_which_no_boot_is_known_keeps_old_images_approved() {
     let mut world = World::new(json!({"keep": 0})).await;
     world.says("Following", "TagFollowed", &name(1)).await;

@@ -9,14 +9,13 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use serde_json::{Value, json};
 use tec_core::image::ExpectedPcrs;
 use tec_core::reference::{BootImage as _, PcrComputer as _};
-use tec_e2e::kube::eventually;
 use tec_e2e::wire::provider;
 use tec_registry::testing::{Access, Content, RealRegistry, Signer, claim, gzip};
 use tec_tpm::compute::testing::debian_chain;
 use tec_tpm::compute::{ChainComputer, MemoryImage, SecureBoot};
 use tec_tpm::output;
 
-use self::world::{World, pod_of};
+use self::world::World;
 
 const REPOSITORY: &str = "team/os";
 
@@ -58,50 +57,6 @@ async fn a_label_in_the_registry_becomes_reference_values() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_job_reads_what_has_no_label_from_the_registry() {
-    let registry = RealRegistry::start(Access::Everybody, &provider()).await.unwrap();
-    let image = debian_chain("2.12");
-    let (content, digest) = content(&image, &json!({}));
-    registry.push(REPOSITORY, &content).await.unwrap();
-    let world = World::start(&[registry.host()], &[]).await;
-    world.approve("bare", &reference(registry.host(), &digest)).await;
-    let job = world.job().await;
-    world.says("bare", "Computing", &["has no label"]).await;
-    assert!(world.values().await.is_empty());
-    let output = world.run(&job, None).await;
-    assert!(output.status.success(), "{}", stderr(&output));
-    world.says("bare", "ImageCommitted", &[]).await;
-    world.releases(&expected(&image)).await;
-    eventually("the Job is removed", async || Ok(world.jobs().await.is_empty())).await.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_job_reads_what_the_kubelet_mounted() {
-    let registry = RealRegistry::start(Access::Everybody, &provider()).await.unwrap();
-    let image = debian_chain("2.12");
-    let (content, digest) = content(&image, &json!({}));
-    registry.push(REPOSITORY, &content).await.unwrap();
-    let mounted = tempfile::tempdir().unwrap();
-    for path in image.files("").unwrap() {
-        let file = mounted.path().join(&path);
-        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
-        std::fs::write(file, image.content(&path).unwrap()).unwrap();
-    }
-    let world = World::start(&[registry.host()], &["--image-access", "volume"]).await;
-    let reference = reference(registry.host(), &digest);
-    world.approve("bare", &reference).await;
-    let job = world.job().await;
-    let volumes = pod_of(&job).volumes.unwrap();
-    let mut images = volumes.into_iter().filter_map(|volume| volume.image);
-    assert_eq!(images.next().unwrap().reference, Some(reference));
-    // It needs no registry.
-    drop(registry);
-    let output = world.run(&job, Some(mounted.path().as_os_str())).await;
-    assert!(output.status.success(), "{}", stderr(&output));
-    world.releases(&expected(&image)).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_read_is_told_releases_nothing_and_is_read_later() {
     let registry = RealRegistry::start(Access::Everybody, &provider()).await.unwrap();
     let down = RealRegistry::start(Access::Everybody, &provider()).await.unwrap();
@@ -117,7 +72,7 @@ async fn what_cannot_be_read_is_told_releases_nothing_and_is_read_later() {
     world.approve("nowhere", &nowhere).await;
     world.says("nowhere", "Computing", &["TEC-I503"]).await;
 
-    let output = world.run(&job, None).await;
+    let output = world.run(&job).await;
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("TEC-I414"), "{}", stderr(&output));
     world.report_failure(&job, &stderr(&output)).await;
@@ -126,7 +81,7 @@ async fn what_cannot_be_read_is_told_releases_nothing_and_is_read_later() {
 
     // As soon as it exists, an attempt that is still running uses it.
     registry.push(REPOSITORY, &content).await.unwrap();
-    let output = world.run(&job, None).await;
+    let output = world.run(&job).await;
     assert!(output.status.success(), "{}", stderr(&output));
     world.says("absent", "ImageCommitted", &[]).await;
     world.releases(&expected(&image)).await;
@@ -157,14 +112,14 @@ async fn an_image_must_be_signed_where_the_cluster_demands_it() {
             content.signatures(&digest, &[signer.sign(&claim(&digest))]);
             registry.push(REPOSITORY, &content).await.unwrap();
         }
-        let refused = world.run(&job, None).await;
+        let refused = world.run(&job).await;
         assert_eq!(refused.status.code(), Some(1));
         assert!(stderr(&refused).contains("TEC-I426"), "{}", stderr(&refused));
         assert!(world.values().await.is_empty());
     }
     content.signatures(&digest, &[other.sign(&claim(&digest)), own.sign(&claim(&digest))]);
     registry.push(REPOSITORY, &content).await.unwrap();
-    let output = world.run(&job, None).await;
+    let output = world.run(&job).await;
     assert!(output.status.success(), "{}", stderr(&output));
     world.says("signed", "ImageCommitted", &[]).await;
     world.releases(&expected(&image)).await;

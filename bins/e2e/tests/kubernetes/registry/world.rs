@@ -142,9 +142,8 @@ impl World {
         self.jobs().await.remove(0)
     }
 
-    /// Runs the containers of a Job one after another, as long as they succeed. Its image, if mounted, is at
-    /// `mounted`.
-    pub(crate) async fn run(&self, job: &Job, mounted: Option<&OsStr>) -> Output {
+    /// Runs the containers of a Job one after another, as long as they succeed.
+    pub(crate) async fn run(&self, job: &Job) -> Output {
         let scratch = tempfile::tempdir().unwrap();
         let file = scratch.path().join("measurements").into_os_string();
         let account = self.bench.plane.component(Component::ComputePcrs, &self.bench.namespace);
@@ -155,10 +154,9 @@ impl World {
         let reader = pod.init_containers.into_iter().flatten();
         for container in reader.chain(pod.containers) {
             let arguments = container.args.into_iter().flatten();
-            let arguments = arguments.map(|argument| match mounted {
-                Some(directory) if argument == "/image" => directory.to_owned(),
-                _ if argument == "/etc/image-signers" => signers.path().as_os_str().to_owned(),
-                _ if argument == "/tmp/measurements.json" => file.clone(),
+            let arguments = arguments.map(|argument| match argument.as_str() {
+                "/etc/image-signers" => signers.path().as_os_str().to_owned(),
+                "/tmp/measurements.json" => file.clone(),
                 _ => OsString::from(argument),
             });
             let mut command = tokio::process::Command::new(program("compute-pcrs").unwrap());
@@ -242,6 +240,6 @@ fn operator(bench: &Bench, registries: &[&str], flags: &[&str]) -> Guarded {
     Guarded::start("operator", &program, arguments, &environment, logs).unwrap()
 }
 
-pub(crate) fn pod_of(job: &Job) -> PodSpec {
+fn pod_of(job: &Job) -> PodSpec {
     job.spec.clone().unwrap().template.spec.unwrap()
 }

@@ -6,4 +6,5 @@ mod many;
 mod proof;
 mod register;
 mod tls;
+mod token;
 mod world;

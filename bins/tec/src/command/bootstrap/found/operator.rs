@@ -134,9 +134,6 @@ impl Founding<'_> {
 }
 
 /// The CA certificates of endorsement keys.
-///
-/// # Errors
-/// The certificates cannot be read, or would have no effect.
 pub(super) fn roots(args: &ServeArgs) -> anyhow::Result<Option<String>> {
     for (id, is_given) in
         [("ek_roots", args.ek_roots.is_some()), ("allow_ek", !args.allow_ek.is_empty())]
