@@ -1,4 +1,4 @@
-//! Disk space that registrations leave free. An audit line must be on disk before a disk key is released, so
+//! Disk space that what strangers cause leaves free. An audit line must be on disk before a disk key is released, so
 //! if strangers could fill the disk, every node would be locked out.
 
 use std::io;
@@ -14,7 +14,7 @@ use tec_core::http::{ReplyStyle, refusal};
 
 const MIB: u64 = 1 << 20;
 
-/// Required free space at the state directory for registrations.
+/// Required free space at the state directory for what strangers cause.
 #[derive(Debug)]
 pub struct Reserve {
     place: PathBuf,
@@ -35,19 +35,22 @@ impl Reserve {
 
     /// A file system whose free space cannot be determined counts as full.
     pub fn is_low(&self) -> bool {
+        if self.bytes == 0 {
+            return false;
+        }
         let free = free_bytes(&self.place);
-        let is_low = self.bytes > 0 && free.as_ref().map_or(true, |free| *free < self.bytes);
+        let is_low = free.as_ref().map_or(true, |free| *free < self.bytes);
         if self.was_low.swap(is_low, Ordering::Relaxed) != is_low {
             let (free, reserve) = (free.unwrap_or(0), self.bytes);
             if is_low {
                 tracing::error!(
                     free,
                     reserve,
-                    "the disk is nearly full: registration is paused, and refusals of machines that are bound by \
-                     first use are not recorded"
+                    "the disk is nearly full: nobody can register, and machines that are bound by first use get few disk \
+                     keys, and no record of refusals"
                 );
             } else {
-                tracing::info!(free, reserve, "registration resumes: there is space again");
+                tracing::info!(free, reserve, "there is space again");
             }
         }
         is_low

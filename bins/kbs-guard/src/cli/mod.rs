@@ -43,8 +43,9 @@ pub struct Args {
     /// --state-dir` reads it
     #[arg(long, env = "KBS_GUARD_STATE_DIR", default_value = "/var/lib/kbs-guard")]
     pub state_dir: PathBuf,
-    /// Free space at the state directory, in MiB, below which strangers' refusals are not recorded. 0 turns this off.
-    #[arg(long, env = "TEC_RESERVE_MIB", default_value_t = 64)]
+    /// Free space at the state directory, in MiB, below which a machine that is bound by first use gets few disk keys per
+    /// hour, and its refusals are not recorded, so that audit lines of other machines still fit. 0 turns this off
+    #[arg(long, env = "KBS_GUARD_RESERVE_MIB", default_value_t = 16)]
     pub reserve_mib: u64,
     /// Certificate chain, PEM; read again when it changes
     #[arg(long, env = "KBS_GUARD_TLS_CERT", requires = "tls_key")]

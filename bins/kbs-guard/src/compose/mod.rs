@@ -91,8 +91,8 @@ impl Known {
     }
 }
 
-/// A guard over these keys, with the audit log in a store, which leaves the reserve free. It accepts the types of evidence that `verifier`
-/// does. If it knows no approved boots, it leaves the registers to the policies of the Trustee.
+/// A guard over these keys, with the audit log in a store, on whose disk strangers leave the reserve free. It accepts
+/// the types of evidence that `verifier` does. If it knows no approved boots, it leaves the registers to the policies of the Trustee.
 pub fn guard(
     upstream: Authority,
     verifier: ByTee,

@@ -90,8 +90,9 @@ pub(crate) struct ServeArgs {
     /// or an IPv6 /64.
     #[arg(long, env = "TEC_MAX_CLAIMED_PER_SOURCE", default_value_t = 1_000)]
     pub(crate) max_claimed_per_source: u64,
-    /// Free space at the state directory, in MiB, below which registration is paused; the rest is reserved
-    /// for the audit lines of known nodes. 0 turns this off.
+    /// Free space at the state directory, in MiB, below which registration is paused, a machine that is bound by first
+    /// use gets four disk keys per hour, and its refusals are not recorded; the rest is reserved for the audit lines of
+    /// known nodes. 0 turns this off.
     #[arg(long, env = "TEC_RESERVE_MIB", default_value_t = 64)]
     pub(crate) reserve_mib: u64,
     /// Seconds after which a machine without an attestation key may be removed (default: an hour, or a week

@@ -27,8 +27,8 @@ chroot "$system" sh -c 'apt-get install --yes --no-install-recommends --quiet /v
 mv "$system/crypttab" "$system/etc/crypttab"
 if [ -x "$system/usr/bin/dracut" ]; then
     kernel=$(ls "$system/lib/modules")
-    chroot "$system" dracut --force --no-hostonly --modules 'base dracut-systemd fs-lib kernel-modules rootfs-block systemd-initrd udev-rules' \
-        /installer.img "$kernel"
+    chroot "$system" dracut --force --no-hostonly --modules \
+        'base dracut-systemd fs-lib kernel-modules rootfs-block systemd-initrd udev-rules' /installer.img "$kernel"
     mv "$system/installer.img" "$initramfs"
     chroot "$system" dracut --force --no-hostonly --uefi --kernel-cmdline "root=UUID=$root rd.luks.name=$uuid=root_crypt \
 rd.neednet=1 ip=dhcp rw console=tty0 console=ttyS0,115200" /unified.efi "$kernel"

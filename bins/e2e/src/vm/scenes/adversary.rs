@@ -32,14 +32,7 @@ pub(super) type Change = fn(&mut Value);
 
 /// Changes of the LUKS2 header that would give away the volume key, or the machine's own data.
 const HEADERS: [(&str, Change); 3] = [
-    ("the header declares a part that is not encrypted", |header| {
-        let mut rest = header["segments"]["0"].clone();
-        rest["offset"] = (ROOT / 2).to_string().into();
-        header["segments"]["1"] = rest;
-        let size = (ROOT / 2 - HEADER).to_string();
-        header["segments"]["0"] =
-            json!({"type": "linear", "offset": HEADER.to_string(), "size": size});
-    }),
+    ("the header declares a part that is not encrypted", |header| half_in_plain(header, ROOT)),
     ("the header declares a cipher that does nothing", |header| {
         header["segments"]["0"]["encryption"] = "cipher_null-ecb".into();
     }),
@@ -49,6 +42,18 @@ const HEADERS: [(&str, Change); 3] = [
 ];
 /// Size of a LUKS2 header with its key slots, as `cryptsetup` makes it.
 const HEADER: u64 = 16 << 20;
+
+/// Declares the first half of a disk with this number of bytes as not encrypted.
+pub(super) fn half_in_plain(header: &mut Value, size: u64) {
+    let mut rest = header["segments"]["0"].clone();
+    rest["offset"] = (size / 2).to_string().into();
+    header["segments"]["1"] = rest;
+    let plain = (size / 2 - HEADER).to_string();
+    header["segments"]["0"] =
+        json!({"type": "linear", "offset": HEADER.to_string(), "size": plain});
+    // Each encrypted segment has a digest, or cryptsetup takes it for no header.
+    header["digests"]["0"]["segments"] = json!(["1"]);
+}
 
 /// No server is asked: the pin refuses to give a passphrase to such a header.
 fn changed_header(one: &mut Node, what: &str, change: Change) -> anyhow::Result<Row> {

@@ -9,17 +9,15 @@ use std::process::Command;
 use anyhow::{Context as _, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tec_core::endpoint::Endpoint;
 
-use super::adversary::Change;
+use super::adversary::{Change, half_in_plain};
 use crate::qemu::{disk, luks, must};
 use crate::vm::distribution::{Chain, Debian, Guest, Started};
 use crate::vm::stage::Stage;
 use crate::vm::table;
 
-/// Bytes of a LUKS2 header with its key slots.
-const HEADER: u64 = 16 << 20;
 /// Passphrase of the root that an attacker planted.
 const PLANTED: &str = "planted";
 
@@ -89,16 +87,7 @@ const ON_HEADER: [Attack; 2] = [
         })
     }),
     ("the header declares a part that is not encrypted", "TEC-N426", |debian| {
-        change_header(debian, |header| {
-            let mut rest = header["segments"]["0"].clone();
-            rest["offset"] = (disk::INSTALLED_ROOT / 2).to_string().into();
-            header["segments"]["1"] = rest;
-            let size = (disk::INSTALLED_ROOT / 2 - HEADER).to_string();
-            header["segments"]["0"] =
-                json!({"type": "linear", "offset": HEADER.to_string(), "size": size});
-            // Each encrypted segment has a digest, or cryptsetup takes it for no header.
-            header["digests"]["0"]["segments"] = json!(["1"]);
-        })
+        change_header(debian, |header| half_in_plain(header, disk::INSTALLED_ROOT))
     }),
 ];
 
