@@ -219,6 +219,19 @@ mod tests {
     }
 
     #[test]
+    fn a_flood_from_a_few_networks_shuts_no_other_out() {
+        let sessions = Sessions::new(8, (300, 100), 1 << 20);
+        let open = |number, from| {
+            let peer = Some(IpAddr::from([192, 0, 2, from]));
+            let session = (Tee::Tpm, "n");
+            sessions.has_room(peer, at(0)) && sessions.open(id(number), session, peer, at(0))
+        };
+        assert_eq!((0..100).filter(|number| open(*number, number % 4)).count(), 8);
+        assert!(open(100, 9), "the network that has the most makes room");
+        assert!(sessions.begin(id(100), at(1)).is_some());
+    }
+
+    #[test]
     fn a_session_may_try_a_few_times_and_not_for_ever() {
         let sessions = sessions();
         for _ in 0..MAX_TRIES {

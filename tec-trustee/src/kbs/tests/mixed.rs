@@ -1,7 +1,6 @@
 //! Which values of registers the policies get, and which registers count.
 
 use tec_core::attest::{LogEvidence, LoggedEvent, VerifiedEvidence};
-use tec_core::boot::Pins;
 use tec_core::digest::Sha256Digest;
 use tec_core::image::{ExpectedPcr, ImageEvent};
 use tec_core::pcr::{PCR_COUNT, PcrIndex, PcrValues};
@@ -12,7 +11,7 @@ use crate::policy::pcr_reference_name;
 #[tokio::test]
 async fn a_register_counts_that_only_the_image_predicts_and_no_policy_names() {
     let mut world = World::new().await;
-    let backend = live_of(&world).with_pins(Pins::Predicted);
+    let backend = live_of(&world);
     world.kbs = Kbs::new(config(Arc::new(backend), &world.clock));
     let cookie = attest(&world).await;
     let mut image = sample::image(1);
@@ -48,7 +47,7 @@ async fn the_policies_get_a_quoted_value_that_differs_by_words_of_systemd_alone(
 #[tokio::test]
 async fn the_policies_get_no_quoted_value_of_which_no_image_states_the_rest() {
     let world = World::new().await;
-    let backend = live_of(&world).with_pins(Pins::Predicted);
+    let backend = live_of(&world);
     let pcr = PcrIndex::KERNEL_BOOT;
     let image_with = |section: &str| {
         let mut image = sample::image(2);
@@ -74,5 +73,20 @@ async fn the_policies_get_no_quoted_value_of_which_no_image_states_the_rest() {
         assert!(admission.attested.is_some(), "image 1 states PCR 4 alone");
         let listed = admission.references[&pcr_reference_name(pcr)].as_array().unwrap();
         assert_eq!(listed.contains(&json!(quoted)), is_listed, "{section}");
+    }
+}
+
+#[tokio::test]
+async fn whoever_embeds_a_broker_has_the_firmware_of_each_machine_checked() {
+    let world = World::new().await;
+    let backend = live_of(&world);
+    let boot = sample::image(1).expected.pcrs[0].value;
+    for (firmware, refused) in [("one", None), ("another", Some(Code::PlatformChanged))] {
+        let mut values = [Sha256Digest::ZERO; PCR_COUNT];
+        (values[0], values[4]) = (Sha256Digest::of(firmware), boot);
+        let values = PcrValues::new(values);
+        let evidence = VerifiedEvidence::new(Tee::Tpm, sample::public_key(1), values);
+        let admission = backend.admit(sample::attempt_id(1), &Ok(evidence)).await.unwrap();
+        assert_eq!(admission.refused, refused, "{firmware}");
     }
 }
