@@ -11,7 +11,7 @@ use crate::tools::{self, Tools};
 use crate::{process, term};
 
 /// What the initramfs must contain.
-pub(super) const IN_INITRAMFS: [&str; 3] = [
+const IN_INITRAMFS: [&str; 3] = [
     "usr/bin/node-agent",
     "usr/bin/clevis-decrypt-trustee",
     "scripts/init-premount/clevis-trustee",

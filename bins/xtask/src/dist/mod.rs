@@ -13,20 +13,18 @@
 
 mod archive;
 mod install;
-mod machine;
 mod package;
 mod page;
 mod sums;
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 
 use crate::cargo::Metadata;
+use crate::tools::Tools;
 use crate::tools::targets::Arch;
-use crate::tools::{Renew, Tools};
 use crate::{images, process, term, tools};
 
 pub(crate) use self::install::check as check_install;
@@ -49,9 +47,6 @@ pub(crate) struct Args {
     /// Build everything a second time, in a different directory, and compare
     #[arg(long)]
     check: bool,
-    /// Install the Debian packages in a virtual machine, and boot it with the initramfs they made; as root
-    #[arg(long)]
-    try_install: bool,
 }
 
 /// Where a release is assembled.
@@ -73,15 +68,9 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
         args.arch.contains(&Arch::Amd64),
         "manual pages are written by the programs for amd64: add it to --arch"
     );
-    let is_root = rustix::process::geteuid().is_root();
-    ensure!(is_root || !args.try_install, "--try-install unpacks a system: run it as root");
     let tools = tools::ensure()?;
     tools::ensure_images(&tools, &args.arch)?;
     tools::ensure_dist(&tools)?;
-    if args.try_install {
-        tools::ensure_machines(&tools, &BTreeSet::new(), Renew::IfMissing)?;
-        tools::ensure_system(&tools)?;
-    }
     let dist = Dist::new(root, &tools)?;
     let mut built = Vec::new();
     for &arch in &args.arch {
@@ -92,13 +81,9 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
             page::write(&dist, programs)?;
         }
     }
-    let mut debs = Vec::new();
     for (arch, programs) in &built {
         archive::programs(&dist, *arch, programs)?;
-        let packages = package::all(&dist, *arch, programs)?;
-        if *arch == Arch::Amd64 {
-            debs.extend(packages);
-        }
+        package::all(&dist, *arch, programs)?;
         sums::materials(&dist, *arch, programs)?;
     }
     archive::manifests(&dist)?;
@@ -109,9 +94,6 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     sums::write(&dist.out, args.sign_key.as_deref())?;
     if args.check {
         again(&dist, args)?;
-    }
-    if args.try_install {
-        machine::install(&dist, &debs)?;
     }
     term::success(&format!("the release is in {}", dist.out.display()));
     Ok(())

@@ -16,15 +16,15 @@ const DESCRIPTIONS: [&str; 3] = [
 ];
 pub(super) const NODE_AGENT: &str = DESCRIPTIONS[1];
 
-/// Builds all packages; returns the paths of those for Debian.
-pub(super) fn all(dist: &Dist<'_>, arch: Arch, programs: &Path) -> Result<Vec<PathBuf>> {
+/// Builds all packages.
+pub(super) fn all(dist: &Dist<'_>, arch: Arch, programs: &Path) -> Result<()> {
     term::step(&format!("packages for {}", arch.name()));
-    let mut debs = Vec::new();
     for description in DESCRIPTIONS {
-        debs.push(build(dist, description, "deb", arch, programs)?);
-        build(dist, description, "rpm", arch, programs)?;
+        for kind in ["deb", "rpm"] {
+            build(dist, description, kind, arch, programs)?;
+        }
     }
-    Ok(debs)
+    Ok(())
 }
 
 /// Builds one package; returns its path.
