@@ -94,10 +94,10 @@ const ON_HEADER: [Attack; 2] = [
 impl Stage {
     /// Installs it, binds its disk, boots it, and attacks it; each attack is undone before the next one.
     pub(in crate::vm) fn debian(&mut self, system: &str, chain: Chain) -> anyhow::Result<()> {
-        let (image, attacks) = match chain {
-            Chain::Grub => (&[""][..], ON_GRUB),
+        let (image, options, attacks) = match chain {
+            Chain::Grub => ("", &[][..], ON_GRUB),
             // Nobody signed it.
-            Chain::Unified => (&[UNIFIED, "--secure-boot", "off"][..], ON_UNIFIED),
+            Chain::Unified => (UNIFIED, &["--secure-boot", "off"][..], ON_UNIFIED),
         };
         self.story.scene('m', &format!("Debian {system}: {}", chain.title()));
         let mut story = std::mem::take(&mut self.story);
@@ -105,7 +105,7 @@ impl Stage {
             Debian::install(&self.settings, (system, chain), &self.merge)
         })?;
         let covered = story.works("its image is approved from its files", || {
-            debian.in_boot(|root| self.approve_tree(root, image))
+            debian.in_boot(|root| self.approve_tree(&root.join(image), options))
         })?;
         story.shows("what is checked of it", &covered);
         let mut rows: Vec<[String; 3]> = Vec::new();
@@ -157,10 +157,8 @@ impl Stage {
         Ok(())
     }
 
-    /// Approves an image below a directory; returns the table of what is checked.
-    fn approve_tree(&self, root: &Path, image: &[&str]) -> anyhow::Result<String> {
-        let (image, options) = image.split_first().context("no image")?;
-        let path = root.join(image);
+    /// Approves what is at a path; returns the table of what is checked.
+    fn approve_tree(&self, path: &Path, options: &[&str]) -> anyhow::Result<String> {
         let path = path.to_str().context("the path is not UTF-8")?;
         let command = [&["image", "approve", "debian", path], options].concat();
         let said = self.anchor.tec_text(&command)?;
