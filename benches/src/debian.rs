@@ -48,9 +48,6 @@ pub struct Boot {
 
 /// Debian's boot files of the day, which `cargo xtask bench` fetches, on a recorded machine; and the recorded
 /// boots below `TEC_FIXTURES`.
-///
-/// # Errors
-/// The boots cannot be read.
 pub fn boots() -> Result<Vec<Boot>> {
     let mut boots = Vec::new();
     let cache = std::env::var_os("TEC_CACHE").map(PathBuf::from);
@@ -95,9 +92,6 @@ fn of_the_day(suite: &str, files: &Path) -> Result<Boot> {
 }
 
 /// The event logs of recorded boots, by name.
-///
-/// # Errors
-/// A log cannot be read.
 pub fn logs() -> Result<Vec<(String, Vec<u8>)>> {
     let mut logs = Vec::new();
     for folder in entries(Path::new(RECORDED))? {
@@ -132,9 +126,6 @@ fn write(path: &Path, content: &[u8]) -> Result<()> {
 }
 
 /// The first boot that has this in its name.
-///
-/// # Errors
-/// The boots cannot be read.
 pub fn boot(name: &str) -> Result<Option<Boot>> {
     let found = boots()?.into_iter().find(|boot| boot.name.contains(name));
     Ok(found)
@@ -151,17 +142,11 @@ impl Boot {
     }
 
     /// The files of its EFI system partition.
-    ///
-    /// # Errors
-    /// The folder cannot be opened.
     pub fn image(&self) -> io::Result<DirectoryImage> {
         DirectoryImage::open(self.folder.join("esp"))
     }
 
     /// Predicts PCRs 4, 7 and 14: those by which images are approved.
-    ///
-    /// # Errors
-    /// The prediction fails.
     pub fn predict(&self, image: &dyn BootImage) -> Result<Prediction> {
         let registers = [PcrIndex::BOOT_MANAGER, PcrIndex::SECURE_BOOT, PcrIndex::MOK];
         let registers: PcrSet = registers.into_iter().collect();
@@ -172,9 +157,6 @@ impl Boot {
     }
 
     /// Predicts all registers in these banks.
-    ///
-    /// # Errors
-    /// The prediction fails.
     pub fn predict_all(&self, image: &dyn BootImage, banks: Banks) -> Result<Prediction> {
         BootPredictor::new()
             .with_banks(banks)
@@ -183,17 +165,11 @@ impl Boot {
     }
 
     /// The files that [`predict`](Self::predict) reads, each once.
-    ///
-    /// # Errors
-    /// The boot cannot be predicted.
     pub fn files(&self) -> Result<Vec<PathBuf>> {
         self.files_read_by(|image| self.predict(image))
     }
 
     /// The files that [`predict_all`](Self::predict_all) reads, each once.
-    ///
-    /// # Errors
-    /// The boot cannot be predicted.
     pub fn all_files(&self) -> Result<Vec<PathBuf>> {
         self.files_read_by(|image| self.predict_all(image, Banks::SHA256))
     }
@@ -212,9 +188,6 @@ impl Boot {
     }
 
     /// The same image in memory.
-    ///
-    /// # Errors
-    /// A file cannot be read.
     pub fn in_memory(&self) -> Result<MemoryImage> {
         let esp = self.image()?;
         let mut image = MemoryImage::new();
@@ -229,9 +202,6 @@ impl Boot {
 }
 
 /// Total size of files.
-///
-/// # Errors
-/// A file does not exist.
 pub fn size(files: &[impl AsRef<Path>]) -> Result<u64> {
     let size = |file: &Path| {
         let metadata =

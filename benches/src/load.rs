@@ -10,18 +10,12 @@ use anyhow::{Context as _, Result};
 use tokio::runtime::Runtime;
 
 /// A runtime of two threads.
-///
-/// # Errors
-/// The system refuses to create threads.
 pub fn runtime() -> io::Result<Runtime> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     builder.worker_threads(2).enable_all().build()
 }
 
 /// A number that an environment variable may set.
-///
-/// # Errors
-/// The variable is not set to a number.
 pub fn number(variable: &str, default: u64) -> Result<u64> {
     let Some(text) = std::env::var_os(variable) else {
         return Ok(default);
@@ -43,9 +37,6 @@ pub fn scaled(took: Duration, times: u64, done: u64) -> Duration {
 }
 
 /// Peak memory of a process in bytes, by its ID or as `self` (Linux, proc_pid_status(5): `VmHWM`).
-///
-/// # Errors
-/// The system reports no peak memory.
 pub fn peak_memory(process: impl Display) -> Result<f64> {
     let status = fs::read_to_string(format!("/proc/{process}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -83,9 +74,6 @@ impl Tally {
     }
 
     /// 99th percentile in nanoseconds.
-    ///
-    /// # Errors
-    /// As for [`percentile`](Self::percentile).
     pub fn p99(&self) -> Result<f64> {
         self.percentile(99)
     }

@@ -19,9 +19,6 @@ pub fn provider() -> Arc<CryptoProvider> {
 }
 
 /// A new CA.
-///
-/// # Errors
-/// Keys cannot be generated.
 pub fn authority() -> Result<Ca> {
     let mut params = CertificateParams::new(Vec::new())?;
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
@@ -43,9 +40,6 @@ fn leaf(ca: &Ca) -> Result<(CertificateDer<'static>, PrivateKeyDer<'static>)> {
 }
 
 /// A client without session resumption, with its certificate.
-///
-/// # Errors
-/// Keys cannot be generated.
 pub fn client(ca: &Ca) -> Result<(ClientConfig, CertificateDer<'static>)> {
     let (certificate, key) = leaf(ca)?;
     let mut config = ClientConfig::builder_with_provider(provider())
@@ -57,9 +51,6 @@ pub fn client(ca: &Ca) -> Result<(ClientConfig, CertificateDer<'static>)> {
 }
 
 /// A server for `localhost` that requests certificates and issues no tickets.
-///
-/// # Errors
-/// Keys cannot be generated.
 pub fn server(ca: &Ca) -> Result<ServerConfig> {
     let verifier = WebPkiClientVerifier::builder_with_provider(roots(ca)?, provider());
     let (certificate, key) = leaf(ca)?;

@@ -155,9 +155,6 @@ impl Figure {
 
 impl Report {
     /// The report in `file`; an empty one if the file does not exist.
-    ///
-    /// # Errors
-    /// The file cannot be read, or is not a report.
     pub fn read(file: &Path) -> Result<Self> {
         let json = match fs::read_to_string(file) {
             Ok(json) => json,
@@ -171,9 +168,6 @@ impl Report {
     }
 
     /// Writes the report to `file`, and creates the folders above it.
-    ///
-    /// # Errors
-    /// A folder or the file cannot be written.
     pub fn write(&self, file: &Path) -> Result<()> {
         let json = serde_json::to_string_pretty(self).context("cannot write the report as JSON")?;
         if let Some(dir) = file.parent() {
@@ -184,9 +178,6 @@ impl Report {
 
     /// Changes the report in `file`, or starts one. Suites run one after another, so none overwrites what
     /// another adds.
-    ///
-    /// # Errors
-    /// The file cannot be read or written.
     pub fn update(file: &Path, change: impl FnOnce(&mut Self)) -> Result<()> {
         let mut report = Self::read(file)?;
         change(&mut report);

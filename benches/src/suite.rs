@@ -87,9 +87,6 @@ impl Suite {
     }
 
     /// Compares two closures that each do one operation.
-    ///
-    /// # Errors
-    /// The report cannot be written.
     pub fn compare<A, B>(
         &mut self,
         name: &str,
@@ -104,9 +101,6 @@ impl Suite {
 
     /// Compares two closures that do the given number of operations and return the time that took. `note` is
     /// derived from the result.
-    ///
-    /// # Errors
-    /// The report cannot be written.
     pub fn compare_timed(
         &mut self,
         name: &str,
@@ -123,9 +117,6 @@ impl Suite {
     }
 
     /// Like [`compare`](Self::compare) without criterion: for one of many cases.
-    ///
-    /// # Errors
-    /// The report cannot be written.
     pub fn ratio<A, B>(
         &self,
         name: &str,
@@ -140,9 +131,6 @@ impl Suite {
 
     /// Like [`ratio`](Self::ratio) for closures that do the given number of operations and return the time
     /// that took. `note` is derived from the result.
-    ///
-    /// # Errors
-    /// The report cannot be written.
     pub fn ratio_timed(
         &self,
         name: &str,
@@ -180,9 +168,6 @@ impl Suite {
     }
 
     /// Reports a number.
-    ///
-    /// # Errors
-    /// The report cannot be written.
     pub fn figure(&self, figure: Figure) -> Result<()> {
         say(&figure)?;
         Report::update(&self.file(), |report| report.put_figure(figure))

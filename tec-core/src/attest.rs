@@ -27,6 +27,7 @@ use crate::id::{AttemptId, MachineId};
 use crate::image::{ApprovedImage, ExpectedPcrs};
 use crate::machine::{Machine, MachineState};
 use crate::pcr::{PcrIndex, PcrValues};
+use crate::platform::ImageBoot;
 pub use crate::tee::Tee;
 use crate::time::Timestamp;
 
@@ -128,7 +129,8 @@ pub struct Attempt {
     /// What was booted, if the registers match approved images.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub booted: Option<BootState>,
-    /// The parts of this boot that no pinned register covers: whatever they were, it was approved.
+    /// The parts of this boot that neither a pinned register nor the first boot of the image on this machine
+    /// covers: whatever they were, it was approved.
     #[serde(default, skip_serializing_if = "Unpinned::is_empty")]
     pub unpinned: Unpinned,
     /// Whether the evidence has no valid signature: anyone could have sent it, even in the name of
@@ -157,9 +159,11 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// Records which state explains the registers, and what they do not cover.
+    /// Records which state explains the registers, and what they do not cover, unless that is recorded.
     pub(crate) fn explained_by(&mut self, state: &BootState, unpinned: Unpinned) {
-        self.unpinned = unpinned;
+        if self.booted.as_ref() != Some(state) {
+            self.unpinned = unpinned;
+        }
         self.ladder.pass(Gate::Pcrs, state.sentence());
         self.booted = Some(state.clone());
     }
@@ -176,6 +180,9 @@ pub struct Appraisal {
     /// Programs in PCR 4 that are of no image, of a boot that is otherwise approved: the baseline of the machine must
     /// have them.
     pub programs: Vec<LoggedEvent>,
+    /// What the image of an approved boot leaves open: the baseline of the machine must have the same. `None` if the
+    /// registers that count are set for all images.
+    pub boot: Option<ImageBoot>,
     /// Whether PCR 11 shows that the initramfs runs.
     pub in_initramfs: bool,
 }
@@ -254,7 +261,13 @@ fn climb(
             return Appraisal::refused(attempt);
         }
     };
-    let Explained { booted, judged, programs } = explained;
+    let Explained { booted, pinned, judged, programs } = explained;
+    let boot = match pins {
+        Pins::Predicted if booted.is_held(known.images) => {
+            ImageBoot::of(verified, &judged, pinned, &booted)
+        }
+        _ => None,
+    };
     attempt.explained_by(&booted, pins.unpinned_in(&booted, known.images));
     if let Some(program) = programs.first().filter(|_| !known.has_baseline) {
         attempt.ladder.fail(Gate::Platform, unvouched(program));
@@ -265,7 +278,7 @@ fn climb(
         }
         _ => None,
     };
-    Appraisal { attempt, attested, programs, in_initramfs: phase == Phase::Initramfs }
+    Appraisal { attempt, attested, programs, boot, in_initramfs: phase == Phase::Initramfs }
 }
 
 /// A firmware program, and no baseline that could vouch for it.
@@ -305,7 +318,7 @@ impl Appraisal {
     }
 
     fn refused(attempt: Attempt) -> Self {
-        Self { attempt, attested: None, programs: Vec::new(), in_initramfs: false }
+        Self { attempt, attested: None, programs: Vec::new(), boot: None, in_initramfs: false }
     }
 }
 
@@ -386,9 +399,6 @@ fn quote_gates<'a>(
 }
 
 /// Whether the log explains the pinned registers. One that does not is as good as none: values decide then.
-///
-/// # Errors
-/// Why it cannot be used.
 fn log_gate(
     ladder: &mut Ladder,
     verified: &VerifiedEvidence,

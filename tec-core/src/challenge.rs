@@ -62,7 +62,6 @@ impl fmt::Debug for ChallengeKey {
 
 /// What a TPM must prove: that both keys are in the same TPM.
 #[derive(Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "the id of a challenge is these three")]
 pub struct Challenge {
     /// Machine that the challenge is for.
     pub machine: MachineId,

@@ -79,8 +79,10 @@ codes! {
         "Wait; nodes retry by themselves with back-off. Raise --register-rate or --kbs-rate for a large \
          first boot.";
     RegisterFull = "TEC-R430", 429, "too many machines wait to be claimed",
-        "The limit on machines without an attestation key was reached, so no new one is registered.",
-        "Remove unclaimed machines with `tec machine prune`, let them expire, or raise --max-unclaimed.";
+        "The limit on machines without an attestation key, or on waiting keys of one machine, was reached, in total \
+         or for this network.",
+        "Remove unclaimed machines with `tec machine prune`, let them expire, or raise --max-unclaimed. Revoke \
+         waiting keys that are not yours with `tec ak revoke <fingerprint>`.";
     RegisterQuarantined = "TEC-R431", 429, "too many machines were claimed on first use",
         "The limit on machines admitted by trust on first use, in total or from this network, was reached. \
          The key is stored and waits for an admin (status 202, `pending`); its machine expires like any \
@@ -142,13 +144,13 @@ codes! {
          disk key. If a snapshot was restored, boot the node again; if it is still refused, run `tec machine \
          readmit`, or on Kubernetes `kubectl tec machine readmit`. Otherwise clear the TPM, revoke the key \
          with `tec ak revoke`, register the node again, and approve its new key with `tec ak approve`.";
-    PlatformChanged = "TEC-A409", 401, "firmware or Secure Boot policy changed",
+    PlatformChanged = "TEC-A409", 401, "firmware, Secure Boot policy or boot files changed",
         "PCR 0, 2 or 7, or a program of the firmware in PCR 4, differs from the machine's baseline, which is its first \
-         accepted boot: its firmware was updated, an option ROM or a program was added, or Secure Boot was \
-         reconfigured. Entries added to KEK, db and dbx \
-         are accepted without approval if the boot sent its event log.",
-        "`tec platform diff <machine>` shows each changed event. If the change is yours, approve it with \
-         `tec platform approve <machine>`, which applies to every machine with the same baseline. If not, \
+         accepted boot: firmware, an option ROM or Secure Boot was changed. Entries added to KEK, db and dbx are \
+         accepted without approval if the boot sent its event log. Or a PCR that the image leaves open differs from its \
+         first boot on the machine, to which its approval holds it: command line, initramfs or another file was changed.",
+        "`tec platform diff <machine>` shows each changed event. If the change is yours, approve it with `tec platform \
+         approve <machine>`: firmware for every machine with the same baseline, boot files for this machine. If not, \
          quarantine the machine with `tec machine quarantine <machine>`.";
     PcrMismatch = "TEC-A412", 401, "boot not approved: it matches no approved image",
         "A measured component, such as the kernel or the boot loader, differs from every approved image, or \
@@ -256,18 +258,17 @@ codes! {
         "Build the image with a label printed by `compute-pcrs all`, or without one.";
     ImageUnsigned = "TEC-I426", 422, "no accepted key signed the image",
         "The image has no signature, or only signatures of other keys or of another digest.",
-        "Sign it with `cosign sign --key`, by digest, and push the signature; or add the signer's public key \
-         to the accepted ones.";
+        "Sign it with `cosign sign --key`, by digest, and push the signature; or add the signer's public key to the accepted ones.";
     ImageLabelLies = "TEC-I427", 422, "the image's label states PCR values that its files do not produce",
         "The label org.coreos.pcrs was created for different boot files, or was falsified.",
-        "Build the image again with the label that `compute-pcrs all` prints for it, or without one; find \
-         out who wrote this label.";
+        "Build the image again with the label that `compute-pcrs all` prints for it, or without one; find out who wrote this label.";
     ImageUnpinned = "TEC-I428", 422, "parts of the image's boot are not checked",
         "No pinned PCR covers the initramfs, the kernel command line or the kernel, so a machine that changes \
-         them gets its disk key. With GRUB, only PCRs 4 and 14 can be predicted if its configuration is not in \
-         the image or does something that TEC does not follow; `--pcrs` can leave out further PCRs.",
+         them gets its disk key. With GRUB, only PCRs 4 and 14 can be predicted if its configuration is not in the image or \
+         does something that TEC does not follow; `--pcrs` can leave out further PCRs.",
         "Use a unified kernel image, of which PCRs 4, 11 and 12 cover everything. With Debian's GRUB, approve the \
-         root file system that the machine boots, with /boot and /boot/efi. To accept that these parts are not checked, repeat the command with `--accept-unpinned`.";
+         root file system that the machine boots, with /boot and /boot/efi. To accept that these parts are not checked, repeat the command with `--accept-unpinned`, \
+         or with `--first-boot` to hold each machine to its first boot of the image.";
     AttemptUnusable = "TEC-I429", 422, "this attempt cannot be approved as an image",
         "Only a boot that was refused because of its registers can be approved as it was, and only if its event log \
          explains all of PCRs 4, 8, 9, 11, 12, 13 and 14 in at most 768 events. What it measured is kept for the last \
@@ -299,7 +300,7 @@ codes! {
         "List the images with `tec image list`.";
 
     StoreCorrupt = "TEC-S500", 503, "the store is damaged",
-        "The database file fails its integrity check, or is not a TEC store.",
+        "The database file fails its integrity check, is not a TEC store, or lacks audit lines that it had.",
         "Stop the server, keep the file, and restore the last backup.";
     StoreFull = "TEC-S507", 503, "the disk is full",
         "The store could not write; nothing from the request was kept.",

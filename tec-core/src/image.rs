@@ -41,7 +41,6 @@ impl ImageEvent {
     }
 
     /// Records which file the digest was computed from.
-    #[must_use]
     pub fn from_file(mut self, path: impl Into<String>) -> Self {
         self.source = Some(path.into());
         self
@@ -81,13 +80,20 @@ impl ExpectedPcr {
 pub struct ExpectedPcrs {
     /// One entry per register, in index order.
     pub pcrs: Vec<ExpectedPcr>,
+    /// Whether every command line of the boot names a hash of its root file system; `None` if that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root_hash: Option<bool>,
+    /// Whether a machine is held to its first accepted boot of the image, for the registers that are not stated:
+    /// see [`ImageBoot`](crate::platform::ImageBoot).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub first_boot: bool,
 }
 
 impl ExpectedPcrs {
     /// Sorts by register.
     pub fn new(mut pcrs: Vec<ExpectedPcr>) -> Self {
         pcrs.sort_by_key(|p| p.id);
-        Self { pcrs }
+        Self { pcrs, root_hash: None, first_boot: false }
     }
 
     /// Whether no register is covered.

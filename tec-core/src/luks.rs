@@ -64,9 +64,6 @@ impl LuksResource {
     }
 
     /// Wraps an existing resource.
-    ///
-    /// # Errors
-    /// The resource cannot be read by [`content_key`].
     pub fn from_bytes(resource: SecretBytes) -> Result<Self, ParseLuksResourceError> {
         content_key(&resource).map(|_| Self(resource))
     }
@@ -110,7 +107,6 @@ pub fn content_key(resource: &SecretBytes) -> Result<SecretArray<32>, ParseLuksR
 
 /// 256 random bits, written as 43 characters of base64url. For nodes that run this project's pin.
 #[derive(Clone, Copy, Debug, Default)]
-#[expect(clippy::exhaustive_structs, reason = "there is nothing to configure")]
 pub struct RandomLuksKey;
 
 impl LuksKeyGenerator for RandomLuksKey {
@@ -122,7 +118,6 @@ impl LuksKeyGenerator for RandomLuksKey {
 /// 192 random bits in base64, whose 32 characters are themselves the AES-256 key: the one form that
 /// every existing pin understands.
 #[derive(Clone, Copy, Debug, Default)]
-#[expect(clippy::exhaustive_structs, reason = "there is nothing to configure")]
 pub struct CompatLuksKey;
 
 impl LuksKeyGenerator for CompatLuksKey {

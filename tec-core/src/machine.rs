@@ -68,7 +68,6 @@ impl MachineState {
 
 /// A change of a machine's state by an admin, other than revocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "registries must handle every change")]
 pub enum MachineChange {
     /// Set it aside until it is released.
     Quarantine,

@@ -94,7 +94,6 @@ impl PcrSet {
     }
 
     /// The set with `index` added.
-    #[must_use]
     pub fn with(self, index: PcrIndex) -> Self {
         Self(self.0 | (1 << index.0))
     }
@@ -152,7 +151,6 @@ impl PcrValues {
     }
 
     /// The same values, but for one register.
-    #[must_use]
     pub fn with(mut self, index: PcrIndex, value: Sha256Digest) -> Self {
         if let Some(slot) = self.0.get_mut(index.as_usize()) {
             *slot = value;

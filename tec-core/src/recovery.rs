@@ -74,9 +74,6 @@ impl RecoveryKey {
     }
 
     /// Parses a key as printed, or with other separators.
-    ///
-    /// # Errors
-    /// [`ParseRecoveryKeyError`] with the group that is wrong.
     pub fn parse(text: &str) -> Result<Self, ParseRecoveryKeyError> {
         let is_separator = |c: char| c == '-' || c.is_whitespace();
         let mut digits = Zeroizing::new(Vec::with_capacity(LENGTH + 1));

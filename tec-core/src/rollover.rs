@@ -32,7 +32,6 @@ pub const MAX_BUNDLE: usize = 8;
 
 /// The CAs of a trust anchor, identified by the SHA-256 digests of their certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "a bundle of facts, built field by field")]
 pub struct Standing {
     /// The CA that signs now.
     pub current: Sha256Digest,
@@ -48,7 +47,6 @@ pub struct Standing {
 
 /// Requests of an admin. Each names a CA, so that it cannot be carried out twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "a bundle of facts, built field by field")]
 pub struct Asked {
     /// Replace this CA.
     pub replace: Option<Sha256Digest>,
@@ -58,7 +56,6 @@ pub struct Asked {
 
 /// A machine that may still attest, and the CAs that it reported as trusted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "a bundle of facts, built field by field")]
 pub struct Pinned {
     /// Its name.
     pub machine: String,
@@ -68,7 +65,6 @@ pub struct Pinned {
 
 /// The next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "callers must handle every case")]
 pub enum Step {
     /// Nothing: one CA signs, and no other is published.
     Stay,

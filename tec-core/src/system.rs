@@ -7,7 +7,6 @@ use crate::time::Timestamp;
 
 /// The real-time clock of the host.
 #[derive(Clone, Copy, Debug, Default)]
-#[expect(clippy::exhaustive_structs, reason = "there is nothing to configure")]
 pub struct SystemClock;
 
 impl Clock for SystemClock {
@@ -24,7 +23,6 @@ impl Clock for SystemClock {
 
 /// The kernel's random number generator.
 #[derive(Clone, Copy, Debug, Default)]
-#[expect(clippy::exhaustive_structs, reason = "there is nothing to configure")]
 pub struct SystemEntropy;
 
 impl Entropy for SystemEntropy {

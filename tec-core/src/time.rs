@@ -29,7 +29,6 @@ impl Timestamp {
     }
 
     /// This point in time plus `seconds`, which may be negative.
-    #[must_use]
     pub fn plus_seconds(self, seconds: i64) -> Self {
         Self::from_unix_seconds(self.0.saturating_add(seconds))
     }

@@ -25,7 +25,6 @@ pub struct TrusteeIntent {
 
 /// Result of patching a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "callers must handle every outcome")]
 pub enum Patched {
     /// It already contained the intended settings.
     Unchanged,

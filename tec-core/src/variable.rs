@@ -30,7 +30,6 @@ pub enum PolicyVariable {
 /// State of Secure Boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-#[expect(clippy::exhaustive_enums, reason = "on or off")]
 pub enum SecureBootState {
     /// The firmware runs only signed programs.
     On,
@@ -41,7 +40,6 @@ pub enum SecureBootState {
 /// A variable that holds signature lists (UEFI 2.10, 32.4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-#[expect(clippy::exhaustive_enums, reason = "the databases that the firmware measures")]
 pub enum KeyDatabase {
     /// `PK`: the platform key.
     Pk,

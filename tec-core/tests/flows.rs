@@ -33,10 +33,10 @@ use tec_core::luks::CompatLuksKey;
 use tec_core::machine::MachineChange;
 use tec_core::pcr::{PcrIndex, PcrSet, PcrValues};
 use tec_core::port::{
-    AkRegistry, AttemptLog, AuditAction, ClockLog, ImageRegistry, MachineRegistry, PortError,
-    PortErrorKind, PutOutcome, SecretStore, UnclaimedLimit,
+    AkRegistry, AttemptLog, AuditAction, ClockLog, DiskKeys, ImageRegistry, MachineRegistry,
+    PlatformLog, PortError, PortErrorKind, PutOutcome, SecretStore, UnclaimedLimit,
 };
-use tec_core::rotation::Forget;
+use tec_core::rotation::{Forget, KeyMark, Keys};
 use tec_core::testing::{Fault, Faulty, ManualClock, MemoryRegistry, SeededEntropy, sample};
 
 type Ports = Faulty<MemoryRegistry>;
@@ -135,10 +135,25 @@ impl World {
         boots: Option<Boots<'_>>,
         evidence: Result<VerifiedEvidence, VerifyError>,
     ) -> Result<Appraisal, PortError> {
-        let ports =
-            AdmitPorts::new(&*self.truth, boots, clocks, &*self.truth, &*self.truth, &self.clock);
-        let found = flow::admit(ports, sample::attempt_id(1), &evidence).await;
+        let found =
+            flow::admit(self.admit_ports(clocks, boots), sample::attempt_id(1), &evidence).await;
         found.map(|found| found.appraisal)
+    }
+
+    fn admit_ports<'a>(
+        &'a self,
+        clocks: &'a dyn ClockLog,
+        boots: Option<Boots<'a>>,
+    ) -> AdmitPorts<'a> {
+        AdmitPorts::new(&*self.truth, boots, clocks, &*self.truth, &*self.truth, &self.clock)
+    }
+
+    /// Admits a boot of machine 1, whose baseline is recorded.
+    async fn held(&self, pins: Pins, evidence: VerifiedEvidence) -> Appraisal {
+        let ports = self.admit_ports(&*self.truth, Some(Boots { pins, ..self.boots() }));
+        let ports = ports.with_platforms(Some(&*self.truth));
+        let found = flow::admit(ports, sample::attempt_id(1), &Ok(evidence)).await;
+        found.unwrap().appraisal
     }
 
     fn boots(&self) -> Boots<'_> {
@@ -265,11 +280,21 @@ const RUNNING: [&str; 4] = ["enter-initrd", "leave-initrd", "sysinit", "ready"];
 
 /// Code of the refusal of its own key to this boot.
 async fn refused_key(world: &World, machine: MachineId, boot: VerifiedEvidence) -> Option<Code> {
+    refused_key_to(world, machine, boot, None).await
+}
+
+/// The same, of a machine that shows a mark.
+async fn refused_key_to(
+    world: &World,
+    machine: MachineId,
+    boot: VerifiedEvidence,
+    shown: Option<KeyMark>,
+) -> Option<Code> {
     let ports = world.healthy();
     let Appraisal { mut attempt, attested, .. } = world.appraise(Ok(boot)).await;
     let attested = attested.unwrap();
     let own = ResourcePath::luks_root(&machine);
-    let release = world.release(&ports).with_disk_keys(Some(&ports));
+    let release = world.release(&ports).with_disk_keys(Some(&ports), shown);
     match flow::release(release, &attested, &own, &mut attempt).await {
         Err(ReleaseError::Refused { code }) => Some(code),
         released => released.map(|_| None).unwrap(),
@@ -327,7 +352,7 @@ async fn a_planted_root_gets_no_key_with_a_new_attestation_key_either() {
 }
 
 #[tokio::test]
-async fn a_running_system_gets_its_keys_while_they_are_rotated() {
+async fn a_running_system_that_shows_a_key_of_its_own_gets_its_keys() {
     let world = World::new();
     world.publish(&image("good", GOOD)).await;
     let machine = world.ready(1).await;
@@ -338,10 +363,19 @@ async fn a_running_system_gets_its_keys_while_they_are_rotated() {
     assert_eq!(refused_key(&world, machine, in_phase(2, &RUNNING)).await, late);
     let ports = world.healthy();
     let provision = ProvisionPorts::new(&ports, &CompatLuksKey, &world.clock, &world.entropy);
+    let other = world.ready(2).await;
     flow::begin_rotation(&ports, provision, machine).await.unwrap();
-    assert_eq!(refused_key(&world, machine, in_phase(2, &RUNNING)).await, None);
+    let keys =
+        async |machine: MachineId| DiskKeys::rotation(&ports, &machine).await.unwrap().unwrap();
+    let Keys::Pending { current, pending } = keys(machine).await else { panic!("not begun") };
+    let foreign = *keys(other).await.current();
+    let refused = async |shown| refused_key_to(&world, machine, in_phase(2, &RUNNING), shown).await;
+    assert_eq!(refused(None).await, late, "a root that was planted in the meantime");
+    assert_eq!(refused(Some(foreign)).await, late);
+    assert_eq!(refused(Some(current)).await, None);
+    assert_eq!(refused(Some(pending)).await, None);
     flow::cancel_rotation(&ports, &world.clock, machine, Forget::Pending).await.unwrap();
-    assert_eq!(refused_key(&world, machine, in_phase(2, &RUNNING)).await, late);
+    assert_eq!(refused(Some(pending)).await, late);
 }
 
 #[tokio::test]
@@ -602,6 +636,111 @@ async fn an_image_of_whose_boot_parts_are_not_checked_is_approved_only_if_that_i
     let admitted = world.appraise(Ok(boot(1, GOOD))).await;
     assert!(admitted.attested.is_some_and(|attested| attested.machine() == machine));
     assert!(admitted.attempt.unpinned.iter().any(|input| input == BootInput::Initramfs));
+}
+
+/// A boot with an initramfs and a command line that no image states.
+fn measured_boot(files: [&str; 3], command_line: &str, initramfs: &str) -> VerifiedEvidence {
+    let mut evidence = boot(1, files);
+    for (pcr, text) in [(PcrIndex::BOOT_COMMANDS, command_line), (PcrIndex::BOOT_FILES, initramfs)]
+    {
+        let digest = Sha256Digest::of(text);
+        evidence.pcrs = evidence.pcrs.with(pcr, Sha256Digest::ZERO.extended(&digest));
+        if let LogEvidence::Parsed { events, .. } = &mut evidence.log {
+            events.push(LoggedEvent::new(9, pcr, digest, "EV_IPL", Some(text.to_owned())));
+        }
+    }
+    evidence
+}
+
+/// An image that holds a machine to its first boot.
+fn held_image(name: &str, components: [&str; 3]) -> ApprovedImage {
+    let mut image = image(name, components);
+    image.expected.first_boot = true;
+    image
+}
+
+/// The detail of the gate that compares with the baseline.
+fn platform_step(appraisal: &Appraisal) -> &str {
+    let mut steps = appraisal.attempt.ladder.steps.iter();
+    &steps.find(|step| step.gate == Gate::Platform).unwrap().detail
+}
+
+#[tokio::test]
+async fn what_an_image_leaves_open_is_as_in_its_first_boot_or_approved() {
+    let world = World::new();
+    world.publish(&held_image("debian", GOOD)).await;
+    world.publish(&held_image("update", ["shim", "grub", "kernel 2"])).await;
+    let machine = world.ready(1).await;
+    let good = || measured_boot(GOOD, "quiet", "initramfs");
+    let held = async |evidence| world.held(Pins::Predicted, evidence).await;
+
+    let first = held(good()).await;
+    assert!(first.attested.is_some());
+    let told = "PCR 8, 9, 12, 13, 14 from this first boot of the image on";
+    assert!(platform_step(&first).ends_with(told), "{}", platform_step(&first));
+    assert!(!first.attempt.unpinned.is_empty(), "whatever it was");
+    let again = held(good()).await;
+    assert!(again.attested.is_some());
+    let told = "PCR 8, 9, 12, 13, 14 as in the first boot of this image";
+    assert!(platform_step(&again).ends_with(told), "{}", platform_step(&again));
+    assert!(again.attempt.unpinned.is_empty());
+
+    let edited = || measured_boot(GOOD, "quiet", "edited");
+    for (evidence, named) in [
+        (measured_boot(GOOD, "init=/bin/sh", "initramfs"), "PCR 8 EV_IPL quiet -> init=/bin/sh: "),
+        (edited(), "PCR 9 EV_IPL initramfs -> edited: "),
+    ] {
+        let refused = held(evidence).await;
+        assert!(refused.attested.is_none());
+        assert_eq!(refused.attempt.ladder.code, Some(Code::PlatformChanged));
+        assert!(platform_step(&refused).starts_with(named), "{}", platform_step(&refused));
+    }
+    // Another image of the machine has a first boot of its own, and changes nothing.
+    let update = |initramfs| measured_boot(["shim", "grub", "kernel 2"], "quiet", initramfs);
+    assert!(held(update("initramfs 2")).await.attested.is_some());
+    assert!(held(update("edited")).await.attested.is_none());
+    assert!(held(good()).await.attested.is_some());
+    assert!(held(edited()).await.attested.is_none());
+
+    let (key, truth) = (sample::public_key(1).fingerprint(), &*world.truth);
+    let seen = PlatformLog::find(truth, &key).await.unwrap().unwrap().seen;
+    let approved = flow::approve_platform(truth, &world.clock, (machine, &key), &seen).await;
+    assert_eq!(approved.unwrap(), [machine]);
+    assert!(held(edited()).await.attested.is_some());
+    assert!(held(good()).await.attested.is_none());
+}
+
+#[tokio::test]
+async fn content_that_is_approved_under_the_same_name_has_its_own_first_boot() {
+    let world = World::new();
+    world.publish(&held_image("debian", GOOD)).await;
+    world.ready(1).await;
+    let held = async |evidence| world.held(Pins::Predicted, evidence).await.attested.is_some();
+    assert!(held(measured_boot(GOOD, "quiet", "initramfs")).await);
+    let next = ["shim", "grub", "kernel 2"];
+    world.publish(&held_image("debian", next)).await;
+    assert!(held(measured_boot(next, "quiet", "initramfs 2")).await);
+    // The same content under another name has not.
+    world.publish(&held_image("twin", next)).await;
+    assert!(!held(measured_boot(next, "quiet", "edited")).await);
+}
+
+#[tokio::test]
+async fn with_registers_that_an_admin_named_nothing_else_counts() {
+    let world = World::new();
+    world.publish(&held_image("debian", GOOD)).await;
+    world.publish(&image("other", ["shim", "grub", "kernel 2"])).await;
+    world.ready(1).await;
+    let pins = Pins::Exactly(PinnedPcrs::boot_manager());
+    for initramfs in ["initramfs", "other", "initramfs"] {
+        let admitted = world.held(pins, measured_boot(GOOD, "quiet", initramfs)).await;
+        assert!(admitted.attested.is_some());
+        assert_eq!(platform_step(&admitted).matches("PCR").count(), 0);
+        assert!(!admitted.attempt.unpinned.is_empty());
+        // An image that is approved without it holds no machine.
+        let other = measured_boot(["shim", "grub", "kernel 2"], "quiet", initramfs);
+        assert!(world.held(Pins::Predicted, other).await.attested.is_some());
+    }
 }
 
 #[derive(Clone, Copy, Debug)]

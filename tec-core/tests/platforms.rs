@@ -120,7 +120,7 @@ async fn changed_firmware_is_refused_named_and_approved_once_for_all() {
     world.is_refused(2, &new).await;
     let seen = PlatformLog::find(&world.store, &key(1)).await.unwrap().unwrap().seen;
     assert_eq!(seen, new.platform());
-    world.store.approve(&key(1), &seen.firmware, &sample::line()).await.unwrap();
+    world.store.approve(&key(1), &seen, &sample::line()).await.unwrap();
     world.is_admitted(2, &boot()).await;
     for number in [1, 2] {
         world.is_admitted(number, &new).await;
@@ -144,7 +144,7 @@ async fn programs_of_the_firmware_are_those_of_the_first_boot_or_approved() {
         assert!(detail.contains("PCR 4 EV_EFI_BOOT_SERVICES_APPLICATION"), "{detail}");
     }
     let seen = PlatformLog::find(&world.store, &key(2)).await.unwrap().unwrap().seen;
-    world.store.approve(&key(2), &seen.firmware, &sample::line()).await.unwrap();
+    world.store.approve(&key(2), &seen, &sample::line()).await.unwrap();
     world.is_admitted(2, &implant).await;
     world.is_refused(1, &implant).await;
 }

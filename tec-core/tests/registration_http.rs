@@ -16,8 +16,8 @@ use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use serde_json::{Value, json};
 use tec_core::ak::{
-    AkMatcher, AkState, Credential, EkBoundMatcher, EkOffer, PublicKey, TofuMatcher,
-    TpmObjectError, TpmObjects,
+    AkMatcher, AkState, Credential, EkBoundMatcher, EkOffer, ManualMatcher, PublicKey,
+    SourceNetwork, TofuMatcher, TpmObjectError, TpmObjects,
 };
 use tec_core::endpoint::Endpoint;
 use tec_core::flow::ClaimLimits;
@@ -186,6 +186,46 @@ async fn the_cap_holds_and_expired_machines_make_room() {
     server.clock.advance_seconds(61);
     assert_eq!(server.get("/ignition").await.0, StatusCode::OK);
     assert_eq!(server.machines().await, 1);
+}
+
+/// How many machines this address gets, one after the other.
+async fn registered(register: &RegisterService, address: &str) -> u64 {
+    let source = SourceNetwork::of(address.parse().unwrap());
+    let mut number = 0;
+    loop {
+        let request = Request::get("/ignition").extension(source).body(()).unwrap();
+        match register.respond(request).await.status() {
+            StatusCode::OK => number += 1,
+            refused => {
+                assert_eq!(refused, StatusCode::TOO_MANY_REQUESTS);
+                return number;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_network_that_registers_much_leaves_room_for_others_also_after_a_restart() {
+    let limit = UnclaimedLimit::AtMost(8);
+    let (server, kbs) = (server(None, limit, Arc::new(TofuMatcher)), "https://kbs:8080");
+    let stranger = "2001:db8::1";
+    assert_eq!(registered(&server.register, stranger).await, 4);
+    assert_eq!(registered(&server.register, "2001:db8:0:ff::1").await, 0, "the same customer");
+    let config = RegisterServiceConfig::new(
+        server.registry.clone(),
+        server.registry.clone(),
+        Arc::new(ClevisPinGenerator::new(Endpoint::new(kbs.parse().unwrap(), ""))),
+        server.clock.clone(),
+        Arc::new(SeededEntropy::new(2)),
+        None,
+    );
+    let restarted = RegisterService::new(config.with_limit(limit).with_unclaimed_seconds(60));
+    assert_eq!(registered(&restarted, stranger).await, 2);
+    for (node, expected) in [("192.0.2.1", 1), ("192.0.2.2", 1), ("192.0.2.3", 0)] {
+        assert_eq!(registered(&restarted, node).await, expected, "{node}");
+    }
+    server.clock.advance_seconds(61);
+    assert_eq!(registered(&restarted, stranger).await, 4, "all have expired");
 }
 
 #[tokio::test]
@@ -408,6 +448,23 @@ impl Server {
         let found = AkRegistry::find(&*self.registry, &key).await.unwrap();
         found.map(|record| record.state)
     }
+}
+
+#[tokio::test]
+async fn the_waiting_keys_of_one_network_leave_room_for_that_of_another() {
+    let server = server(None, UnclaimedLimit::Unlimited, Arc::new(ManualMatcher));
+    let machine = server.machine().await;
+    let submit = async |key: u64, network: u8| {
+        let source = SourceNetwork::of([192, 0, 2, network].into());
+        let request = Request::put("/register-ak").header("content-type", "application/json");
+        let body = Full::new(key_body(&machine, key).into());
+        server.send(request.extension(source).body(body).unwrap()).await.0
+    };
+    for key in 1..=9 {
+        let expected = if key <= 2 { StatusCode::ACCEPTED } else { StatusCode::TOO_MANY_REQUESTS };
+        assert_eq!(submit(key, 1).await, expected, "key {key} of a stranger");
+    }
+    assert_eq!(submit(10, 2).await, StatusCode::ACCEPTED, "the key of the node");
 }
 
 #[tokio::test]

@@ -51,9 +51,6 @@ impl AkHandle {
 
     /// Checks that the handle is in the owner's range of persistent objects (TPM 2.0 Library Part
     /// 2, "TPM_HC").
-    ///
-    /// # Errors
-    /// [`AkHandleError`] outside of that range.
     pub fn new(handle: u32) -> Result<Self, AkHandleError> {
         if (0x8100_0000..=0x817f_ffff).contains(&handle) {
             Ok(Self(handle))
@@ -203,7 +200,6 @@ impl AttestationKey {
 
 /// Whether an attestation key already existed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "a yes or no with names")]
 pub enum AkOrigin {
     /// It was already at the handle.
     Found,

@@ -57,15 +57,11 @@ pub struct Tpm {
 impl Tpm {
     /// Opens a TPM from a configuration in the format of libtss2: `device:/dev/tpmrm0` or
     /// `swtpm:host=…,port=…`.
-    ///
-    /// # Errors
-    /// [`TpmError::Tcti`] or [`TpmError::Open`].
     pub fn open(tcti: &str) -> Result<Self, TpmError> {
         Ok(Self::over(Channel::new(transport::open(tcti)?)))
     }
 
     /// Uses an endorsement key other than RSA 2048.
-    #[must_use]
     pub fn with_ek(mut self, ek: EkAlgorithm) -> Self {
         self.ek = ek;
         self

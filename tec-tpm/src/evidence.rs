@@ -1,11 +1,12 @@
 //! Evidence of type `tpm` on the wire: the JSON that attesters and verifiers of
-//! confidential-containers exchange, plus one member for the event log, which others ignore.
+//! confidential-containers exchange, plus members for event logs, which others ignore.
 //!
 //! ```json
 //! { "tpm_quote": { "signature": "<base64 of TPMT_SIGNATURE>", "message": "<base64 of TPMS_ATTEST>",
 //!                  "pcrs": ["<64 hexadecimal digits>", "… 24 of them"] },
 //!   "ak_public": "<base64 of SubjectPublicKeyInfo in DER>",
-//!   "event_log": "<base64 of the binary log, optional>" }
+//!   "event_log": "<base64 of the binary log, optional>",
+//!   "systemd_log": "<base64 of systemd's log of what it measured, optional>" }
 //! ```
 
 use base64::Engine as _;
@@ -18,9 +19,12 @@ use crate::quote::{MAX_MESSAGE, MAX_SIGNATURE, UntrustedQuote};
 
 /// Maximum size of an event log in bytes: ten times what firmware writes today.
 pub const MAX_EVENT_LOG: usize = 512 * 1024;
+/// Maximum size of systemd's log in bytes: thirty times that of a whole boot.
+pub const MAX_SYSTEMD_LOG: usize = 256 * 1024;
 /// Maximum number of PCR values that are read; the verifier requires exactly 24 and reports
 /// otherwise.
 const MAX_VALUES: usize = 64;
+const SYSTEMD_LOG: &str = "systemd_log";
 
 /// Evidence does not have the form that its type prescribes.
 #[derive(Debug, thiserror::Error)]
@@ -102,6 +106,8 @@ pub struct TpmEvidence {
     pub ak: PublicKey,
     /// Binary event log.
     pub event_log: Option<Vec<u8>>,
+    /// systemd's log of what it measured.
+    pub systemd_log: Option<Vec<u8>>,
 }
 
 impl TpmEvidence {
@@ -112,21 +118,23 @@ impl TpmEvidence {
         values: Vec<Sha256Digest>,
         ak: PublicKey,
     ) -> Self {
-        Self { signature, message, values, ak, event_log: None }
+        Self { signature, message, values, ak, event_log: None, systemd_log: None }
     }
 
     /// Adds an event log. A log larger than [`MAX_EVENT_LOG`] is omitted: evidence is complete without a log,
     /// but would be refused with one that large.
-    #[must_use]
     pub fn with_event_log(mut self, log: Vec<u8>) -> Self {
         self.event_log = (log.len() <= MAX_EVENT_LOG).then_some(log);
         self
     }
 
+    /// Adds systemd's log of what it measured. One larger than [`MAX_SYSTEMD_LOG`] is omitted.
+    pub fn with_systemd_log(mut self, log: Vec<u8>) -> Self {
+        self.systemd_log = (log.len() <= MAX_SYSTEMD_LOG).then_some(log);
+        self
+    }
+
     /// Decodes the JSON form. Unknown members are ignored, as in other implementations.
-    ///
-    /// # Errors
-    /// [`EvidenceError`] with the member that is malformed.
     pub fn from_value(value: &serde_json::Value) -> Result<Self, EvidenceError> {
         let wire = Wire::deserialize(value).map_err(EvidenceError::Json)?;
         let quote = wire.tpm_quote;
@@ -145,6 +153,11 @@ impl TpmEvidence {
                 .event_log
                 .map(|text| decode("event_log", text, MAX_EVENT_LOG))
                 .transpose()?,
+            // A bad one is as good as none.
+            systemd_log: value
+                .get(SYSTEMD_LOG)
+                .and_then(serde_json::Value::as_str)
+                .and_then(|text| decode(SYSTEMD_LOG, text, MAX_SYSTEMD_LOG).ok()),
         })
     }
 
@@ -158,8 +171,10 @@ impl TpmEvidence {
             },
             "ak_public": self.ak,
         });
-        if let (Some(log), Some(object)) = (&self.event_log, value.as_object_mut()) {
-            object.insert("event_log".to_owned(), STANDARD.encode(log).into());
+        for (member, log) in [("event_log", &self.event_log), (SYSTEMD_LOG, &self.systemd_log)] {
+            if let (Some(log), Some(object)) = (log, value.as_object_mut()) {
+                object.insert(member.to_owned(), STANDARD.encode(log).into());
+            }
         }
         value
     }
@@ -201,7 +216,21 @@ mod tests {
         assert_eq!(TpmEvidence::from_value(&value).unwrap(), made);
         assert_eq!(value["tpm_quote"]["pcrs"].as_array().unwrap().len(), 24);
         assert_eq!(value["event_log"], json!("AQI="));
-        assert!(evidence().get("event_log").is_none());
+        assert!(evidence().get("event_log").is_none() && evidence().get("systemd_log").is_none());
+    }
+
+    #[test]
+    fn a_log_of_systemd_that_is_none_is_left_out_and_the_rest_is_evidence() {
+        let made = SoftTpm::p256(1).quote(&[7; 32]);
+        let with = made.clone().with_systemd_log(vec![1, 2]);
+        let mut value = with.to_value();
+        assert_eq!(TpmEvidence::from_value(&value).unwrap(), with);
+        let large = vec![0; MAX_SYSTEMD_LOG + 1];
+        assert_eq!(made.clone().with_systemd_log(large.clone()), made);
+        for bad in [json!(7), json!("?"), json!(null), json!(STANDARD.encode(large))] {
+            value["systemd_log"] = bad;
+            assert_eq!(TpmEvidence::from_value(&value).unwrap(), made);
+        }
     }
 
     #[test]

@@ -129,7 +129,6 @@ impl ObjectAttributes {
     }
 
     /// The union of both.
-    #[must_use]
     pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }

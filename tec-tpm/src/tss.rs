@@ -80,9 +80,6 @@ impl fmt::Debug for Tpm {
 impl Tpm {
     /// Opens a TPM by a TCTI configuration: `device:/dev/tpmrm0`, `swtpm:host=…,port=…`,
     /// `mssim:host=…,port=…` or `tabrmd:…`.
-    ///
-    /// # Errors
-    /// [`TpmError::Tcti`] or [`TpmError::Open`].
     pub fn open(tcti: &str) -> Result<Self, TpmError> {
         let name = parse_tcti(tcti)
             .ok_or_else(|| TpmError::Tcti { tcti: tcti.to_owned(), forms: FORMS })?;
@@ -92,7 +89,6 @@ impl Tpm {
     }
 
     /// Uses an endorsement key other than RSA 2048.
-    #[must_use]
     pub fn with_ek(mut self, ek: EkAlgorithm) -> Self {
         self.ek = ek;
         self

@@ -12,10 +12,12 @@ use serde_json::{Map, Value};
 use subtle::ConstantTimeEq as _;
 use tec_core::ak::{Fingerprint, PublicKey};
 use tec_core::attest::{LogEvidence, Tee, VerifiedEvidence, VerifyError};
+use tec_core::boot::add_systemd;
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::{PcrIndex, PcrValues};
 use tec_core::port::{EvidenceRequest, Verifier};
 
+use crate::event_log::systemd_records;
 use crate::evidence::TpmEvidence;
 use crate::policy::evidence_with_policy;
 use crate::quote::{QuoteError, VerifiedQuote};
@@ -74,10 +76,13 @@ pub(crate) fn nonce(report_data: &[u8; 48]) -> [u8; NONCE] {
 fn assemble(evidence: TpmEvidence, quote: &VerifiedQuote, nonce: &[u8]) -> VerifiedEvidence {
     let pcrs = quote.pcrs();
     let claims = tpm_claims(&evidence.ak, pcrs);
-    let (log, variables) = match &evidence.event_log {
+    let (mut log, variables) = match &evidence.event_log {
         Some(bytes) => evidence_with_policy(bytes, pcrs),
         None => (LogEvidence::Absent, Vec::new()),
     };
+    if let Some(records) = evidence.systemd_log.as_deref().and_then(systemd_records) {
+        add_systemd(&mut log, pcrs, &records);
+    }
     let init_data = init_data_value(pcrs).map(Sha256Digest::to_string);
     let mut verified = VerifiedEvidence::new(Tee::Tpm, evidence.ak, pcrs.clone());
     verified.claims = claims;

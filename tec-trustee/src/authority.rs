@@ -20,7 +20,6 @@ pub const MAX_BODY: usize = 64 * 1024;
 
 /// Reply to `GET authorities`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[expect(clippy::exhaustive_structs, reason = "one bundle, nothing else")]
 pub struct Bundle {
     /// PEM.
     pub certificates: String,
@@ -29,7 +28,6 @@ pub struct Bundle {
 /// Body of `PUT authorities`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[expect(clippy::exhaustive_structs, reason = "one set, nothing else")]
 pub struct Trusts {
     /// SHA-256 digests of the CA certificates (DER) that the pin trusts for this server.
     pub sha256: BTreeSet<Sha256Digest>,
@@ -37,5 +35,4 @@ pub struct Trusts {
 
 /// Reply to `PUT authorities`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[expect(clippy::exhaustive_structs, reason = "nothing but that it was recorded")]
 pub struct Recorded {}

@@ -21,7 +21,6 @@ pub const MAX_BODY: usize = 2048;
 /// Body of `PUT next-boot`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[expect(clippy::exhaustive_structs, reason = "what is measured, and nothing else")]
 pub struct Question {
     /// The predicted values of the SHA-256 bank; registers that cannot be predicted are left out.
     pub pcrs: BTreeMap<PcrIndex, Sha256Digest>,
@@ -30,7 +29,6 @@ pub struct Question {
 /// Reply to `PUT next-boot`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "answer")]
-#[expect(clippy::exhaustive_enums, reason = "whoever reboots must know every answer")]
 pub enum Answer {
     /// The server would release the key.
     Accepted,

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! GET rotation              ─► after an attestation: which keys the server keeps, by their names
-//! GET resource/…/root?key=pending ─► the new key, released as the current one is
+//! GET resource/…/root?key=pending ─► the new key, released as the current one is; in a running system to who
+//!                              shows a key with the header `tec-key-mark`
 //! PUT rotation              ─► after an attestation: a slot for the key was added, or those of the old one
 //!                              were removed
 //! ```
@@ -18,9 +19,12 @@ pub const PLACE: &str = "rotation";
 /// Largest body in bytes.
 pub const MAX_BODY: usize = 1024;
 
+/// Header with the [mark](KeyMark) of a key of the machine, in hexadecimal digits: with it, its running system
+/// gets the others.
+pub const MARK: &str = "tec-key-mark";
+
 /// Which of a machine's disk keys a node asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "there are no others")]
 pub enum Which {
     /// The one that boots ask for.
     Current,
@@ -62,7 +66,6 @@ impl Which {
 /// Reply to `GET` and `PUT rotation`: the names of the keys that the server keeps, see [`KeyMark::name`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "phase")]
-#[expect(clippy::exhaustive_enums, reason = "a node must handle every phase")]
 pub enum Kept {
     /// No rotation is under way.
     Settled {
@@ -103,7 +106,6 @@ impl From<&Keys<KeyMark>> for Kept {
 /// Body of `PUT rotation`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[expect(clippy::exhaustive_structs, reason = "a step and a key, nothing else")]
 pub struct Report {
     /// What is confirmed.
     pub step: Step,
@@ -114,7 +116,6 @@ pub struct Report {
 /// A [`Confirmation`] on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-#[expect(clippy::exhaustive_enums, reason = "there are no others")]
 pub enum Step {
     /// See [`Confirmation::Staged`].
     Staged,

@@ -98,7 +98,6 @@ impl TokenSigner {
     }
 
     /// Adds the certificate chain in DER, the signer's own first; it goes into the header as `x5c`.
-    #[must_use]
     pub fn with_certificates(mut self, chain: Vec<Vec<u8>>) -> Self {
         self.chain = chain;
         self
@@ -123,9 +122,6 @@ impl TokenSigner {
     }
 
     /// Signs claims.
-    ///
-    /// # Errors
-    /// Claims that cannot be written as JSON.
     pub fn sign(&self, claims: &Value) -> Result<String, TokenError> {
         let encode = |value: &Value| {
             serde_json::to_vec(value)

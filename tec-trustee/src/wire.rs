@@ -125,7 +125,6 @@ pub struct CompositeEvidence {
 
 /// Reply to `PUT escrow`, which Trustee does not have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[expect(clippy::exhaustive_structs, reason = "one number, nothing else")]
 pub struct Escrowed {
     /// Number of the recovery key among those of the machine, from 1.
     pub number: u32,
@@ -162,9 +161,6 @@ pub fn token_claims(token: &str) -> Option<Value> {
 
 /// A resource as users write it: `kbs:///a/b/c`, `/a/b/c` or `a/b/c`. In requests there is exactly one slash
 /// between segments, since a KBS does not collapse them (clevis-pin-trustee).
-///
-/// # Errors
-/// Anything else.
 pub fn parse_resource(text: &str) -> Result<ResourcePath, ParseResourcePathError> {
     let path = text.strip_prefix("kbs:///").or_else(|| text.strip_prefix('/')).unwrap_or(text);
     path.parse()

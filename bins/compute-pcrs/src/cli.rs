@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
+use tec_support::boot::{ChainArgs, MachineArgs};
 use tec_support::image::ImageChoice;
 use tec_support::log::LogForm;
 use tec_support::registry::RegistryArgs;
@@ -83,7 +84,7 @@ pub(crate) enum Command {
     Compute(Compute),
     /// Measure an image into a file. First step of the operator's Job: it reads untrusted input and needs no
     /// rights in the cluster
-    Job(JobArgs),
+    Job(Box<JobArgs>),
     /// Copy measurements from that file into an ApprovedImage. Second step of the operator's Job
     Publish(PublishArgs),
 }
@@ -140,17 +141,19 @@ pub(crate) struct JobArgs {
     /// Directory where the image is mounted (default: read its files from its registry)
     #[arg(long)]
     pub(crate) image_dir: Option<PathBuf>,
-    /// Directory with shim's lists from the machines, as in /sys/firmware/efi/mok-variables
-    #[arg(long, value_name = "DIR")]
-    pub(crate) mok_variables: Option<PathBuf>,
-    /// The machines have no machine owner keys enrolled besides those of shim's vendor
-    #[arg(long, conflicts_with = "mok_variables")]
-    pub(crate) no_mok: bool,
     /// Directory with public keys, PEM: refuse the image unless one of them signed it (cosign, with a key)
     #[arg(long, value_name = "DIR")]
     pub(crate) signed_by: Option<PathBuf>,
+    /// Use the boot files even if the image has a label
+    #[arg(long)]
+    pub(crate) ignore_label: bool,
     #[command(flatten)]
     pub(crate) registry: RegistryArgs,
+    // Last, because their headings apply to all flags after them.
+    #[command(flatten)]
+    pub(crate) chain: ChainArgs,
+    #[command(flatten)]
+    pub(crate) machine: MachineArgs,
 }
 
 /// The object, and the measurements to publish.
@@ -162,6 +165,10 @@ pub(crate) struct PublishArgs {
     /// Reference that was measured; an object that names a different one is left unchanged
     #[arg(long)]
     pub(crate) image: String,
+    /// Flag of the first step that describes the boot; an object that describes another one is left
+    /// unchanged; repeatable
+    #[arg(long, value_name = "FLAG", allow_hyphen_values = true)]
+    pub(crate) boot: Vec<String>,
     /// File with the measurements
     #[arg(long, value_name = "FILE")]
     pub(crate) from: PathBuf,

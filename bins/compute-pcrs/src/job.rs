@@ -12,10 +12,9 @@ use tec_core::pcr::PcrIndex;
 use tec_core::reference::{BootImage, PcrComputer};
 use tec_registry::{ImageReference, Registry, RegistryError, SignerKey};
 use tec_support::SystemEntropy;
+use tec_support::boot;
 use tec_support::exit::{CodedError, OK};
-use tec_support::image::predictor_of;
-use tec_tpm::compute::input::{BootSource, OpenImage};
-use tec_tpm::compute::{DirectoryImage, PlatformState, SecureBoot};
+use tec_tpm::compute::input::OpenImage;
 
 use crate::cli::JobArgs;
 
@@ -23,15 +22,19 @@ use crate::cli::JobArgs;
 /// Failure").
 const LAST_WORDS: &str = "/dev/termination-log";
 
-/// Writes the reason for a failure where the kubelet finds it.
+/// Leaves the reason for a failure to the condition of the image.
 pub(crate) fn told(done: anyhow::Result<u8>) -> anyhow::Result<u8> {
     if let Err(error) = &done {
         let code = error.chain().find_map(|cause| cause.downcast_ref::<CodedError>());
         let code = code.map(|coded| format!("{}: ", coded.code)).unwrap_or_default();
-        // Outside a pod the file does not exist.
-        let _ = write_if_there(Path::new(LAST_WORDS), &format!("{code}{error:#}"));
+        last_words(&format!("{code}{error:#}"));
     }
     done
+}
+
+/// Writes the reason for a failure where the kubelet finds it. Outside a pod the file does not exist.
+pub(crate) fn last_words(text: &str) {
+    let _ = write_if_there(Path::new(LAST_WORDS), text);
 }
 
 /// Writes the image's measurements to the file.
@@ -118,7 +121,7 @@ fn signers(directory: &Path) -> anyhow::Result<Vec<SignerKey>> {
 }
 
 fn of_directory(directory: &Path, args: &JobArgs) -> anyhow::Result<ExpectedPcrs> {
-    let opened = BootSource::new().open(directory).map_err(|error| {
+    let opened = args.chain.choice.open(directory).map_err(|error| {
         let what = format!("read the image in {}", directory.display());
         CodedError::caused(error.code(), what, error)
     })?;
@@ -133,7 +136,7 @@ fn of_registry(remote: &Remote, args: &JobArgs) -> anyhow::Result<ExpectedPcrs> 
     let labeled = image.labeled_pcrs().map_err(coded)?;
     let opened = image.open(registry, runtime.handle()).map_err(coded);
     let predicted = opened.map_err(Into::into).and_then(|opened| predict(&opened, args));
-    match (labeled, predicted) {
+    match (labeled.filter(|_| !args.ignore_label), predicted) {
         (None, predicted) => predicted,
         (Some(labeled), Ok(predicted)) => agreed(labeled, &predicted, &args.image),
         (Some(labeled), Err(error)) => {
@@ -170,18 +173,11 @@ fn coded(error: RegistryError) -> CodedError {
     CodedError::caused(error.code(), "read the image", error)
 }
 
-/// Predicts what booting the image measures, independent of the variables of the machine, except for shim's
-/// lists. Secure Boot is on, as with the existing program (upstream compute-pcrs as a Job).
+/// Predicts what booting the image measures. Without flags, Secure Boot is on, as with the existing program
+/// (upstream compute-pcrs as a Job).
 fn predict(image: &OpenImage, args: &JobArgs) -> anyhow::Result<ExpectedPcrs> {
-    let mut platform = PlatformState::with_unknown_variables(SecureBoot::On);
-    if let Some(folder) = &args.mok_variables {
-        let what = || format!("read shim's lists in {}", folder.display());
-        let lists = DirectoryImage::open(folder).with_context(what)?;
-        platform = platform.with_mok_variables(&lists, "").with_context(what)?;
-    } else if args.no_mok {
-        platform = platform.with_known_mok_lists();
-    }
-    reference_values(&predictor_of(image).on(platform), image, &args.image)
+    let platform = boot::machine(&args.machine)?;
+    reference_values(&boot::predictor(image, &args.chain).on(platform), image, &args.image)
 }
 
 fn reference_values(

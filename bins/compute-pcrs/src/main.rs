@@ -20,7 +20,11 @@ use tec_support::exit;
 use crate::cli::{Cli, Command};
 
 fn main() -> ExitCode {
-    exit::finish(run(&Cli::parse()))
+    let cli = Cli::try_parse().unwrap_or_else(|error| {
+        job::last_words(&error.to_string());
+        error.exit()
+    });
+    exit::finish(run(&cli))
 }
 
 fn run(cli: &Cli) -> anyhow::Result<u8> {

@@ -10,7 +10,7 @@ use kube::{Api, Client};
 use serde_json::json;
 use tec_core::image::ExpectedPcrs;
 use tec_core::port::Clock as _;
-use tec_k8s::api::ApprovedImage;
+use tec_k8s::api::{ApprovedImage, BootSpec};
 use tec_support::SystemClock;
 use tec_support::exit::{NO_CLIENT, OK};
 
@@ -55,11 +55,13 @@ async fn write(args: &PublishArgs, expected: &ExpectedPcrs) -> anyhow::Result<()
         "the ApprovedImage {name} was replaced in the meantime: {}",
         image.spec.image
     );
+    let boot = image.spec.boot.as_ref().map(BootSpec::flags).unwrap_or_default();
+    ensure!(boot == args.boot, "the ApprovedImage {name} was replaced in the meantime: {boot:?}");
     let now = SystemClock.now().to_string();
     let patch = json!({
         // An object that was removed and created again is a different one.
         "metadata": { "uid": image.metadata.uid },
-        "status": { "pcrs": expected.pcrs, "firstSeen": now },
+        "status": { "pcrs": expected.pcrs, "rootHash": expected.root_hash, "firstSeen": now },
     });
     images
         .patch_status(name, &PatchParams::default(), &Patch::Merge(patch))

@@ -98,6 +98,17 @@ fn a_job_predicts_pcr_14_where_the_machine_owner_keys_are_known() {
     };
     assert!(!registers(&[]).contains(&14));
     assert!(registers(&["--no-mok"]).contains(&14));
+    // What an ApprovedImage says of the boot counts.
+    let programs = |more: &[&str]| {
+        assert!(registers(more).contains(&4));
+        let all: Value = serde_json::from_slice(&fs::read(&to).unwrap()).unwrap();
+        ids(&all["pcrs"][0])[3..].join(" ")
+    };
+    let off = programs(&["--ignore-label", "--secure-boot=off"]);
+    assert_eq!(off, "Pcr4Grub");
+    assert_eq!(programs(&["--grub-profile=2.06"]), "Pcr4Grub Pcr4Vmlinuz Pcr4Vmlinuz");
+    let unknown = job(&["--grub-profile=9.99"]);
+    assert_eq!(unknown.status.code(), Some(2));
     // Lists written by a different shim say nothing about this image.
     fs::write(lists.path().join("MokListRT"), b"list").unwrap();
     let refused = job(&["--mok-variables", text(lists.path())]);

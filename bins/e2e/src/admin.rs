@@ -28,9 +28,6 @@ pub struct Admin {
 
 impl Admin {
     /// Sets up a desk in a new directory below `base`.
-    ///
-    /// # Errors
-    /// The files cannot be written.
     pub fn new(program: PathBuf, base: &Path) -> anyhow::Result<Self> {
         let desk = base.join("admin");
         fs::create_dir(&desk)?;
@@ -67,18 +64,12 @@ impl Admin {
     }
 
     /// Uses a different master secret.
-    ///
-    /// # Errors
-    /// The file cannot be written.
     pub fn with_master_key(self, key: &str) -> anyhow::Result<Self> {
         fs::write(self.desk.join("kms-uri"), KMS.replace(MASTER_KEY, key))?;
         Ok(self)
     }
 
     /// Makes a node the first of a cluster; returns the cluster's ID.
-    ///
-    /// # Errors
-    /// The node refuses, or does not answer.
     pub fn init(&self, address: &str, key: &str) -> anyhow::Result<String> {
         let (secret, kubeconfig) = (self.path("init-secret"), self.path("admin.conf"));
         let init = ["node", "init", address, "--kubernetes-version", VERSION];
@@ -92,9 +83,6 @@ impl Admin {
     }
 
     /// Opens the disk of a node, after checking the keys.
-    ///
-    /// # Errors
-    /// The keys do not open it, or the node does not answer.
     pub fn recover(&self, address: &str, key: &str) -> anyhow::Result<()> {
         for more in [&["--check"][..], &[]] {
             let all = [&["node", "recover", address][..], more].concat();

@@ -58,9 +58,6 @@ impl Anchor {
     }
 
     /// Starts a server on free ports of the loopback address, which nodes reach as `host`.
-    ///
-    /// # Errors
-    /// As for [`start`](Self::start).
     pub fn start_for(
         host: &str,
         settings: &Settings,
@@ -108,9 +105,6 @@ impl Anchor {
     }
 
     /// Stops the server with SIGTERM, and waits for it.
-    ///
-    /// # Errors
-    /// The server did not stop in time.
     pub fn terminate(&mut self, limit: Duration) -> anyhow::Result<ExitStatus> {
         let pid = i32::try_from(self.pid()).ok().and_then(rustix::process::Pid::from_raw);
         let pid = pid.context("the server has no process ID")?;
@@ -124,9 +118,6 @@ impl Anchor {
     }
 
     /// Starts the server again with the same state and addresses.
-    ///
-    /// # Errors
-    /// The server did not become ready.
     pub fn restart(&mut self) -> anyhow::Result<()> {
         let (child, time) = spawn(
             &self.tec,
@@ -142,9 +133,6 @@ impl Anchor {
     }
 
     /// Runs `tec … --output json` on the server's state and parses the output.
-    ///
-    /// # Errors
-    /// The command failed.
     pub fn tec(&self, arguments: &[&str]) -> anyhow::Result<Value> {
         let mut command = Command::new(&self.tec);
         command.args(["--output", "json", "--log", "warn", "--state-dir"]);
@@ -154,9 +142,6 @@ impl Anchor {
     }
 
     /// Runs `tec …` and returns its output as text.
-    ///
-    /// # Errors
-    /// The command failed.
     pub fn tec_text(&self, arguments: &[&str]) -> anyhow::Result<String> {
         let mut command = Command::new(&self.tec);
         command.args(["--log", "warn", "--state-dir"]);
@@ -164,9 +149,6 @@ impl Anchor {
     }
 
     /// Base URLs of registration, attestation-key registration and key broker.
-    ///
-    /// # Errors
-    /// The server has written none.
     pub fn urls(&self) -> anyhow::Result<[BaseUrl; 3]> {
         let endpoints = read_endpoints(&self.state_dir)?;
         let url = |value: &Value| -> anyhow::Result<BaseUrl> {
@@ -180,27 +162,18 @@ impl Anchor {
     }
 
     /// The CA that nodes pin.
-    ///
-    /// # Errors
-    /// The server has written none.
     pub fn ca(&self) -> anyhow::Result<String> {
         let endpoints = read_endpoints(&self.state_dir)?;
         Ok(endpoints["ca"].as_str().context("no CA in endpoints.json")?.to_owned())
     }
 
     /// The key broker, as announced to nodes.
-    ///
-    /// # Errors
-    /// The server has written none.
     pub fn kbs(&self) -> anyhow::Result<Endpoint> {
         let [_, _, kbs] = self.urls()?;
         Ok(Endpoint::new(kbs, self.ca()?))
     }
 
     /// The key broker, as reached from this host.
-    ///
-    /// # Errors
-    /// The address is invalid.
     pub fn local_kbs(&self) -> anyhow::Result<BaseUrl> {
         let [_, _, kbs] = &self.addresses;
         // The certificate contains this name in addition to the public name.
@@ -208,9 +181,6 @@ impl Anchor {
     }
 
     /// Runs `tec …`, which exits with 3 if the boot would be refused; returns whether it would be accepted.
-    ///
-    /// # Errors
-    /// The command failed.
     pub fn foretells(&self, arguments: &[&str]) -> anyhow::Result<bool> {
         let mut command = Command::new(&self.tec);
         command.args(["--log", "warn", "--state-dir"]).arg(&self.state_dir);
@@ -223,17 +193,11 @@ impl Anchor {
     }
 
     /// Opens the store while the server is running.
-    ///
-    /// # Errors
-    /// The store cannot be opened.
     pub fn store(&self) -> anyhow::Result<Store> {
         Store::open(&self.state_dir, &SystemEntropy).context("cannot open the server's store")
     }
 
     /// Resident memory of the server in bytes.
-    ///
-    /// # Errors
-    /// The kernel does not report it.
     pub fn memory(&self) -> anyhow::Result<u64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

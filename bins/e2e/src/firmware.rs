@@ -49,9 +49,6 @@ impl BootChain {
     }
 
     /// Copies the same files to a different tree.
-    ///
-    /// # Errors
-    /// A file cannot be copied.
     pub fn copied_to(&self, root: &Path) -> anyhow::Result<Self> {
         for file in &self.files {
             let target = root.join(file);
@@ -64,9 +61,6 @@ impl BootChain {
     }
 
     /// The kernel.
-    ///
-    /// # Errors
-    /// There is none.
     pub fn kernel(&self) -> anyhow::Result<PathBuf> {
         let file = self.files.get(KERNEL);
         Ok(self.root.join(file.context("the chain is too short")?))
@@ -82,9 +76,6 @@ impl BootChain {
 }
 
 /// Measures a boot and returns the event log that Linux would find.
-///
-/// # Errors
-/// A file is not a PE image, or the TPM refuses.
 pub fn boot(tpm: &Tpm, chain: &BootChain) -> anyhow::Result<Vec<u8>> {
     let mut log = EventLogBuilder::new();
     // UCS-2, with a zero at the end (PC Client Platform Firmware Profile, EV_S_CRTM_VERSION).

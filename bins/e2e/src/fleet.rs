@@ -28,7 +28,6 @@ const REST: Duration = Duration::from_millis(20);
 
 /// A node that really attests, but has no disk.
 #[derive(Debug)]
-#[expect(clippy::exhaustive_structs, reason = "built field by field")]
 pub struct SoftNode {
     /// Its TPM.
     pub tpm: SoftTpm,
@@ -44,9 +43,6 @@ impl SoftNode {
     /// Boots and asks the servers in order, repeating if none of them answered in time, as the pin does: a
     /// gateway that reports an unreachable backend does not count as an answer. A server that refuses is not
     /// asked again. Returns the index of the server that released the key, or the answer of each.
-    ///
-    /// # Errors
-    /// None of them released it.
     pub async fn boot(&self) -> Result<usize, Vec<String>> {
         self.tpm.reboot();
         for digest in &self.boot {
@@ -141,9 +137,6 @@ impl Fleet {
     }
 
     /// Records the next event, and waits until every node has booted twice more without a failure.
-    ///
-    /// # Errors
-    /// A boot failed, or the nodes are too slow.
     pub fn go_on(&self, what: &str) -> anyhow::Result<()> {
         let now = self.shared.begin.elapsed();
         lock(&self.shared.marks).push((now, what.to_owned()));
@@ -173,9 +166,6 @@ impl Fleet {
 
     /// Stops the nodes, writes a page with a picture of which server answered each boot, and returns how many
     /// each of them answered.
-    ///
-    /// # Errors
-    /// The nodes died, or a boot failed.
     pub fn end(
         mut self,
         picture: &Path,

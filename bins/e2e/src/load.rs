@@ -63,9 +63,6 @@ pub struct Nodes {
 
 impl Nodes {
     /// Starts `count` nodes that boot the digests in `boot`.
-    ///
-    /// # Errors
-    /// The server has not recorded its addresses.
     pub fn start(anchor: &Anchor, count: usize, boot: &[Sha256Digest]) -> anyhow::Result<Self> {
         let [register, ak, _] = anchor.urls()?;
         let target = Target {
@@ -86,9 +83,6 @@ impl Nodes {
     }
 
     /// Waits for them, and returns the machines whose key registration was acknowledged.
-    ///
-    /// # Errors
-    /// One of them died.
     pub fn finish(self) -> anyhow::Result<Vec<MachineId>> {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads {
@@ -149,9 +143,6 @@ async fn one(
 }
 
 /// The machine that an Ignition config names.
-///
-/// # Errors
-/// The config names no machine.
 pub fn machine_of(ignition: &Value) -> anyhow::Result<MachineId> {
     let config = &ignition["storage"]["luks"][0]["clevis"]["custom"]["config"];
     let pin = PinConfig::parse(config.as_str().context("no pin in the config")?)?;

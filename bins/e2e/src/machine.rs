@@ -46,7 +46,6 @@ exit $status
 
 /// When a program is killed: at one of its calls of cryptsetup, counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "a call has two sides")]
 pub enum Kill {
     /// It runs to its end.
     Never,
@@ -85,9 +84,6 @@ pub struct Machine {
 
 impl Machine {
     /// A new machine with a new TPM and an empty disk that boots `chain`.
-    ///
-    /// # Errors
-    /// The TPM does not start.
     pub fn new(
         settings: &Settings,
         logs: &Arc<Transcript>,
@@ -141,9 +137,6 @@ impl Machine {
     }
 
     /// Extends a pinned register without an entry in the event log, as an intruder does after boot.
-    ///
-    /// # Errors
-    /// The TPM does not answer.
     pub fn extend_unlisted(&self) -> anyhow::Result<()> {
         let tpm = direct::Tpm::open(&self.tcti()).context("cannot open the TPM")?;
         tpm.pcr_extend(PcrIndex::BOOT_MANAGER, &Sha256Digest::of("a module"))?;
@@ -158,9 +151,6 @@ impl Machine {
     }
 
     /// Restarts the machine: the TPM starts with empty registers, and everything is measured again.
-    ///
-    /// # Errors
-    /// The TPM does not start.
     pub fn reboot(&mut self) -> anyhow::Result<()> {
         self.swtpm.restart().context("cannot restart the software TPM")?;
         self.measure()
@@ -202,9 +192,6 @@ impl Machine {
 
     /// First boot as performed by Ignition: formats the volume with a throwaway key, binds it with Clevis,
     /// and removes the throwaway key. Returns the ID in the config.
-    ///
-    /// # Errors
-    /// A step failed.
     pub fn first_boot(&self, ignition: &Value) -> anyhow::Result<MachineId> {
         let luks = &ignition["storage"]["luks"][0];
         let config = luks["clevis"]["custom"]["config"].as_str().context("no pin in the config")?;
@@ -231,9 +218,6 @@ impl Machine {
     }
 
     /// The object `clevis` in the header of the sealed passphrase, as stored on the volume.
-    ///
-    /// # Errors
-    /// The volume has no such token.
     pub fn clevis_header(&self) -> anyhow::Result<Value> {
         volume::clevis_header(&self.logs, &self.disk())
     }
@@ -279,18 +263,12 @@ impl Machine {
     }
 
     /// The actions of cryptsetup that the last [`key_rotate_killed`](Self::key_rotate_killed) called.
-    ///
-    /// # Errors
-    /// The wrapper of cryptsetup wrote no list.
     pub fn cryptsetup_calls(&self) -> anyhow::Result<Vec<String>> {
         let calls = fs::read_to_string(self.directory.join("kill").join("calls"))?;
         Ok(calls.lines().map(str::to_owned).collect())
     }
 
     /// As [`key_rotate`](Self::key_rotate), but killed right before or after a call of cryptsetup.
-    ///
-    /// # Errors
-    /// The wrapper of cryptsetup cannot be written.
     pub fn key_rotate_killed(&self, kill: Kill) -> anyhow::Result<Command> {
         let (before, after) = match kill {
             Kill::Never => (0, 0),
@@ -313,9 +291,6 @@ impl Machine {
     }
 
     /// The passphrases that Clevis obtains for its key slots and that open them, as at a boot.
-    ///
-    /// # Errors
-    /// A program cannot be run, or the header cannot be read.
     pub fn passphrases(&self) -> anyhow::Result<Vec<SecretBytes>> {
         let mut found = Vec::new();
         for token in self.volume_parts()?.1 {
@@ -335,25 +310,16 @@ impl Machine {
     }
 
     /// Whether a passphrase opens any key slot of the volume.
-    ///
-    /// # Errors
-    /// cryptsetup cannot be run.
     pub fn opens_with(&self, passphrase: &SecretBytes) -> anyhow::Result<bool> {
         volume::opens(&self.disk(), passphrase)
     }
 
     /// The numbers of the volume's key slots, and its tokens.
-    ///
-    /// # Errors
-    /// The header cannot be read.
     pub fn volume_parts(&self) -> anyhow::Result<(Vec<String>, Vec<Value>)> {
         volume::parts(&self.disk())
     }
 
     /// Flips one byte in the middle of the kernel.
-    ///
-    /// # Errors
-    /// The kernel cannot be changed.
     pub fn tamper_with_kernel(&self) -> anyhow::Result<()> {
         let path = self.chain.kernel()?;
         let mut kernel = fs::read(&path)?;

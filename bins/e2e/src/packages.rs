@@ -23,9 +23,6 @@ pub fn directory() -> PathBuf {
 }
 
 /// The example of a component, whose images are in the registry.
-///
-/// # Errors
-/// The manifest cannot be read.
 pub fn component() -> anyhow::Result<String> {
     let file = directory().join("../../../examples/component/component.yaml");
     let text = std::fs::read_to_string(&file);
@@ -70,9 +67,6 @@ pub fn kustomize(below: &str) -> anyhow::Result<Vec<Value>> {
 }
 
 /// The documents of a YAML stream.
-///
-/// # Errors
-/// The string is not YAML.
 pub fn documents(text: &str) -> anyhow::Result<Vec<Value>> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(text).context("not YAML")?;
     Ok(documents.into_iter().filter(|document| !document.is_null()).map(whole_numbers).collect())

@@ -36,9 +36,6 @@ pub struct Pair {
 
 impl Pair {
     /// Starts both.
-    ///
-    /// # Errors
-    /// A program is missing or fails.
     pub fn start() -> anyhow::Result<Self> {
         let directory = tempfile::tempdir()?;
         let settings = Settings::for_tests(&directory.path().join("unused.html"))?;
@@ -58,9 +55,6 @@ impl Pair {
     }
 
     /// The keys that the store has, whether a server runs or not.
-    ///
-    /// # Errors
-    /// The store cannot be read, or has no key of the machine.
     pub fn kept(&self) -> anyhow::Result<Keys<KeyMark>> {
         let store = self.anchor.store()?;
         let kept = self.runtime.block_on(store.rotation(&self.id))?;

@@ -21,9 +21,6 @@ pub struct Transcript {
 
 impl Transcript {
     /// Logs go to this directory, which is created.
-    ///
-    /// # Errors
-    /// The directory cannot be created.
     pub fn new(directory: PathBuf) -> anyhow::Result<Self> {
         fs::create_dir_all(&directory)
             .with_context(|| format!("cannot create {}", directory.display()))?;
@@ -31,9 +28,6 @@ impl Transcript {
     }
 
     /// A new log file with this word in its name.
-    ///
-    /// # Errors
-    /// The file cannot be created.
     pub fn file(&self, word: &str) -> anyhow::Result<(PathBuf, File)> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let path = self.directory.join(format!("{number:03}-{word}.log"));
@@ -43,9 +37,6 @@ impl Transcript {
     }
 
     /// Runs a program to its end, and keeps its output.
-    ///
-    /// # Errors
-    /// The program cannot be started, or its output cannot be kept.
     pub fn run(&self, command: &mut Command) -> anyhow::Result<Output> {
         let name = command.get_program().to_string_lossy().into_owned();
         let word = Path::new(&name).file_name().unwrap_or_else(|| OsStr::new("program"));
@@ -73,9 +64,6 @@ impl Transcript {
     }
 
     /// Files that contain one of the needles, with the needle's name.
-    ///
-    /// # Errors
-    /// A file cannot be read.
     pub fn search(&self, needles: &[(String, Vec<u8>)]) -> anyhow::Result<Vec<String>> {
         let mut found = Vec::new();
         for entry in fs::read_dir(&self.directory)? {

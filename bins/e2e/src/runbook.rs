@@ -6,9 +6,6 @@ use anyhow::{Context as _, ensure};
 
 /// The words of each command in a section, without its prompt; continued lines are one command. `names` maps
 /// placeholders to values.
-///
-/// # Errors
-/// There is no such page, or no command in that section.
 pub fn commands(
     page: &str,
     section: &str,

@@ -27,9 +27,6 @@ pub struct Settings {
 impl Settings {
     /// Settings for a test: everything from the environment that `cargo xtask` sets, or from the directory
     /// where cargo puts the programs.
-    ///
-    /// # Errors
-    /// A program or the boot files are missing.
     pub fn for_tests(report: &Path) -> anyhow::Result<Self> {
         let cache = cache()?;
         let settings = Self { cache, bin_dir: bin_dir()?, report: report.to_owned(), keep: false };
@@ -38,9 +35,6 @@ impl Settings {
     }
 
     /// Settings for a benchmark: programs in this directory, boot files from the cache.
-    ///
-    /// # Errors
-    /// There is no cache.
     pub fn for_benches(bin_dir: PathBuf) -> anyhow::Result<Self> {
         Ok(Self { cache: cache()?, bin_dir, report: PathBuf::new(), keep: false })
     }
@@ -97,9 +91,6 @@ fn bin_dir() -> anyhow::Result<PathBuf> {
 }
 
 /// Output path for the picture of a test: next to the programs, in `migrate`.
-///
-/// # Errors
-/// The directory cannot be created.
 pub fn picture(name: &str) -> anyhow::Result<PathBuf> {
     let test = std::env::current_exe()?;
     let target = test.ancestors().nth(3);
@@ -121,9 +112,6 @@ pub fn own_program(name: &str) -> anyhow::Result<PathBuf> {
 }
 
 /// The tools cache, located as in `cargo xtask`.
-///
-/// # Errors
-/// No location for it is known.
 pub fn cache() -> anyhow::Result<PathBuf> {
     let variable = |name| std::env::var_os(name).map(PathBuf::from);
     let home = || variable("HOME").map(|home| home.join(".cache"));

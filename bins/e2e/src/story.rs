@@ -75,9 +75,6 @@ impl Story {
     }
 
     /// Runs a step that must work.
-    ///
-    /// # Errors
-    /// The step failed.
     pub fn works<T>(
         &mut self,
         what: &str,

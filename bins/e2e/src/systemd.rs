@@ -91,9 +91,6 @@ pub struct System {
 impl System {
     /// Boots systemd up to `sysinit.target`, with the machine's disk and these boot files. The directory contains
     /// the files of the machine; the container sees it, and keeps its own in it.
-    ///
-    /// # Errors
-    /// A program is missing or fails, or systemd does not come up.
     pub fn boot(
         machine: &Machine,
         directory: &Path,
@@ -134,9 +131,6 @@ impl System {
     }
 
     /// PID of systemd, as this machine counts.
-    ///
-    /// # Errors
-    /// systemd does not run.
     pub fn leader(&self) -> anyhow::Result<u32> {
         let mut pid = self.nspawn.id();
         loop {
@@ -159,17 +153,11 @@ impl System {
     }
 
     /// Runs systemctl in the container.
-    ///
-    /// # Errors
-    /// systemd does not run.
     pub fn systemctl(&self, arguments: &[&str]) -> anyhow::Result<Output> {
         self.run("systemctl", arguments)
     }
 
     /// Starts a unit.
-    ///
-    /// # Errors
-    /// systemd refuses, or the unit fails.
     pub fn start(&self, unit: &str) -> anyhow::Result<()> {
         let started = self.systemctl(&["start", unit])?;
         ensure!(started.status.success(), "{unit}: {started:?}");
@@ -190,18 +178,12 @@ impl System {
     }
 
     /// What a unit printed.
-    ///
-    /// # Errors
-    /// systemd does not run.
     pub fn journal(&self, unit: &str) -> anyhow::Result<String> {
         let printed = self.run("journalctl", &["--no-pager", "--output=cat", "--unit", unit])?;
         Ok(String::from_utf8(printed.stdout)?)
     }
 
     /// Who holds a shutdown lock.
-    ///
-    /// # Errors
-    /// logind does not run.
     pub fn holders(&self) -> anyhow::Result<String> {
         let listed = self.run("systemd-inhibit", &["--list", "--no-pager", "--no-legend"])?;
         ensure!(listed.status.success(), "{listed:?}");
@@ -209,9 +191,6 @@ impl System {
     }
 
     /// Waits until systemd has ended.
-    ///
-    /// # Errors
-    /// It does not end.
     pub fn ends(mut self) -> anyhow::Result<()> {
         until("the machine is off", || Ok(self.leader().is_err()))?;
         self.nspawn.wait()?;

@@ -20,7 +20,6 @@ const MARK: &str = "--8<-- command ";
 
 /// A command in a page, with its output.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "plain data of a test")]
 pub struct Step {
     /// Its line number in the page.
     pub line: usize,

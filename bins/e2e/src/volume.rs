@@ -26,9 +26,6 @@ pub fn command(program: &str) -> Command {
 }
 
 /// The numbers of a volume's key slots, and its tokens.
-///
-/// # Errors
-/// The header cannot be read.
 pub fn parts(volume: &Path) -> anyhow::Result<(Vec<String>, Vec<Value>)> {
     let mut dump = command("cryptsetup");
     let output = dump.args(["luksDump", "--dump-json-metadata"]).arg(volume).output();
@@ -41,9 +38,6 @@ pub fn parts(volume: &Path) -> anyhow::Result<(Vec<String>, Vec<Value>)> {
 }
 
 /// Whether a passphrase opens any key slot of a volume.
-///
-/// # Errors
-/// The header cannot be read.
 pub fn opens(volume: &Path, passphrase: &SecretBytes) -> anyhow::Result<bool> {
     let mut open = command("cryptsetup");
     open.args(["open", "--test-passphrase", "--batch-mode", "--key-file", "-"]).arg(volume);
@@ -64,17 +58,11 @@ pub fn opens(volume: &Path, passphrase: &SecretBytes) -> anyhow::Result<bool> {
 }
 
 /// The object `clevis` in the header of the sealed passphrase, as stored on the volume.
-///
-/// # Errors
-/// As for [`sealed_header`].
 pub fn clevis_header(logs: &Transcript, volume: &Path) -> anyhow::Result<Value> {
     Ok(sealed_header(logs, volume)?["clevis"].clone())
 }
 
 /// The protected header of the sealed passphrase (RFC 7516, 4), as stored on the volume.
-///
-/// # Errors
-/// The volume has no such token.
 pub fn sealed_header(logs: &Transcript, volume: &Path) -> anyhow::Result<Value> {
     let mut export = command("cryptsetup");
     export.args(["token", "export", "--token-id", "0"]).arg(volume);

@@ -18,9 +18,6 @@ pub fn provider() -> Arc<CryptoProvider> {
 }
 
 /// A client that trusts only the pinned CA.
-///
-/// # Errors
-/// The CA is not a certificate.
 pub fn client(ca: &str) -> anyhow::Result<reqwest::Client> {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut builder = reqwest::Client::builder().timeout(Duration::from_secs(20));
@@ -59,33 +56,21 @@ async fn reply(response: reqwest::Response) -> anyhow::Result<Reply> {
 }
 
 /// GET of a URL.
-///
-/// # Errors
-/// The server cannot be reached.
 pub async fn get(ca: &str, url: &str) -> anyhow::Result<Reply> {
     get_with(&client(ca)?, url).await
 }
 
 /// Same as [`get`], with a client that keeps its connections.
-///
-/// # Errors
-/// The server cannot be reached.
 pub async fn get_with(client: &reqwest::Client, url: &str) -> anyhow::Result<Reply> {
     reply(client.get(url).send().await?).await
 }
 
 /// PUT of JSON.
-///
-/// # Errors
-/// The server cannot be reached.
 pub async fn put(ca: &str, url: &str, body: &Value) -> anyhow::Result<Reply> {
     put_with(&client(ca)?, url, body).await
 }
 
 /// Same as [`put`], with a client that keeps its connections.
-///
-/// # Errors
-/// The server cannot be reached.
 pub async fn put_with(client: &reqwest::Client, url: &str, body: &Value) -> anyhow::Result<Reply> {
     let request = client.put(url).header(CONTENT_TYPE, "application/json");
     reply(request.body(body.to_string()).send().await?).await
@@ -122,17 +107,11 @@ pub struct Proof {
 
 impl Session {
     /// Opens a session.
-    ///
-    /// # Errors
-    /// The broker refuses.
     pub async fn open(kbs: &Endpoint) -> anyhow::Result<Self> {
         Self::open_with(client(&kbs.cert)?, kbs).await
     }
 
     /// Same as [`open`](Self::open), with a client that keeps its connections.
-    ///
-    /// # Errors
-    /// The broker refuses.
     pub async fn open_with(client: reqwest::Client, kbs: &Endpoint) -> anyhow::Result<Self> {
         let base = format!("{}/kbs/v0", kbs.url);
         let body = json!({ "version": "0.4.0", "tee": "tpm", "extra-params": {} });
@@ -150,9 +129,6 @@ impl Session {
     }
 
     /// Produces honest evidence for this session.
-    ///
-    /// # Errors
-    /// The TPM refuses.
     pub async fn prove(&self, attester: &dyn Attester, tee_pubkey: Value) -> anyhow::Result<Proof> {
         let report_data =
             report_data::primary(&self.nonce, &tee_pubkey, "", HashAlgorithm::Sha384)?;
@@ -161,9 +137,6 @@ impl Session {
     }
 
     /// Sends evidence, honest or not.
-    ///
-    /// # Errors
-    /// The broker cannot be reached.
     pub async fn attest(&self, proof: &Proof) -> anyhow::Result<Reply> {
         let body = json!({
             "init-data": null,
@@ -179,9 +152,6 @@ impl Session {
     }
 
     /// Requests a resource.
-    ///
-    /// # Errors
-    /// The broker cannot be reached.
     pub async fn resource(&self, path: &str) -> anyhow::Result<Reply> {
         let url = format!("{}/resource/{path}", self.base);
         reply(self.client.get(url).header(COOKIE, &self.cookie).send().await?).await

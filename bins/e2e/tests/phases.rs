@@ -68,6 +68,11 @@ fn a_planted_root_that_asks_like_any_program_gets_nothing() {
     world.boot(true);
     assert!(!world.pair.machine.kept_key().exists());
     world.boot(false);
+    // Nor does a rotation that is under way help it.
+    let id = world.pair.id.to_string();
+    world.pair.anchor.tec(&["key", "rotate", &id]).unwrap();
+    let refused = world.run(&["key", "rotate", &world.disk]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("TEC-A424"), "{refused:?}");
     let stolen = world.pair.directory.path().join("stolen");
     let path = ResourcePath::luks_root(&world.pair.id).to_string();
     let theft = world.run(&[

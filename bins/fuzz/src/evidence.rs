@@ -2,11 +2,12 @@
 
 use serde_json::Value;
 use tec_core::attest::{LogEvidence, Tee, VerifiedEvidence, VerifyError};
+use tec_core::boot::add_systemd;
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::PcrIndex;
 use tec_core::port::{EvidenceRequest, Verifier as _};
 use tec_tpm::event_log;
-use tec_tpm::event_log::EventLogBuilder;
+use tec_tpm::event_log::{EventLogBuilder, systemd_records};
 use tec_tpm::evidence::{MAX_EVENT_LOG, TpmEvidence};
 use tec_tpm::verifier::TpmVerifier;
 
@@ -51,8 +52,12 @@ fn sign(parsed: &TpmEvidence) -> TpmEvidence {
     let (message, values) = (parsed.message.clone(), parsed.values.clone());
     let signature = tpm.sign(&message);
     let signed = TpmEvidence::new(message, signature, values, tpm.public_key());
-    match &parsed.event_log {
+    let signed = match &parsed.event_log {
         Some(log) => signed.with_event_log(log.clone()),
+        None => signed,
+    };
+    match &parsed.systemd_log {
+        Some(log) => signed.with_systemd_log(log.clone()),
         None => signed,
     }
 }
@@ -69,10 +74,13 @@ fn check(parsed: &TpmEvidence, json: &Value, verified: &VerifiedEvidence) {
     }
     let ak = verified.claims.get("ak_public").and_then(Value::as_str);
     assert_eq!(ak, Some(parsed.ak.to_base64().as_str()));
-    let log = match &parsed.event_log {
+    let mut log = match &parsed.event_log {
         Some(log) => event_log::evidence(log, &verified.pcrs),
         None => LogEvidence::Absent,
     };
+    if let Some(records) = parsed.systemd_log.as_deref().and_then(systemd_records) {
+        add_systemd(&mut log, &verified.pcrs, &records);
+    }
     assert_eq!(verified.log, log);
     assert!(parsed.event_log.as_ref().is_none_or(|log| log.len() <= MAX_EVENT_LOG));
 

@@ -62,6 +62,7 @@ mod signer;
 mod slow;
 mod snp_certificate;
 mod snp_report;
+mod systemd_log;
 mod token;
 mod tpm2b_public;
 mod transfer;
@@ -166,6 +167,7 @@ pub const TARGETS: &[Target] = targets! {
     signature_list, 3000;
     snp_certificate, 600;
     snp_report, 600;
+    systemd_log, 3000;
     token, 2000;
     tpm2b_public, 3000;
     transfer, 600;

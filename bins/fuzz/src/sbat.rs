@@ -44,11 +44,16 @@ fn check_profile(sbat: &Sbat, profile: &Result<GrubProfile, GrubError>) {
     versions.dedup();
     let is_of = |vendor| sbat.component(vendor).is_some();
     let is_debian = is_of("grub.debian");
-    let is_observed = is_debian || is_of("grub.fedora") || is_of("grub.rh");
+    let is_red_hat = is_of("grub.fedora") || is_of("grub.rh");
     match versions.as_slice() {
         [] => assert_eq!(profile, &Err(GrubError::NotGrub)),
         ["2.06"] if is_debian => assert_eq!(profile, &Ok(GrubProfile::V2_06)),
-        ["2.12"] if is_observed => assert_eq!(profile, &Ok(GrubProfile::V2_12)),
+        ["2.06"] if is_red_hat => assert_eq!(profile, &Ok(GrubProfile::RedHat2_06)),
+        ["2.12"] if is_debian => assert_eq!(profile, &Ok(GrubProfile::V2_12)),
+        ["2.12"] if is_red_hat => {
+            let built = [GrubProfile::Fedora2_12, GrubProfile::Rhel2_12];
+            assert!(profile.as_ref().is_ok_and(|profile| built.contains(profile)));
+        }
         ["2.14"] if is_debian => assert_eq!(profile, &Ok(GrubProfile::V2_14)),
         [_] => assert!(matches!(profile, Err(GrubError::UnknownVersion { .. }))),
         _ => assert!(matches!(profile, Err(GrubError::Contradiction { .. }))),

@@ -64,7 +64,7 @@ fn made(transfers: u64, count: usize, recipient: Recipient) -> Vec<u8> {
     for _ in 0..transfers {
         source = *source.count_transfer().to();
     }
-    let (made, to) = ((&source, sample::time(4)), (&ends().signer, recipient));
+    let (made, to) = ((&source, sample::time(4), None), (&ends().signer, recipient));
     let entropy = SeededEntropy::new(54 + transfers);
     let written = TransferWriter::begin(Vec::new(), made, to, &entropy);
     let mut writer = written.expect("a vector takes everything");

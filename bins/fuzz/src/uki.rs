@@ -133,7 +133,7 @@ fn hostile() -> Vec<Seed> {
     let good = || image("257.3").build();
     vec![
         stub("no_stub", "#### LoaderInfo: other 1 ####"),
-        stub("unknown_stub", "#### LoaderInfo: systemd-stub 9999 ####"),
+        stub("unknown_stub", "#### LoaderInfo: systemd-stub 251 ####"),
         stub("kernel_that_is_none", "#### LoaderInfo: systemd-stub 257 ####"),
         lying("stub_named_in_the_string_table", renamed()),
         lying("no_loader", application("x")),

@@ -110,6 +110,7 @@ tests! {
     signature_list: signature_lists_keep_their_properties;
     snp_certificate: certificates_of_chips_keep_their_properties;
     snp_report: reports_of_snp_keep_their_properties;
+    systemd_log: logs_of_systemd_keep_their_properties;
     token: tokens_keep_their_properties;
     tpm2b_public: public_areas_keep_their_properties;
     transfer: transfers_of_trust_keep_their_properties;

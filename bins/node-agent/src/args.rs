@@ -35,7 +35,6 @@ pub struct DisksArgs {
 
 /// Subcommands of `recovery`.
 #[derive(Clone, Debug, Subcommand)]
-#[expect(clippy::exhaustive_enums, reason = "the program handles every command")]
 pub enum RecoveryCommand {
     /// Create a recovery key unless the disk has one
     Enroll(RecoveryArgs),
@@ -59,7 +58,6 @@ pub struct RecoveryArgs {
 
 /// Subcommands of `key`.
 #[derive(Clone, Debug, Subcommand)]
-#[expect(clippy::exhaustive_enums, reason = "the program handles every command")]
 pub enum KeyCommand {
     /// Replace the disk key by the one that the server has pending, if any
     Rotate(DisksArgs),

@@ -34,7 +34,6 @@ pub struct Cli {
 
 /// The commands.
 #[derive(Debug, Subcommand)]
-#[expect(clippy::exhaustive_enums, reason = "the program handles every command")]
 pub enum Command {
     /// Seal stdin: register the attestation key, fetch the disk key, write a compact JWE to stdout
     Encrypt(EncryptArgs),
@@ -118,7 +117,6 @@ pub struct DecryptArgs {
 
 /// Subcommands of `ak`.
 #[derive(Debug, Subcommand)]
-#[expect(clippy::exhaustive_enums, reason = "the program handles every command")]
 pub enum AkCommand {
     /// Create the key unless it exists, and print it
     Create,

@@ -11,6 +11,9 @@ mod history;
 mod next_boot;
 mod world;
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::process::Command;
 
 use base64::Engine as _;
@@ -153,6 +156,41 @@ fn the_event_log_goes_along_and_a_wrong_one_changes_nothing() {
     boot(&tpm, "something else");
     let lines = refused(&decrypt_with(&log));
     assert!(lines[0].starts_with("TEC-A407 "), "{lines:?}");
+}
+
+/// A `cryptsetup` that finds a crafted header on every disk of this machine as soon as a file exists.
+const CRAFTED: &str = r#"#!/bin/sh
+[ -e "$CRAFTED_SINCE" ] || exit 1
+echo '{"keyslots": {}, "digests": {}, "config": {}, "tokens": {"0": {"type": "clevis"}},
+    "segments": {"0": {"type": "crypt", "encryption": "cipher_null-ecb"}}}'
+"#;
+
+#[test]
+fn no_passphrase_is_opened_if_a_header_is_crafted_before_or_while_the_servers_are_asked() {
+    let Node { world, mut tpm, machine, config } = Node::start(Wire::Tls);
+    let sealed = good(world.encrypt(&tpm, &config));
+    tpm.restart().unwrap();
+    boot(&tpm, "kernel");
+    let [programs, mark] = ["programs", "root-mark"].map(|name| world.directory.path().join(name));
+    let cryptsetup = programs.join("cryptsetup");
+    std::fs::create_dir(&programs).unwrap();
+    std::fs::write(&cryptsetup, CRAFTED).unwrap();
+    std::fs::set_permissions(&cryptsetup, Permissions::from_mode(0o755)).unwrap();
+    let decrypt = |since: &Path| {
+        let mut command = Command::new(world.link("clevis-decrypt-trustee"));
+        let command = world.prepare(&mut command, &tpm).env("PATH", &programs);
+        pipe(command.env("TEC_ROOT_MARK", &mark).env("CRAFTED_SINCE", since), &sealed)
+    };
+    let before = world.attempt(machine).id;
+    let lines = refused(&decrypt(&programs));
+    assert!(lines[0].starts_with("TEC-N426 "), "{lines:?}");
+    assert_eq!(world.attempt(machine).id, before, "no server was asked");
+
+    // The mark of the root is written once the key has been released.
+    let lines = refused(&decrypt(&mark));
+    assert!(lines[0].starts_with("TEC-N426 "), "{lines:?}");
+    assert_ne!(world.attempt(machine).id, before, "the key was released");
+    assert_eq!(good(decrypt(Path::new("/nowhere"))), PASSPHRASE.as_bytes());
 }
 
 #[test]

@@ -14,7 +14,6 @@ use tec_trustee::signer::{SignerCa, SignerError};
 
 /// Creates the files of a Trustee.
 #[derive(Clone, Copy, Debug, Default)]
-#[expect(clippy::exhaustive_structs, reason = "there is nothing to configure")]
 pub struct Maker;
 
 impl TrusteeMaker for Maker {
@@ -50,7 +49,7 @@ impl TrusteeMaker for Maker {
     }
 
     fn authority_ends(&self, certificate: &str) -> Option<Timestamp> {
-        tls::not_after(certificate).ok()
+        tls::validity(certificate).ok().map(|(_, end)| end)
     }
 
     fn certificate(

@@ -10,7 +10,6 @@ use tec_tpm::verifier::{AzSnpVtpmVerifier, ByTee, TpmVerifier};
 
 /// Types of evidence, and which guests are accepted. There is no flag for evidence without hardware.
 #[derive(Clone, Debug, Args)]
-#[expect(clippy::exhaustive_structs, reason = "a command line, built field by field")]
 pub struct EvidenceArgs {
     /// Type of evidence to accept; repeatable
     #[arg(long, value_name = "TYPE", value_enum, default_value = "tpm")]

@@ -41,7 +41,6 @@ const REFUSING: &str = "tec_refusing";
 
 /// Flags of such a server; the TLS flags are those of the existing programs (trusted-cluster-operator).
 #[derive(Clone, Debug, Args)]
-#[expect(clippy::exhaustive_structs, reason = "a command line, built field by field")]
 pub struct FrontArgs {
     /// Address to listen on
     #[arg(long, default_value = "0.0.0.0")]
@@ -76,7 +75,6 @@ pub struct FrontArgs {
 }
 
 /// What to serve.
-#[expect(clippy::exhaustive_structs, reason = "built field by field by programs")]
 pub struct Front {
     /// The service, with all paths.
     pub service: Router,

@@ -1,6 +1,6 @@
 //! Rate limits per address, for endpoints that anyone may call.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
@@ -10,7 +10,6 @@ use axum::response::{IntoResponse as _, Response};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use tec_core::ak::SourceNetwork;
 use tec_core::code::Code;
-use tec_core::endpoint::network_of;
 use tec_core::http::{ReplyStyle, refusal};
 
 use crate::shared::SharedSources;
@@ -27,8 +26,8 @@ const PROBES: [&str; 2] = ["/healthz", "/metrics"];
 /// Limits requests per client address and in total.
 #[derive(Debug)]
 pub struct Limiter {
-    each: DefaultKeyedRateLimiter<IpAddr>,
-    free: DefaultKeyedRateLimiter<IpAddr>,
+    each: DefaultKeyedRateLimiter<SourceNetwork>,
+    free: DefaultKeyedRateLimiter<SourceNetwork>,
     all: governor::DefaultDirectRateLimiter,
     style: ReplyStyle,
     shared: SharedSources,
@@ -52,7 +51,6 @@ impl Limiter {
     }
 
     /// Exempts clients in these networks from the limit per address: only the total limit applies to them.
-    #[must_use]
     pub fn shared_by(self, shared: SharedSources) -> Self {
         Self { shared, ..self }
     }
@@ -63,37 +61,27 @@ impl Limiter {
                 known.retain_recent();
             }
         }
+        let source = SourceNetwork::of(address);
         // A probe takes none of the requests of the nodes beside it.
         let is_probe = PROBES.contains(&path);
-        if !is_probe && self.free.check_key(&free_network_of(address)).is_ok() {
+        if !is_probe && self.free.check_key(&source.customer()).is_ok() {
             return true;
         }
-        let has_share =
-            self.shared.contains(address) || self.each.check_key(&network_of(address)).is_ok();
+        let has_share = self.shared.contains(address) || self.each.check_key(&source).is_ok();
         has_share && (is_probe || self.all.check().is_ok())
-    }
-}
-
-/// A network of version 6 has 56 bits: providers give one customer that many or more, and each has its requests
-/// for free.
-fn free_network_of(address: IpAddr) -> IpAddr {
-    match network_of(address) {
-        IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & (u128::MAX << 72))),
-        v4 @ IpAddr::V4(_) => v4,
     }
 }
 
 const TEN: NonZeroU32 = NonZeroU32::MIN.saturating_add(9);
 
-/// The middleware. It also records the network that a request came from, for limits per source.
+/// The middleware.
 pub async fn limit(
     State(limiter): State<Arc<Limiter>>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
-    mut request: Request,
+    request: Request,
     next: Next,
 ) -> Response {
     if limiter.allows(peer.ip(), request.uri().path()) {
-        request.extensions_mut().insert(SourceNetwork::of(peer.ip()));
         next.run(request).await
     } else {
         refusal(limiter.style, Code::RegisterRate).into_response()
@@ -163,7 +151,7 @@ mod tests {
             let limiter = limiter(1000).shared_by(shared);
             // The share of one address is used up, but not the total.
             let share = NonZeroU32::new(5000).unwrap();
-            limiter.each.check_key_n(&network_of(node), share).unwrap().unwrap();
+            limiter.each.check_key_n(&SourceNetwork::of(node), share).unwrap().unwrap();
             (0..1000).filter(|_| limiter.allows(node, BOOT)).count()
         };
         assert!(allowed(SharedSources::default()) < 500);

@@ -86,7 +86,6 @@ impl NextbootArgs {
 
 /// The current boot, as far as it is known.
 #[derive(Clone, Debug, Default)]
-#[expect(clippy::exhaustive_structs, reason = "two facts, each of which may lack")]
 pub struct Running {
     /// Values of the registers.
     pub values: Option<BTreeMap<PcrIndex, Sha256Digest>>,
@@ -96,7 +95,6 @@ pub struct Running {
 
 /// What the next boot is evaluated against, in addition to the files in [`NextbootArgs::accepted`].
 #[derive(Clone, Debug)]
-#[expect(clippy::exhaustive_enums, reason = "the three that there are")]
 pub enum Judge {
     /// Nothing: without files there is no verdict.
     Nobody,

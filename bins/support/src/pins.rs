@@ -23,7 +23,6 @@ pub struct PinsArgs {
 
 /// One item of the flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "callers must handle every word")]
 pub enum Pin {
     /// The registers that each image's prediction contains.
     Predicted,

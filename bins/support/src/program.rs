@@ -14,7 +14,6 @@ const MAX_SETTINGS: u64 = 1 << 20;
 
 /// Log flags.
 #[derive(Clone, Debug, clap::Args)]
-#[expect(clippy::exhaustive_structs, reason = "parsed, never built")]
 pub struct LogArgs {
     /// Log filter for stderr, for example `info` or `tec=debug`
     #[arg(long, env = "TEC_LOG", default_value = "info", global = true)]

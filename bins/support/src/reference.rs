@@ -7,7 +7,6 @@ use clap::{Arg, Command};
 
 /// A page: the source of its text, and links to more.
 #[derive(Clone, Copy, Debug)]
-#[expect(clippy::exhaustive_structs, reason = "every part is the caller's")]
 pub struct Page<'a> {
     /// Folder of the command line's source.
     pub source: &'a str,

@@ -101,14 +101,13 @@ impl LiveCertificate {
     /// When the served certificate expires, as a metric in the text format of Prometheus.
     pub fn metrics(&self) -> String {
         let current = Arc::clone(&self.current.read());
-        let leaf = current.cert.first().and_then(|leaf| Certificate::from_der(leaf).ok());
-        let Some(leaf) = leaf else {
+        let Some((_, end)) = current.cert.first().and_then(|leaf| dates(leaf)) else {
             return String::new();
         };
-        let end = leaf.tbs_certificate().validity().not_after.to_unix_duration().as_secs();
         format!(
             "# HELP {EXPIRY} When the served certificate expires, in seconds since 1970.\n\
-             # TYPE {EXPIRY} gauge\n{EXPIRY} {end}\n"
+             # TYPE {EXPIRY} gauge\n{EXPIRY} {}\n",
+            end.unix_seconds()
         )
     }
 
@@ -157,7 +156,7 @@ impl LiveCertificate {
 fn paths(source: &Source) -> (PathBuf, PathBuf) {
     match source {
         Source::Files { cert, key } => (cert.clone(), key.clone()),
-        Source::BuiltIn { directory, .. } => (directory.join("tls.crt"), directory.join("tls.key")),
+        Source::BuiltIn { directory, .. } => (built_in_leaf(directory), directory.join("tls.key")),
     }
 }
 
@@ -199,8 +198,14 @@ pub fn built_in_ca(directory: &Path) -> PathBuf {
     directory.join("ca.pem")
 }
 
+/// Path of the certificate that the built-in CA signed for the server.
+pub fn built_in_leaf(directory: &Path) -> PathBuf {
+    directory.join("tls.crt")
+}
+
+/// Not before 1970: a clock without a battery starts there, and earlier dates cannot be parsed.
 fn instant(at: Timestamp) -> anyhow::Result<OffsetDateTime> {
-    OffsetDateTime::from_unix_timestamp(at.unix_seconds())
+    OffsetDateTime::from_unix_timestamp(at.unix_seconds().max(0))
         .context("the time of the clock is out of range")
 }
 
@@ -220,8 +225,10 @@ fn ca_params(now: Timestamp) -> anyhow::Result<CertificateParams> {
     Ok(params)
 }
 
-/// Creates the CA once: the key is durable before the certificate appears, and an existing certificate is
-/// never replaced.
+/// Creates the CA once: the key is durable before the certificate appears, and stays for good. The certificate
+/// is issued again, with the same name and key, when it is not yet valid or expires. Of a pinned CA, rustls
+/// (`node-agent`, `tec`) compares name and key, not the dates, so nodes continue with the old certificate. Go
+/// and OpenSSL (Ignition, curl) also look at the dates: they refuse the old one as before, and need the new.
 fn ensure_ca(directory: &Path, now: Timestamp) -> anyhow::Result<Issuer<'static, KeyPair>> {
     let (cert_path, key_path) = (built_in_ca(directory), directory.join("ca.key"));
     if !cert_path.exists() {
@@ -235,13 +242,27 @@ fn ensure_ca(directory: &Path, now: Timestamp) -> anyhow::Result<Issuer<'static,
         |what: &Path| CodedError::new(Code::TlsMaterial, format!("use {}", what.display()));
     let pem = fs::read_to_string(&key_path).map_err(|_| unusable(&key_path))?;
     let key = KeyPair::from_pem(&pem).map_err(|_| unusable(&key_path))?;
-    let pem = fs::read_to_string(&cert_path).map_err(|_| unusable(&cert_path))?;
+    let mut pem = fs::read_to_string(&cert_path).map_err(|_| unusable(&cert_path))?;
+    let (begin, end) = validity(&pem)?;
+    if now < begin || is_due(end, now) {
+        let why = if now < begin {
+            "this server's clock was ahead when it was issued, or is behind now"
+        } else {
+            "it expires: it is old, or this server's clock was behind when it was issued"
+        };
+        tracing::warn!(%begin, %end, %now, why, "issuing the CA certificate again, with its key");
+        let mut params = ca_params(now)?;
+        // Not earlier than before, in case that it is now that the clock is wrong.
+        params.not_after = params.not_after.max(instant(end)?);
+        pem = params.self_signed(&key).context("cannot sign the CA's certificate")?.pem();
+        write_private(&cert_path, pem.as_bytes())
+            .with_context(|| format!("write {}", cert_path.display()))?;
+    }
     Ok(Issuer::from_ca_cert_pem(&pem, key).map_err(|_| unusable(&cert_path))?)
 }
 
 /// A certificate with its private key, in PEM.
 #[derive(Debug)]
-#[expect(clippy::exhaustive_structs, reason = "two files")]
 pub struct Pair {
     /// The certificate.
     pub chain: String,
@@ -263,15 +284,27 @@ pub fn new_ca(now: Timestamp) -> anyhow::Result<Pair> {
     Ok(Pair::new(&certificate.context("cannot sign the CA's certificate")?, &key))
 }
 
-/// When the first certificate of a PEM text expires.
+/// The first and the last second of the first certificate of a PEM text.
 /// Errors: `TEC-T500` when there is none.
-pub fn not_after(pem: &str) -> anyhow::Result<Timestamp> {
-    let unusable = || CodedError::new(Code::TlsMaterial, "read when a certificate expires");
-    let der = CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|_| unusable())?;
-    let certificate = Certificate::from_der(&der).map_err(|_| unusable())?;
-    let end = certificate.tbs_certificate().validity().not_after.to_unix_duration();
-    let end = i64::try_from(end.as_secs()).map_err(|_| unusable())?;
-    Ok(Timestamp::from_unix_seconds(end))
+pub fn validity(pem: &str) -> anyhow::Result<(Timestamp, Timestamp)> {
+    let der = CertificateDer::from_pem_slice(pem.as_bytes()).ok();
+    der.and_then(|der| dates(&der)).ok_or_else(|| {
+        CodedError::new(Code::TlsMaterial, "read when a certificate is valid").into()
+    })
+}
+
+fn dates(der: &[u8]) -> Option<(Timestamp, Timestamp)> {
+    let certificate = Certificate::from_der(der).ok()?;
+    let validity = certificate.tbs_certificate().validity();
+    let [begin, end] = [&validity.not_before, &validity.not_after].map(|time| {
+        let seconds = i64::try_from(time.to_unix_duration().as_secs()).ok();
+        seconds.map(Timestamp::from_unix_seconds)
+    });
+    begin.zip(end)
+}
+
+fn is_due(end: Timestamp, now: Timestamp) -> bool {
+    now >= end.plus_seconds(-RENEW_DAYS * DAY)
 }
 
 /// A server certificate for these names, signed by a CA, and when it should be renewed.
@@ -282,11 +315,7 @@ pub fn issue(ca: &Pair, names: &[String], now: Timestamp) -> anyhow::Result<(Pai
     let key = KeyPair::from_pem(pem).map_err(|_| unusable())?;
     let issuer = Issuer::from_ca_cert_pem(&ca.chain, key).map_err(|_| unusable())?;
     let leaf = new_leaf(&issuer, names, now)?;
-    Ok((leaf, renewal(now)))
-}
-
-fn renewal(now: Timestamp) -> Timestamp {
-    now.plus_seconds((LEAF_DAYS - RENEW_DAYS) * DAY)
+    Ok((leaf, now.plus_seconds((LEAF_DAYS - RENEW_DAYS) * DAY)))
 }
 
 fn new_leaf(
@@ -307,23 +336,12 @@ fn new_leaf(
     Ok(Pair::new(&certificate.context("cannot sign the server's certificate")?, &key))
 }
 
-/// Names and renewal date of the leaf, stored next to it so that the leaf need not be parsed.
-fn leaf_note(names: &[String], renew_at: Timestamp) -> String {
-    format!("{}\n{}\n", renew_at.unix_seconds(), names.join(","))
-}
-
+/// Whether the leaf is for these names, valid, and not due for renewal. A note next to it has its names.
 fn leaf_is_fresh(directory: &Path, names: &[String], now: Timestamp) -> bool {
-    let Ok(note) = fs::read_to_string(directory.join("tls.note")) else {
-        return false;
-    };
-    let mut lines = note.lines();
-    let renew_at = lines.next().and_then(|line| line.parse().ok());
-    let same_names = lines.next().is_some_and(|line| line == names.join(","));
-    // Later than a new one would be: it was issued while the clock was ahead, and is not valid yet.
-    let latest = renewal(now).unix_seconds() + SKEW_SECONDS;
-    same_names
-        && renew_at.is_some_and(|at: i64| now.unix_seconds() < at && at <= latest)
-        && directory.join("tls.crt").exists()
+    let read = |path: PathBuf| fs::read_to_string(path).unwrap_or_default();
+    let dates = validity(&read(built_in_leaf(directory)));
+    dates.is_ok_and(|(begin, end)| begin <= now && !is_due(end, now))
+        && read(directory.join("tls.note")) == names.join(",")
         && directory.join("tls.key").exists()
 }
 
@@ -333,7 +351,7 @@ fn renew_leaf(directory: &Path, names: &[String], now: Timestamp) -> anyhow::Res
         return Ok(());
     }
     let leaf = new_leaf(&issuer, names, now)?;
-    let note = leaf_note(names, renewal(now));
+    let note = names.join(",");
     let files = [
         ("tls.key", leaf.key.expose("write it to its file")),
         ("tls.crt", leaf.chain.as_bytes()),
@@ -397,6 +415,25 @@ mod tests {
     }
 
     #[test]
+    fn a_ca_from_a_time_when_the_clock_was_ahead_is_valid_at_once_and_keeps_its_key_and_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let read = |name: &str| fs::read_to_string(dir.path().join(name)).unwrap();
+        let at = Timestamp::from_unix_seconds;
+        LiveCertificate::load(built_in(dir.path()), &At(NOW + 300 * DAY)).unwrap();
+        let (key, ahead) = (read("ca.key"), read("ca.pem"));
+        let (_, end) = validity(&ahead).unwrap();
+        LiveCertificate::load(built_in(dir.path()), &At(NOW)).unwrap();
+        assert_eq!(validity(&read("ca.pem")).unwrap(), (at(NOW - SKEW_SECONDS), end));
+        assert_eq!(read("ca.key"), key);
+        let renewed = read("ca.pem");
+        for pinned in [&ahead, &renewed] {
+            assert_vouches(pinned, &read("tls.crt"));
+        }
+        LiveCertificate::load(built_in(dir.path()), &At(NOW - 10)).unwrap();
+        assert_eq!(read("ca.pem"), renewed, "the clock may be off by a little");
+    }
+
+    #[test]
     fn the_expiry_of_the_served_certificate_is_a_metric() {
         let dir = tempfile::tempdir().unwrap();
         let live = LiveCertificate::load(built_in(dir.path()), &At(NOW)).unwrap();
@@ -405,26 +442,43 @@ mod tests {
         assert!(text.lines().any(|found| found == line), "{line} in {text}");
     }
 
-    #[test]
-    fn a_pinned_ca_that_expired_still_vouches_for_its_servers() {
+    /// As a client verifies that pinned this CA, at [`NOW`].
+    fn assert_vouches(pinned: &str, leaf: &str) {
         use rustls::RootCertStore;
         use rustls::client::WebPkiServerVerifier;
         use rustls::client::danger::ServerCertVerifier as _;
         use rustls::pki_types::{ServerName, UnixTime};
 
-        let ca = new_ca(Timestamp::from_unix_seconds(NOW - CA_DAYS * DAY - DAY)).unwrap();
-        assert!(not_after(&ca.chain).unwrap() < Timestamp::from_unix_seconds(NOW));
-        let names = ["localhost".to_owned()];
-        let (leaf, _) = issue(&ca, &names, Timestamp::from_unix_seconds(NOW)).unwrap();
         let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_slice(ca.chain.as_bytes()).unwrap()).unwrap();
+        roots.add(CertificateDer::from_pem_slice(pinned.as_bytes()).unwrap()).unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider);
-        let leaf = CertificateDer::from_pem_slice(leaf.chain.as_bytes()).unwrap();
+        let leaf = CertificateDer::from_pem_slice(leaf.as_bytes()).unwrap();
         let name = ServerName::try_from("localhost").unwrap();
         let now = UnixTime::since_unix_epoch(Duration::from_secs(NOW.unsigned_abs()));
         let verified = verifier.build().unwrap().verify_server_cert(&leaf, &[], &name, &[], now);
         assert!(verified.is_ok(), "{verified:?}");
+    }
+
+    #[test]
+    fn a_pinned_ca_that_expired_still_vouches_for_its_servers() {
+        let ca = new_ca(Timestamp::from_unix_seconds(NOW - CA_DAYS * DAY - DAY)).unwrap();
+        assert!(validity(&ca.chain).unwrap().1 < Timestamp::from_unix_seconds(NOW));
+        let names = ["localhost".to_owned()];
+        let (leaf, _) = issue(&ca, &names, Timestamp::from_unix_seconds(NOW)).unwrap();
+        assert_vouches(&ca.chain, &leaf.chain);
+    }
+
+    #[test]
+    fn a_ca_from_a_time_when_the_clock_stood_at_1970_is_issued_again_with_its_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let read = |name: &str| fs::read_to_string(dir.path().join(name)).unwrap();
+        LiveCertificate::load(built_in(dir.path()), &At(60)).unwrap();
+        let (key, expired) = (read("ca.key"), read("ca.pem"));
+        LiveCertificate::load(built_in(dir.path()), &At(NOW)).unwrap();
+        let end = Timestamp::from_unix_seconds(NOW + CA_DAYS * DAY);
+        assert_eq!((read("ca.key"), validity(&read("ca.pem")).unwrap().1), (key, end));
+        assert_vouches(&expired, &read("tls.crt"));
     }
 
     #[test]

@@ -42,6 +42,9 @@ pub(crate) struct LastSeen {
     pub(crate) since: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) count: Option<u64>,
+    /// Why no event log explained its registers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) event_log_unused: Option<String>,
 }
 
 impl LastSeen {
@@ -53,13 +56,21 @@ impl LastSeen {
             is_refused: attempt.ladder.code.is_some(),
             since: repeats.map(|all| all.first),
             count: repeats.map(|all| all.count),
+            event_log_unused: event_log_unused(attempt).map(str::to_owned),
         }
     }
 
     /// An attempt of which only the time and the code of its refusal are known.
     pub(crate) fn at(at: Timestamp, code: Option<&str>) -> Self {
         let result = code.map_or_else(|| "attested".to_owned(), |code| format!("refused {code}"));
-        Self { at, result, is_refused: code.is_some(), since: None, count: None }
+        Self {
+            at,
+            result,
+            is_refused: code.is_some(),
+            since: None,
+            count: None,
+            event_log_unused: None,
+        }
     }
 
     pub(crate) fn age(&self) -> String {
@@ -71,8 +82,30 @@ impl LastSeen {
         let repeats = self.since.zip(self.count);
         let repeats = repeats.map(|(since, count)| format!(" ({count} times since {since})"));
         let repeats = repeats.unwrap_or_default();
-        format!("last seen {} ago, {}{repeats}", self.age(), self.result)
+        let log = self.event_log_unused.as_ref();
+        let log = log.map(|why| format!("\nevent log: {why}; {WITHOUT_LOG}")).unwrap_or_default();
+        format!("last seen {} ago, {}{repeats}{log}", self.age(), self.result)
     }
+}
+
+/// What it means that values alone decided.
+const WITHOUT_LOG: &str = "an attacker may then change what the image does not state";
+
+/// Why the registers were judged without an event log; `None` if they were not, or if a log explained them.
+pub(crate) fn event_log_unused(attempt: &Attempt) -> Option<&str> {
+    let mut steps = attempt.ladder.steps.iter();
+    let step = steps.find(|step| step.gate == Gate::EventLog)?;
+    (step.state == StepState::Skipped).then_some(&step.detail)
+}
+
+/// A line about machines without a usable event log; `None` if there are none.
+pub(crate) fn without_event_log(machines: usize) -> Option<String> {
+    (machines > 0).then(|| {
+        format!(
+            "WARNING: machines that sent no usable event log: {machines}; values alone decided, and \
+             {WITHOUT_LOG}"
+        )
+    })
 }
 
 fn verdict(attempt: &Attempt) -> String {

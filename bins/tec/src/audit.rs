@@ -3,9 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use tec_core::id::MachineId;
 use tec_core::port::{AuditEvent, Clock as _};
+use tec_core::store::AuditPlace;
 use tec_core::time::Timestamp;
 use tec_support::SystemClock;
 
@@ -33,6 +35,9 @@ pub(crate) enum AuditCommand {
         /// File of archived lines to verify first; repeatable, oldest first.
         #[arg(long, value_name = "FILE")]
         archive: Vec<PathBuf>,
+        /// Head from an earlier `verify` or a backup; the chain must contain this line, or the command fails.
+        #[arg(long, value_name = "NUMBER:HASH", value_parser = place)]
+        head: Option<AuditPlace>,
     },
     /// Move the oldest audit lines to a file. The chain stays verifiable: it continues after the last of them.
     Archive {
@@ -44,6 +49,12 @@ pub(crate) enum AuditCommand {
         #[command(flatten)]
         consent: Consent,
     },
+}
+
+/// A place in the chain, as it is printed.
+fn place(text: &str) -> anyhow::Result<AuditPlace> {
+    let (sequence, hash) = text.split_once(':').context("a head is NUMBER:HASH")?;
+    Ok(AuditPlace { sequence: sequence.parse()?, hash: hash.parse()? })
 }
 
 /// Selects audit lines.

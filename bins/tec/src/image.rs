@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use tec_core::boot::{BootInput, Pins, Unpinned};
+use tec_core::boot::{Coverage, Pins, Unpinned};
 use tec_core::flow::UnpinnedInputs;
 use tec_core::id::{ImageName, MachineId};
 use tec_core::image::ApprovedImage;
-use tec_core::pcr::PcrIndex;
 use tec_core::port::Clock as _;
 use tec_core::time::Timestamp;
 use tec_support::SystemClock;
 use tec_support::boot::{ChainArgs, MachineArgs};
+use tec_support::table;
 use tec_tpm::output::ImageReference;
 
 use crate::args::{Consent, Watch};
@@ -97,6 +97,10 @@ pub(crate) struct ApproveArgs {
     pub(crate) pull_secret: Option<String>,
     #[command(flatten)]
     pub(crate) unpinned: UnpinnedArgs,
+    /// Hold each machine to its first boot of the image, for those of PCRs 8, 9, 12, 13 and 14 that the image
+    /// does not state. Not for a boot that changes them itself, as a GRUB that saves the last entry does.
+    #[arg(long)]
+    pub(crate) first_boot: bool,
     #[command(flatten)]
     pub(crate) consent: Consent,
     // Last, because their headings apply to all flags after them.
@@ -107,6 +111,11 @@ pub(crate) struct ApproveArgs {
 }
 
 impl ApproveArgs {
+    /// What is done about parts of the boot that nothing covers.
+    pub(crate) fn inputs(&self) -> UnpinnedInputs {
+        if self.first_boot { UnpinnedInputs::Accept } else { self.unpinned.inputs() }
+    }
+
     /// When the approval expires.
     pub(crate) fn expires_at(&self) -> Option<Timestamp> {
         let after = |lifetime: Duration| {
@@ -145,14 +154,14 @@ pub(crate) struct ProofArgs {
     pub(crate) image_digest: Option<ImageReference>,
 }
 
-/// An image as an anchor holds it, with what checks each input of its boot.
+/// An image as an anchor holds it, with what covers each part of its boot.
 #[derive(Debug, Serialize)]
 pub(crate) struct Approval {
     #[serde(flatten)]
     pub(crate) image: ApprovedImage,
     pub(crate) unpinned: Unpinned,
-    /// The register that checks each input of its boot, if any does.
-    checked_by: BTreeMap<BootInput, Option<PcrIndex>>,
+    #[serde(skip_serializing_if = "Coverage::is_empty")]
+    pub(crate) coverage: Coverage,
     /// Why no machine gets its key for it although it is approved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) held_back: Option<String>,
@@ -161,12 +170,10 @@ pub(crate) struct Approval {
 impl Approval {
     /// While nothing is known of an image's boots, none of them gets a key.
     pub(crate) fn new(image: ApprovedImage, pins: Pins) -> Self {
-        let inputs = if image.expected.is_empty() { &[][..] } else { &BootInput::ALL[..] };
-        let covering = |input: &BootInput| (*input, pins.covering(&image.expected, *input));
-        let checked_by: BTreeMap<_, _> = inputs.iter().map(covering).collect();
-        let open = checked_by.iter().filter(|(_, pcr)| pcr.is_none());
-        let unpinned = open.map(|(input, _)| *input).collect();
-        Self { image, unpinned, checked_by, held_back: None }
+        let known = Some(&image.expected).filter(|expected| !expected.is_empty());
+        let unpinned = known.map(|expected| pins.unpinned(expected)).unwrap_or_default();
+        let coverage = known.map(|expected| pins.coverage(expected)).unwrap_or_default();
+        Self { image, unpinned, coverage, held_back: None }
     }
 
     pub(crate) fn is_live(&self) -> bool {
@@ -193,10 +200,12 @@ impl Approval {
             let _ = writeln!(text, "  WARNING: {}", self.unpinned);
         }
         let _ = writeln!(text, "  from {}", self.image.reference);
-        for (input, pcr) in &self.checked_by {
-            let checked =
-                pcr.map_or("NOT checked".to_owned(), |pcr| format!("checked by PCR {pcr}"));
-            let _ = writeln!(text, "  {:12}  {checked}", input.to_string());
+        let rows = self.coverage.rows().iter();
+        let rows: Vec<_> = rows
+            .map(|row| [row.part.to_string(), row.registers(), row.sentence().to_owned()])
+            .collect();
+        for line in table::lines(rows.iter().map(|row| row.iter().map(String::as_str).collect())) {
+            let _ = writeln!(text, "  {line}");
         }
         for pcr in &self.image.expected.pcrs {
             let _ = writeln!(text, "  PCR {:2} = {}", pcr.id, pcr.value);
@@ -232,6 +241,40 @@ impl UnpinnedImage {
 impl fmt::Display for UnpinnedImage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "WARNING: image {}: {}", self.image, self.unpinned)
+    }
+}
+
+/// What a valid approval covers.
+#[derive(Debug, Serialize)]
+pub(crate) struct CoveredImage {
+    pub(crate) image: ImageName,
+    pub(crate) coverage: Coverage,
+}
+
+impl CoveredImage {
+    /// Those of these images whose approval is valid, and whose measurements are known.
+    pub(crate) fn among(images: &[Approval]) -> Vec<Self> {
+        let is_live =
+            |one: &&Approval| one.image.is_live(SystemClock.now()) && !one.coverage.is_empty();
+        let of =
+            |one: &Approval| Self { image: one.image.name.clone(), coverage: one.coverage.clone() };
+        images.iter().filter(is_live).map(of).collect()
+    }
+
+    /// One line for all images that cover the same.
+    pub(crate) fn lines(all: &[Self]) -> Vec<String> {
+        let mut same: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+        for one in all {
+            same.entry(one.coverage.to_string()).or_default().push(one.image.as_str());
+        }
+        let line = |(coverage, images): (String, Vec<&str>)| match images.as_slice() {
+            [image] => format!("coverage      {image}: {coverage}"),
+            [image, others @ ..] => {
+                format!("coverage      {image} and {} more: {coverage}", others.len())
+            }
+            [] => coverage,
+        };
+        same.into_iter().map(line).collect()
     }
 }
 

@@ -11,7 +11,7 @@ use tec_support::SystemClock;
 use tec_support::page::{Page, Seen, standing};
 
 use crate::anchor::{Anchor, Place};
-use crate::attempt::OF_ONE;
+use crate::attempt::{OF_ONE, event_log_unused, without_event_log};
 use crate::status::Status;
 
 /// How many machines may show all of their attempts.
@@ -42,6 +42,13 @@ pub(crate) async fn page(anchor: &Anchor, status: Status) -> anyhow::Result<Page
         *what = lines.join("\n");
     }
     page.warnings = status.unpinned.iter().map(ToString::to_string).collect();
+    let mut seen = HashSet::new();
+    let mut last: Vec<_> = attempts.iter().filter(|one| !one.unsigned).collect();
+    last.retain(|one| one.machine.is_some() && seen.insert(one.machine));
+    last.retain(|one| event_log_unused(one).is_some());
+    page.warnings.extend(without_event_log(last.len()));
+    page.coverage =
+        status.coverage.into_iter().map(|one| (one.image.to_string(), one.coverage)).collect();
     page.needs_you = status.needs_you;
     Ok(page)
 }

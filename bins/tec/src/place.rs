@@ -50,12 +50,26 @@ pub(crate) fn misplaced(matches: &ArgMatches, on_cluster: bool) -> Option<String
     found.map(|what| format!("{what} {hint}"))
 }
 
-/// A flag of `tec image approve` that describes what boots, for an image that a Job reads.
+/// Flags about a boot that an ApprovedImage has fields for.
+const BOOT_FIELDS: [&str; 9] = [
+    "kernel",
+    "firmware_starts",
+    "shim_starts",
+    "shim_profile",
+    "grub_profile",
+    "stub_profile",
+    "secure_boot",
+    "grub_device",
+    "grub_root",
+];
+
+/// Another flag of `tec image approve` that describes what boots, for an image that a Job reads.
 fn boot_flag(matches: &ArgMatches) -> Option<String> {
     let matches = matches.subcommand_matches("image")?.subcommand_matches("approve")?;
     matches.get_one::<PathBuf>("image").filter(|image| is_reference(image))?;
     let flags = MachineArgs::augment_args(ChainArgs::augment_args(Command::new("approve")));
     let flags = flags.get_arguments().map(|flag| flag.get_id().as_str());
+    let flags = flags.filter(|flag| !BOOT_FIELDS.contains(flag));
     given(matches, flags.chain(["accept_unpinned"]))
 }
 
@@ -107,7 +121,7 @@ mod tests {
             ("audit verify", true, "`tec audit verify`"),
             ("audit list --follow", true, "--follow"),
             ("ak approve a --disk-keys random256", true, "--disk-keys"),
-            ("image approve a r@sha256:0 --kernel k", true, "--kernel"),
+            ("image approve a r@sha256:0 --efivars d", true, "--efivars"),
             ("image approve a r@sha256:0 --accept-unpinned", true, "--accept-unpinned"),
             ("image approve a r@sha256:0 --no-mok", true, "--no-mok"),
             ("pcr identify --approved --log-file f", true, "--approved"),
@@ -121,6 +135,7 @@ mod tests {
         }
         for words in [
             "image approve a r --kernel k",
+            "image approve a r@sha256:0 --kernel k --secure-boot off --grub-root hd1,gpt2",
             "image approve a --pcrs f",
             "audit list",
             "ak approve a",

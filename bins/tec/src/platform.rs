@@ -1,4 +1,4 @@
-//! `tec platform`: firmware and Secure Boot policies of machines.
+//! `tec platform`: firmware and Secure Boot policies of machines, and what their images leave open.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,8 @@ use tec_core::code::Code;
 use tec_core::digest::Sha256Digest;
 use tec_core::flow;
 use tec_core::id::MachineId;
-use tec_core::platform::{ChangeEffect, PlatformChange, changes};
+use tec_core::pcr::PcrIndex;
+use tec_core::platform::{ChangeEffect, ImageBoot, PlatformChange, changes};
 use tec_core::port::{PlatformEntry, PlatformLog, PlatformRecord, PortErrorKind};
 use tec_core::time::Timestamp;
 use tec_support::SystemClock;
@@ -24,15 +25,17 @@ use crate::output::{Output, Table};
 pub(crate) enum PlatformCommand {
     /// List machines by firmware and Secure Boot policy, and what waits for approval.
     List,
-    /// Show what changed between the baseline of a machine and its last boot.
+    /// Show what changed between the baseline of a machine and its last boot, and which PCRs are held to the
+    /// first boot of an image.
     Diff {
         #[command(flatten)]
         machine: MachineRef,
     },
-    /// Approve the firmware or Secure Boot policy that a machine reported last.
+    /// Approve the firmware, Secure Boot policy or boot files that a machine reported last.
     ///
-    /// Applies to every machine with the same baseline: approve an update once for each model and
-    /// version. The previous baseline of a machine is accepted until its first boot with the update.
+    /// Firmware and policy are approved for every machine with the same baseline: approve an update once for
+    /// each model and version. The previous baseline of a machine is accepted until its first boot with the
+    /// update. Boot files that the image does not state are approved for this machine alone, at once.
     Approve {
         #[command(flatten)]
         machine: MachineRef,
@@ -97,9 +100,12 @@ impl Platforms<'_> {
             );
             return Err(CodedError::new(Code::MachineUnknown, context).into());
         }
-        let mut machines = self.sharing(&key).await?;
+        let mut machines = vec![id];
+        if record.has_other_firmware() {
+            machines = self.sharing(&key).await?;
+        }
         if consented(&effects(id, &record, machines.len()), consent)? {
-            let (ports, seen) = (&*self.0.ports, &record.seen.firmware);
+            let (ports, seen) = (&*self.0.ports, &record.seen);
             let approved = flow::approve_platform(ports, &SystemClock, (id, &key), seen).await;
             machines = approved.map_err(|error| self.0.failed(refused(id, error.kind()))(error))?;
         }
@@ -193,21 +199,38 @@ struct Diff {
     machine: MachineId,
     refused: bool,
     changes: Vec<PlatformChange>,
+    images: Vec<Held>,
+}
+
+/// The registers that an image does not state: those of its first boot on a machine count.
+#[derive(Debug, Serialize)]
+struct Held {
+    image: String,
+    pcrs: Vec<PcrIndex>,
 }
 
 impl Diff {
     fn of(machine: MachineId, record: &PlatformRecord) -> Self {
         let changes = changes(&record.baseline, &record.seen);
-        Self { machine, refused: record.refused_at.is_some(), changes }
+        let held = |boot: &ImageBoot| Held {
+            image: boot.image.clone(),
+            pcrs: boot.registers.keys().copied().collect(),
+        };
+        let images = record.baseline.boots.iter().map(held).collect();
+        Self { machine, refused: record.refused_at.is_some(), changes, images }
     }
 
     fn text(&self) -> String {
         let id = self.machine;
-        if self.changes.is_empty() {
-            return format!("the last boot of machine {id} matches its baseline");
-        }
         let line = |change: &PlatformChange| format!("{}  {change}", effect(change.effect));
         let mut lines: Vec<_> = self.changes.iter().map(line).collect();
+        if lines.is_empty() {
+            lines.push(format!("the last boot of machine {id} matches its baseline"));
+        }
+        lines.extend(self.images.iter().map(|Held { image, pcrs }| {
+            let pcrs: Vec<_> = pcrs.iter().map(ToString::to_string).collect();
+            format!("image {image}: PCR {} as in its first boot or as approved", pcrs.join(", "))
+        }));
         if self.refused {
             lines.push(format!("to approve it: tec platform approve {id}"));
         }
@@ -228,13 +251,19 @@ fn effects(id: MachineId, record: &PlatformRecord, machines: usize) -> Vec<Strin
     let all = Diff::of(id, record).changes;
     let enforced = all.iter().filter(|change| change.effect != ChangeEffect::Recorded);
     let mut effects: Vec<_> = enforced.map(ToString::to_string).collect();
-    effects.push(format!(
-        "This platform is accepted from now on, for {} with the baseline of machine {id}.",
-        match machines {
-            1 => "the only machine".to_owned(),
-            count => format!("all {count} machines"),
-        }
-    ));
+    if record.has_other_firmware() {
+        effects.push(format!(
+            "This platform is accepted from now on, for {} with the baseline of machine {id}.",
+            match machines {
+                1 => "the only machine".to_owned(),
+                count => format!("all {count} machines"),
+            }
+        ));
+    }
+    for boot in &record.seen.boots {
+        let (image, names) = (&boot.image, boot.names());
+        effects.push(format!("Machine {id} is held to this boot of image {image}: {names}."));
+    }
     effects
 }
 

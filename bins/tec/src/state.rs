@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs::{File, TryLockError};
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -101,6 +101,9 @@ pub(crate) struct Endpoints {
     pub(crate) kbs: Vec<Endpoint>,
     /// CA bundle of the two registration servers.
     pub(crate) ca: String,
+    /// The server's certificate, if it is not from the built-in CA.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) certificate: Option<PathBuf>,
     pub(crate) root_device: String,
 }
 

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
+use serde_json::json as object;
 use tec_core::digest::Sha256Digest;
 use tec_core::image::{ExpectedPcr, ExpectedPcrs, ImageEvent};
 use tec_core::pcr::PcrIndex;
@@ -78,6 +79,45 @@ fn verify_succeeds_only_where_the_log_explains_the_registers() {
     assert!(!table.contains("shimx64"), "{table}");
     let only = ["eventlog", "verify", &log, "--values", &other, "--pcr", "8"];
     assert_eq!(tec(&only).0, 0);
+}
+
+#[test]
+fn verify_names_what_systemd_measured_after_the_log_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    let (log, _) = boot(folder.path(), "linux");
+    let (pcr9, init) = (PcrIndex::BOOT_FILES, "nvpcr-init:hardware:0x1d10200:000b9f0e");
+    let replayed = EventLog::parse(&fs::read(&log).unwrap()).unwrap().replay_sha256().unwrap();
+    let (mut values, mut records) = (replayed, String::new());
+    for (pcr, text) in [
+        (PCR4, "os-separator"),
+        (pcr9, "os-separator"),
+        (pcr9, init),
+        (PcrIndex::CLUSTER, "machine-id:01"),
+    ] {
+        let digest = Sha256Digest::of(text);
+        let value = values.value(pcr).extended(&digest);
+        values = values.with(pcr, value);
+        let digests = object!([{ "hashAlg": "sha256", "digest": digest }]);
+        let record = object!({ "pcr": pcr, "digests": digests, "content": { "string": text } });
+        records.extend(["\u{1e}", &record.to_string(), "\n"]);
+    }
+    let path = |end: &str| folder.path().join(end).to_str().unwrap().to_owned();
+    let (after, systemd, bad) = (path("after"), path("systemd"), path("bad"));
+    let values = values.iter().map(|(pcr, value)| (pcr, *value)).collect();
+    fs::write(&after, output::pcrread(&values)).unwrap();
+    fs::write(&systemd, &records).unwrap();
+    fs::write(&bad, records.trim_end_matches("}\n")).unwrap();
+
+    let verify = ["eventlog", "verify", &log, "--values", &after];
+    let verdict = json(&[&verify[..], &["--systemd-log", &systemd]].concat());
+    assert_eq!(verdict["registers"].as_array().unwrap().len(), 4);
+    let events = verdict["events"].as_array().unwrap().iter();
+    let named: Vec<_> = events.filter(|event| event["kind"] == "systemd").collect();
+    assert_eq!(named.len(), 4);
+    assert!(named.iter().any(|event| event["detail"] == init && event["data"] == "hashed"));
+    assert_eq!(tec(&[&verify[..], &["--pcr", "4"]].concat()).0, 0);
+    assert_eq!(tec(&[&verify[..], &["--pcr", "9"]].concat()).0, 1);
+    assert_eq!(tec(&[&verify[..], &["--systemd-log", &bad]].concat()).0, 1);
 }
 
 #[test]

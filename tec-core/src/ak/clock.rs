@@ -24,7 +24,6 @@ use crate::time::Timestamp;
 /// hierarchy (Part 2, "TPMS_ATTEST"). The number is constant for a key, so differences are correct
 /// modulo 2^32; the counts themselves mean nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[expect(clippy::exhaustive_structs, reason = "the structure of the specification, field by field")]
 pub struct TpmClock {
     /// Milliseconds that the TPM has been powered since its owner last cleared it.
     pub clock_ms: u64,
@@ -40,7 +39,6 @@ pub struct TpmClock {
 ///
 /// Meaningful only in comparison with another one of the same key, see [`TpmClock`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[expect(clippy::exhaustive_structs, reason = "the counts of the specification")]
 pub struct TpmBoot {
     /// Number of TPM resets.
     pub resets: u32,
@@ -173,7 +171,6 @@ impl ClockReading {
 
     /// The first reading of a key whose machine attested with other keys before: a new key is no new machine, so that
     /// what the machine showed and when it was set up stay. The clocks cannot be compared, see [`TpmClock`].
-    #[must_use]
     pub fn after_other_keys(mut self, others: impl IntoIterator<Item = Self>) -> Self {
         for other in others {
             self.in_initramfs |= other.in_initramfs;
@@ -183,14 +180,12 @@ impl ClockReading {
     }
 
     /// Says whether the quote was made while the initramfs ran.
-    #[must_use]
     pub fn with_initramfs(mut self, is_running: bool) -> Self {
         self.in_initramfs = is_running;
         self
     }
 
     /// Sets the type of the evidence that contained the quote.
-    #[must_use]
     pub fn with_tee(mut self, tee: Tee) -> Self {
         self.tee = tee;
         self

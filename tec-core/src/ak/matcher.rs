@@ -26,7 +26,6 @@ pub struct AkCandidate {
 
 /// Who requests a binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "a yes or no with names")]
 pub enum ByAdmin {
     /// The node itself.
     No,
@@ -46,14 +45,13 @@ impl AkCandidate {
     }
 
     /// Sets the network that the key was submitted from.
-    #[must_use]
     pub fn from_network(self, source: Option<SourceNetwork>) -> Self {
         Self { source, ..self }
     }
 }
 
-/// The reason for a matcher's decision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The reason for a matcher's decision; in [`AllOf`], later ones take precedence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum AkReason {
     /// The machine had no key: trust on first use.
@@ -106,7 +104,6 @@ impl fmt::Display for AkReason {
 
 /// A matcher's decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "callers must handle every decision")]
 pub enum AkDecision {
     /// Bind it.
     Approve(AkReason),
@@ -180,7 +177,6 @@ fn rebind_rule(candidate: &AkCandidate, machine: Option<&Machine>) -> Option<AkD
 
 /// Trust on first use: binds the first key of a machine, and refuses all others.
 #[derive(Clone, Copy, Debug, Default)]
-#[expect(clippy::exhaustive_structs, reason = "there is nothing to configure")]
 pub struct TofuMatcher;
 
 impl AkMatcher for TofuMatcher {
@@ -247,7 +243,6 @@ impl AkMatcher for EkBoundMatcher {
 
 /// Every key waits until an admin approves it.
 #[derive(Clone, Copy, Debug, Default)]
-#[expect(clippy::exhaustive_structs, reason = "there is nothing to configure")]
 pub struct ManualMatcher;
 
 impl AkMatcher for ManualMatcher {
@@ -267,8 +262,9 @@ impl AkMatcher for ManualMatcher {
     }
 }
 
-/// Approves only what every inner matcher approves; a rejection takes precedence over a wait. Of several reasons for
-/// an approval, first use counts, in whichever order: its limits apply.
+/// Approves only what every inner matcher approves; a rejection takes precedence over a wait. The order of the
+/// matchers does not matter: of several reasons, one takes precedence for what follows from it, and otherwise
+/// the last one in the order of [`AkReason`].
 #[derive(Debug)]
 pub struct AllOf(Vec<Box<dyn AkMatcher>>);
 
@@ -287,11 +283,16 @@ impl AkMatcher for AllOf {
         of_machine: Option<&AkRecord>,
         same_key: Option<&AkRecord>,
     ) -> AkDecision {
-        let strictness = |decision: &AkDecision| match decision {
-            AkDecision::Approve(AkReason::FirstUse) => 1,
-            AkDecision::Approve(_) => 0,
-            AkDecision::Wait(_) => 2,
-            AkDecision::Reject(_) => 3,
+        let strictness = |decision: &AkDecision| {
+            let (class, first, reason) = match *decision {
+                // Its limits apply.
+                AkDecision::Approve(reason) => (0, AkReason::FirstUse, reason),
+                // The node can give the proof immediately, and without it nothing is stored.
+                AkDecision::Wait(reason) => (1, AkReason::NeedsEkProof, reason),
+                // Nothing is logged about machines that do not exist.
+                AkDecision::Reject(reason) => (2, AkReason::MachineNotWaiting, reason),
+            };
+            (class, reason == first, reason)
         };
         self.0
             .iter()

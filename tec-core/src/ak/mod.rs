@@ -3,6 +3,7 @@
 mod clock;
 mod matcher;
 mod public;
+mod share;
 mod source;
 mod tpm;
 
@@ -16,6 +17,7 @@ pub use self::matcher::{
     TofuMatcher,
 };
 pub use self::public::{KeyKind, ParsePublicKeyError, PublicKey};
+pub use self::share::{MAX_WAITING, Shares, fair_limit, may_wait};
 pub use self::source::{ParseSourceNetworkError, SourceNetwork};
 pub use self::tpm::{Credential, EkOffer, TpmObjectError, TpmObjects};
 pub use crate::fingerprint::{Fingerprint, ParseFingerprintError};

@@ -1,6 +1,6 @@
 //! The network that a key was submitted from.
 
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::fmt;
 use std::str::FromStr;
 
@@ -26,6 +26,15 @@ impl SourceNetwork {
     /// The network of an address.
     pub fn of(address: IpAddr) -> Self {
         Self(network_of(address))
+    }
+
+    /// The network of the customer. One of IPv6 has 56 bits: providers give a customer that many /64 networks
+    /// or more.
+    pub fn customer(self) -> Self {
+        match self.0 {
+            IpAddr::V6(v6) => Self(Ipv6Addr::from_bits(v6.to_bits() & (u128::MAX << 72)).into()),
+            IpAddr::V4(_) => self,
+        }
     }
 }
 

@@ -39,7 +39,6 @@ impl Attempt {
     }
 
     /// The attempt without the comparison of its registers and without what it measured, for lists of machines.
-    #[must_use]
     pub fn into_summary(mut self) -> Self {
         self.ladder.mismatch = None;
         self.measured = ExpectedPcrs::default();

@@ -44,9 +44,6 @@ impl Attested {
 
     /// Turns data back into a proof without checking any evidence.
     ///
-    /// # Errors
-    /// The snapshot pins no register.
-    ///
     /// # Security
     /// Only for bytes that this very server wrote from [`snapshot`](Self::snapshot) and
     /// authenticated with a secret key of its own, together with their age: whoever can choose the

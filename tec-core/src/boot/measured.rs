@@ -8,7 +8,8 @@
 //! Not the image's are programs of the firmware, for which the baseline of the machine vouches, numbers of boot
 //! options, and systemd's words.
 
-use super::settle::{fold, is_constant};
+use super::settle::{is_constant, is_separator};
+use super::words::fold;
 use super::{Pins, words};
 use crate::digest::Sha256Digest;
 use crate::evidence::{LoggedEvent, VerifiedEvidence};
@@ -78,7 +79,10 @@ fn chain(evidence: &VerifiedEvidence, pcr: PcrIndex) -> Option<Chain<'_>> {
         let is_first = |event: &&LoggedEvent| {
             event.kind.starts_with(PROGRAM) && event.detail.as_deref().is_some_and(is_file)
         };
-        let first = logged.iter().position(is_first).unwrap_or(0);
+        // The firmware ends its part with a separator (10.4.1): a program before it is the firmware's, such as the
+        // setup program of Dell on the same disk.
+        let own = logged.iter().position(|event| is_separator(&event.digest)).unwrap_or(0);
+        let first = logged.iter().skip(own).position(is_first).map_or(0, |place| own + place);
         let chain = logged.split_off(first);
         let is_number = |event: &LoggedEvent| {
             is_constant(&event.digest, event.detail.as_deref()) && !is_constant(&event.digest, None)

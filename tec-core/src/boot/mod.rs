@@ -14,6 +14,7 @@
 //!              nearest ► what a refusal is compared with
 //! ```
 
+mod coverage;
 mod live;
 mod measured;
 mod pins;
@@ -25,16 +26,17 @@ pub(crate) mod words;
 
 use std::fmt;
 
+pub use self::coverage::{Coverage, CoverageRow, CoveredBy, CoveredPart};
 pub use self::live::LiveImages;
 pub(crate) use self::measured::measured;
 pub use self::measured::{FIRMWARE, as_image, proves_text};
 pub use self::pins::Pins;
-pub(crate) use self::settle::{Settled, settled};
+pub(crate) use self::settle::{Settled, is_constant, leave_out_words, settled};
 pub use self::state::{BootPart, BootState};
 pub use self::unpinned::{BootInput, Unpinned};
 pub use self::whole::WholeImages;
 pub(crate) use self::whole::{fits, nearest, of_image};
-pub use self::words::words_after;
+pub use self::words::{SYSTEMD, add_systemd, words_after};
 
 use crate::digest::Sha256Digest;
 use crate::evidence::{PinnedPcrs, VerifiedEvidence};

@@ -32,7 +32,6 @@ const MAX_NAMED: usize = 3;
 
 /// Which registers of a boot must match its image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "whoever renders a policy must know every variant")]
 pub enum Pins {
     /// For each image, those of PCR 4, 8, 9, 11, 12, 13 and 14 that its prediction contains.
     ///
@@ -99,6 +98,18 @@ impl Pins {
     ) -> Vec<BootState> {
         let classes = self.classes(live).into_iter();
         classes.flat_map(|(pinned, class)| states.admit(&class, quoted, pinned)).collect()
+    }
+
+    /// The first of these states, with the registers that its images pin.
+    pub(crate) fn first_admitted(
+        self,
+        states: &dyn BootStates,
+        live: &LiveImages<'_>,
+        quoted: &PcrValues,
+    ) -> Option<(PinnedPcrs, BootState)> {
+        self.classes(live).into_iter().find_map(|(pinned, class)| {
+            Some((pinned, states.admit(&class, quoted, pinned).into_iter().next()?))
+        })
     }
 
     /// The values that a register has in the admitted states, sorted, without duplicates.

@@ -14,6 +14,7 @@
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
+use super::words::fold;
 use super::{BootStates, LiveImages, Pins, words};
 use crate::digest::Sha256Digest;
 use crate::evidence::{LogEvidence, LoggedEvent, VerifiedEvidence};
@@ -29,6 +30,8 @@ const CONSTANTS: [&[u8]; 5] = [
     &[0; 4],
     &[0xff; 4],
 ];
+/// How many of them are actions; the others are separators.
+const ACTIONS: usize = 3;
 /// Maximum number of programs that the firmware starts before the operating system; real ones start one or two.
 const MAX_PROGRAMS: usize = 16;
 /// An action with the number of a boot option: `Booting to Boot0001 Option`.
@@ -43,6 +46,13 @@ pub(crate) struct Settled {
     pub(crate) evidence: VerifiedEvidence,
     /// Programs that the firmware started before the first program of an image.
     pub(crate) programs: Vec<LoggedEvent>,
+}
+
+impl Settled {
+    /// Evidence as it is.
+    pub(crate) fn plain(evidence: VerifiedEvidence) -> Self {
+        Self { evidence, programs: Vec::new() }
+    }
 }
 
 /// The evidence in each form that images use, usually one.
@@ -64,13 +74,13 @@ pub(crate) fn settled(
     let forms = forms(images);
     let settled: Vec<_> = forms.iter().filter_map(|form| in_form(&plain, form, images)).collect();
     if settled.is_empty() {
-        return vec![Settled { evidence: plain, programs: Vec::new() }];
+        return vec![Settled::plain(plain)];
     }
     settled
 }
 
-/// Removes systemd's words from the end of a register.
-fn leave_out_words(
+/// Removes systemd's words from the end of a register. Without a log, they are recognized behind a `stated` value.
+pub(crate) fn leave_out_words(
     evidence: &mut VerifiedEvidence,
     pcr: PcrIndex,
     stated: impl FnOnce() -> Vec<Sha256Digest>,
@@ -94,10 +104,6 @@ fn leave_out_words(
     if let LogEvidence::Parsed { events, .. } = &mut evidence.log {
         events.retain(|event| event.pcr != pcr || !numbers.contains(&event.number));
     }
-}
-
-pub(super) fn fold(start: Sha256Digest, events: &[&LoggedEvent]) -> Sha256Digest {
-    events.iter().fold(start, |value, event| value.extended(&event.digest))
 }
 
 /// What images state about the programs that were started.
@@ -153,8 +159,13 @@ fn in_form(
     Some(Settled { evidence, programs })
 }
 
+/// Whether the digest is that of a separator.
+pub(super) fn is_separator(digest: &Sha256Digest) -> bool {
+    CONSTANT_DIGESTS.iter().skip(ACTIONS).any(|separator| separator == digest)
+}
+
 /// Whether the digest is that of a known text. What the log claims about the event only helps to find the text.
-pub(super) fn is_constant(digest: &Sha256Digest, detail: Option<&str>) -> bool {
+pub(crate) fn is_constant(digest: &Sha256Digest, detail: Option<&str>) -> bool {
     let is_option = |text: &str| {
         let number = text.strip_prefix(BOOTING.0).and_then(|rest| rest.strip_suffix(BOOTING.1));
         let is_number =

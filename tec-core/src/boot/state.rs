@@ -6,6 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::id::ImageName;
+use crate::image::ApprovedImage;
 use crate::pcr::PcrIndex;
 
 /// Components of a state that come from the same images.
@@ -89,6 +90,12 @@ impl BootState {
     pub fn images(&self) -> impl Iterator<Item = &ImageName> {
         let images: BTreeSet<_> = self.parts.iter().flat_map(|part| &part.images).collect();
         images.into_iter()
+    }
+
+    /// Whether one of its images holds machines to its first boot.
+    pub(crate) fn is_held(&self, images: &[ApprovedImage]) -> bool {
+        let mut holding = images.iter().filter(|image| image.expected.first_boot);
+        holding.any(|image| self.images().any(|name| *name == image.name))
     }
 
     /// As a sentence: `boot of image 44.1`, `boot between images: bootloader of 44.2 + kernel of

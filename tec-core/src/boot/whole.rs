@@ -10,7 +10,6 @@ use crate::pcr::{PcrIndex, PcrValues};
 
 /// Only whole images are states: a machine between two images is refused.
 #[derive(Clone, Copy, Debug, Default)]
-#[expect(clippy::exhaustive_structs, reason = "there is nothing to configure")]
 pub struct WholeImages;
 
 impl BootStates for WholeImages {

@@ -7,8 +7,8 @@
 //! digest of a word is SHA-256 of its characters.
 
 use crate::digest::Sha256Digest;
-use crate::evidence::{LoggedEvent, VerifiedEvidence};
-use crate::pcr::PcrIndex;
+use crate::evidence::{LogEvidence, LoggedEvent, VerifiedEvidence};
+use crate::pcr::{PcrIndex, PcrValues};
 
 /// Phases in PCR 11, from systemd 252 on. An initramfs without systemd measures no phase of its own, but our parts
 /// of an initramfs measure the same words.
@@ -31,12 +31,31 @@ const AFTER_INITRAMFS: [&str; 3] = ["leave-initrd", "sysinit", "ready"];
 pub(crate) const UNEXPLAINED: &str = "unexplained";
 /// The end of what firmware and boot loader measured, from systemd 261 on.
 const SEPARATOR: &str = "os-separator";
-/// What follows it in PCR 9, from systemd 259 on, if no `NvPCR` was set up before.
+/// What follows it in PCR 9, from systemd 259 on: after it, no `NvPCR` can be trusted.
 const NV_SEPARATOR: &str = "nvpcr-separator";
+/// Beginning of what is measured before that for each `NvPCR`: then name, index and state differ by machine.
+const NV_INIT: &str = "nvpcr-init:";
+/// Maximum number of these events; systemd 262 has four.
+const MAX_NV_INITS: usize = 16;
+/// Maximum number of bytes of their texts; real ones have 110.
+const MAX_TEXT: usize = 256;
+/// The last phase of a start.
+const READY: &str = "ready";
+/// All words.
+const WORDS: [&str; 6] = [INITRAMFS, "leave-initrd", "sysinit", READY, SEPARATOR, NV_SEPARATOR];
+/// What is measured into PCR 15, which no image states: the beginnings of the texts.
+const IDENTITY: [&str; 2] = ["machine-id:", "file-system:"];
+/// As before; the digest is a key of the volume over the text, which is therefore only claimed.
+const VOLUME_KEY: &str = "cryptsetup:";
 /// The registers that get the separator (systemd-pcrosseparator.service).
 const SEPARATED: [u8; 12] = [0, 1, 2, 3, 4, 5, 6, 7, 9, 12, 13, 14];
-/// Name of the type of an event that stands in no log of the firmware.
-const KIND: &str = "systemd";
+/// Type of an event that is in no log of the firmware.
+pub const SYSTEMD: &str = "systemd";
+
+/// The value of a register after these events.
+pub(super) fn fold(start: Sha256Digest, events: &[&LoggedEvent]) -> Sha256Digest {
+    events.iter().fold(start, |value, event| value.extended(&event.digest))
+}
 
 /// What may follow the boot chain in a register.
 fn endings(pcr: PcrIndex) -> &'static [&'static [&'static str]] {
@@ -79,15 +98,82 @@ pub fn words_after(
 ) -> Vec<LoggedEvent> {
     let words = between(pcr, before, quoted).unwrap_or_default();
     let event = |(number, word): (u32, &&str)| {
-        LoggedEvent::new(number, pcr, Sha256Digest::of(word), KIND, Some((*word).to_owned()))
+        LoggedEvent::new(number, pcr, Sha256Digest::of(word), SYSTEMD, Some((*word).to_owned()))
     };
     (first..).zip(words).map(event).collect()
 }
 
-/// The words among events, each once, for people.
+/// Adds to the log of the firmware the `records` of systemd's own log that lead to quoted values, in their order.
+/// That is needed where texts differ by machine: in PCR 9, and in PCR 15, which is only shown.
+///
+/// # Security
+/// Anyone who has the system can write that log. A record counts only in its place ([`trailing`]), as part of the
+/// events that fold to the quoted value, and if its digest is that of its text; a volume key's alone is not.
+pub fn add_systemd(log: &mut LogEvidence, quoted: &PcrValues, records: &[LoggedEvent]) {
+    let LogEvidence::Parsed { events, replayed, .. } = log else {
+        return;
+    };
+    for pcr in [PcrIndex::BOOT_FILES, PcrIndex::CLUSTER] {
+        if replayed.contains(pcr) {
+            continue;
+        }
+        let logged: Vec<_> = events.iter().filter(|event| event.pcr == pcr).collect();
+        let before = fold(Sha256Digest::ZERO, &logged);
+        let Some(records) = leading(pcr, before, quoted.value(pcr), records) else {
+            continue;
+        };
+        let next = events.iter().map(|event| event.number).max().unwrap_or(0).saturating_add(1);
+        events.extend((next..).zip(records).map(|(number, record)| {
+            let text = word(record).or(record.detail.as_deref());
+            LoggedEvent::new(number, pcr, record.digest, SYSTEMD, text.map(str::to_owned))
+        }));
+        *replayed = replayed.with(pcr);
+    }
+}
+
+/// The first records of a register, if they lead from the value `before` to `quoted` and may all stand there.
+fn leading<'r>(
+    pcr: PcrIndex,
+    before: Sha256Digest,
+    quoted: &Sha256Digest,
+    records: &'r [LoggedEvent],
+) -> Option<Vec<&'r LoggedEvent>> {
+    // `NvPCRs` are set up before the system is ready.
+    let is_late = |record: &&LoggedEvent| {
+        pcr == PcrIndex::BOOT_FILES && record.digest == Sha256Digest::of(READY)
+    };
+    let mut value = before;
+    let mut leading = Vec::new();
+    for record in records.iter().take_while(|record| !is_late(record)) {
+        if record.pcr == pcr && value != *quoted {
+            value = value.extended(&record.digest);
+            leading.push(record);
+        }
+    }
+    let is_identity = |record: &&LoggedEvent| {
+        let is_claimed = record.detail.as_deref().is_some_and(|text| text.starts_with(VOLUME_KEY));
+        is_claimed
+            || word(record).is_some_and(|text| IDENTITY.iter().any(|id| text.starts_with(id)))
+    };
+    let may_stand = if pcr == PcrIndex::CLUSTER {
+        leading.iter().all(is_identity)
+    } else {
+        trailing(pcr, &leading) == leading.len()
+    };
+    (value == *quoted && may_stand).then_some(leading)
+}
+
+/// The text that the digest of an event proves.
+fn word(event: &LoggedEvent) -> Option<&str> {
+    let is_proven = |text: &&str| Sha256Digest::of(text) == event.digest;
+    event.detail.as_deref().into_iter().chain(WORDS).find(is_proven)
+}
+
+/// The words among events, each once, for people. Of a text, its beginning.
 pub(crate) fn said(events: &[LoggedEvent]) -> String {
     let mut words: Vec<&str> = Vec::new();
-    for word in events.iter().filter(|e| e.kind == KIND).filter_map(|e| e.detail.as_deref()) {
+    for text in events.iter().filter(|e| e.kind == SYSTEMD).filter_map(|e| e.detail.as_deref()) {
+        let word = text.split(':').next().unwrap_or_default();
         if !words.contains(&word) {
             words.push(word);
         }
@@ -97,13 +183,31 @@ pub(crate) fn said(events: &[LoggedEvent]) -> String {
 
 /// How many of the last events of a register are words that may stand there.
 pub(crate) fn trailing(pcr: PcrIndex, events: &[&LoggedEvent]) -> usize {
-    let ends = |words: &&&[&str]| {
-        let start = events.len().checked_sub(words.len());
-        let last = start.and_then(|start| events.get(start..)).unwrap_or_default();
-        let same = |(event, word): (&&LoggedEvent, &&str)| event.digest == Sha256Digest::of(word);
-        !last.is_empty() && last.iter().zip(words.iter()).all(same)
+    let last = events.iter().rev().take(MAX_NV_INITS + 2);
+    let mut words: Vec<_> = last.map_while(|event| word(event)).collect();
+    words.reverse();
+    let mut rest = words.as_slice();
+    while let [_, later @ ..] = rest {
+        if is_ending(pcr, rest) {
+            break;
+        }
+        rest = later;
+    }
+    rest.len()
+}
+
+/// Whether these texts may follow the boot chain in a register.
+fn is_ending(pcr: PcrIndex, texts: &[&str]) -> bool {
+    let is_init = |text: &&str| {
+        let is_plain = text.len() <= MAX_TEXT && text.bytes().all(|byte| byte.is_ascii_graphic());
+        text.starts_with(NV_INIT) && is_plain
     };
-    endings(pcr).iter().filter(ends).map(|words| words.len()).max().unwrap_or(0)
+    match texts {
+        [first, inits @ .., last] if pcr == PcrIndex::BOOT_FILES && *first == SEPARATOR => {
+            inits.iter().all(is_init) && (*last == NV_SEPARATOR || is_init(last))
+        }
+        _ => endings(pcr).contains(&texts),
+    }
 }
 
 /// What PCR 11 says about the phase of a boot.
@@ -243,6 +347,53 @@ mod tests {
         assert_eq!(phase(&["other stub", "enter-initrd"], true), Phase::Initramfs);
         let unknown = phase(&["other stub", "enter-initrd"], false);
         assert_eq!(unknown, Phase::Later(UNEXPLAINED));
+    }
+
+    /// What evidence names after "initrd" in a register, if the log of systemd explains the quoted value.
+    fn named(pcr: PcrIndex, records: &[(&str, &str)]) -> Option<Vec<String>> {
+        let event = |text: &str, digest: Sha256Digest| {
+            LoggedEvent::new(7, pcr, digest, "E", Some(text.into()))
+        };
+        let records: Vec<_> =
+            records.iter().map(|(text, key)| event(text, Sha256Digest::of(key))).collect();
+        let start = event("initrd", Sha256Digest::of("initrd"));
+        let value = Sha256Digest::ZERO.extended(&start.digest);
+        let quoted = records.iter().fold(value, |value, record| value.extended(&record.digest));
+        let quoted = PcrValues::new([Sha256Digest::ZERO; PCR_COUNT]).with(pcr, quoted);
+        let mut log =
+            LogEvidence::Parsed { events: vec![start], replayed: PcrSet::default(), cut: None };
+        add_systemd(&mut log, &quoted, &records);
+        let mut evidence = VerifiedEvidence::new(Tee::Tpm, sample::public_key(1), quoted);
+        evidence.log = log;
+        let logged = evidence.logged(pcr)?;
+        let numbers: Vec<_> = logged.iter().map(|event| event.number).collect();
+        assert!(numbers.iter().copied().eq((7..).take(numbers.len())), "each has its own");
+        Some(logged.iter().skip(1).filter_map(|event| event.detail.clone()).collect())
+    }
+
+    #[test]
+    fn a_record_is_named_by_what_its_digest_proves() {
+        let init = "nvpcr-init:a:0x1:00";
+        let files = |records: &[(&str, &str)]| named(PcrIndex::BOOT_FILES, records);
+        let both = Some(vec![SEPARATOR.to_owned(), init.to_owned()]);
+        assert_eq!(files(&[(SEPARATOR, SEPARATOR), (init, init)]), both);
+        assert_eq!(files(&[("\u{1b}", SEPARATOR), (init, init)]), both);
+        assert_eq!(files(&[(SEPARATOR, SEPARATOR), (init, "a file")]), None);
+        assert_eq!(named(PcrIndex::BOOT_MANAGER, &[(SEPARATOR, SEPARATOR), (init, init)]), None);
+    }
+
+    /// It is shown, and stays as it is: no image states it, and whoever pins it has it pinned whole.
+    #[test]
+    fn the_identity_of_a_system_is_named_and_not_left_out() {
+        let (id, root) = ("machine-id:01", "file-system:/:ext4:0:::");
+        let key = ("cryptsetup:data:0", "by the key of the volume");
+        let identity = |records: &[(&str, &str)]| named(PcrIndex::CLUSTER, records);
+        assert_eq!(identity(&[(id, id), (root, root), key]).unwrap(), [id, root, key.0]);
+        assert_eq!(identity(&[(id, "implant")]), None);
+        assert_eq!(identity(&[(id, id), ("implant", "implant")]), None);
+        let event = LoggedEvent::new(0, PcrIndex::CLUSTER, Sha256Digest::of(id), SYSTEMD, None);
+        assert_eq!(trailing(PcrIndex::CLUSTER, &[&event]), 0);
+        assert_eq!(said(&[LoggedEvent { detail: Some(id.to_owned()), ..event }]), "machine-id");
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub fn component_name(id: &str) -> Cow<'_, str> {
     Cow::Borrowed(id)
 }
 
-const NAMES: [(&str, &str); 44] = [
+const NAMES: [(&str, &str); 45] = [
     ("Pcr4EfiCall", "start of a boot option"),
     ("Pcr4Separator", "separator"),
     ("Pcr4Shim", "shim"),
@@ -42,6 +42,7 @@ const NAMES: [(&str, &str); 44] = [
     ("Pcr7Separator", "separator"),
     ("Pcr7ShimCert", "signer of shim"),
     ("Pcr7SbatLevel", "SbatLevel"),
+    ("Pcr7MokListTrusted", "variable MokListTrusted"),
     ("Pcr7MokSbState", "variable MokSBState"),
     ("Pcr7GrubDbCert", "signer of GRUB in db"),
     ("Pcr7GrubVendorDbCert", "signer of GRUB in shim's list"),

@@ -6,7 +6,8 @@ use super::{
     ComponentMatch, EventFinding, ExpectedComponent, PcrMismatch, RegisterFindings, RegisterStates,
 };
 use crate::boot::{
-    BootState, BootStates, LiveImages, NearState, Pins, Settled, fits, nearest, of_image, settled,
+    BootState, BootStates, LiveImages, NearState, Pins, Settled, fits, is_constant, nearest,
+    of_image, settled,
 };
 use crate::digest::Sha256Digest;
 use crate::evidence::{LoggedEvent, PinnedPcrs, VerifiedEvidence};
@@ -28,6 +29,8 @@ const MAX_KNOWN: usize = 8;
 pub struct Explained {
     /// What was booted.
     pub booted: BootState,
+    /// The registers that had to match.
+    pub pinned: PinnedPcrs,
     /// The registers in the form in which images state them: without what firmware and systemd measure around
     /// the boot chain.
     pub judged: PcrValues,
@@ -49,19 +52,21 @@ pub fn explain_pcrs(
     states: &dyn BootStates,
 ) -> Result<Explained, Box<PcrMismatch>> {
     let live = LiveImages::at(images, now);
-    let admitted = |values: &PcrValues| pins.admit(states, &live, values).into_iter().next();
-    if let Some(booted) = admitted(&evidence.pcrs) {
-        return Ok(Explained { booted, judged: evidence.pcrs.clone(), programs: Vec::new() });
+    let admitted = |values: &PcrValues| pins.first_admitted(states, &live, values);
+    if let Some((pinned, booted)) = admitted(&evidence.pcrs) {
+        let judged = evidence.pcrs.clone();
+        return Ok(Explained { booted, pinned, judged, programs: Vec::new() });
     }
     let mut nearest = None;
-    for Settled { evidence, programs } in settled(evidence, images, &live, pins, states) {
-        if let Some(booted) = admitted(&evidence.pcrs) {
-            return Ok(Explained { booted, judged: evidence.pcrs, programs });
+    for settled in settled(evidence, images, &live, pins, states) {
+        if let Some((pinned, booted)) = admitted(&settled.evidence.pcrs) {
+            let Settled { evidence, programs } = settled;
+            return Ok(Explained { booted, pinned, judged: evidence.pcrs, programs });
         }
-        nearest.get_or_insert(evidence);
+        nearest.get_or_insert(settled);
     }
-    let seen = nearest.as_ref().unwrap_or(evidence);
-    let mut mismatch = mismatch(seen, images, pins, now, states);
+    let seen = nearest.unwrap_or_else(|| Settled::plain(evidence.clone()));
+    let mut mismatch = mismatch(&seen, images, pins, now, states);
     mismatch.quoted = *evidence.pcrs.value(mismatch.pcr);
     for other in &mut mismatch.others {
         other.quoted = *evidence.pcrs.value(other.pcr);
@@ -71,13 +76,13 @@ pub fn explain_pcrs(
 
 /// The differences from the nearest state.
 fn mismatch(
-    evidence: &VerifiedEvidence,
+    seen: &Settled,
     images: &[ApprovedImage],
     pins: Pins,
     now: Timestamp,
     states: &dyn BootStates,
 ) -> PcrMismatch {
-    let live = LiveImages::at(images, now);
+    let (live, evidence) = (LiveImages::at(images, now), &seen.evidence);
     let with_pins = |image| Some((image, pins.of(image)?));
     let whole = |(image, pinned): &(&ApprovedImage, PinnedPcrs)| {
         !image.is_live(now) && fits(image, &evidence.pcrs, *pinned)
@@ -90,7 +95,7 @@ fn mismatch(
             .or_else(|| nearest(images.iter().filter_map(with_pins), evidence)),
     };
     let (pinned, near) = near.map_or_else(|| (pins.any(&live), None), |(p, near)| (p, Some(near)));
-    let mut mismatch = against(near.as_ref(), evidence, images, pinned, now);
+    let mut mismatch = against(near.as_ref(), seen, images, pinned, now);
     mismatch.ended = ended.and_then(|(image, _)| why_ended(image, now));
     mismatch.apart = apart(evidence, &pins.class(&live, pinned), pinned, states);
     mismatch.trouble = pins.trouble(states, &live);
@@ -115,11 +120,12 @@ fn apart(
 /// The differences from a state.
 fn against(
     near: Option<&NearState>,
-    evidence: &VerifiedEvidence,
+    seen: &Settled,
     images: &[ApprovedImage],
     pinned: PinnedPcrs,
     now: Timestamp,
 ) -> PcrMismatch {
+    let evidence = &seen.evidence;
     let differs = |pcr: &PcrIndex| {
         let expected = near.and_then(|near| near.pcr(*pcr));
         expected.is_none_or(|expected| expected.value != *evidence.pcrs.value(*pcr))
@@ -127,7 +133,7 @@ fn against(
     let found = |pcr: PcrIndex| {
         let expected = near.and_then(|near| near.pcr(pcr));
         let expected = expected.map_or(&[][..], |expected| &expected.events);
-        match evidence.logged(pcr) {
+        match logged(seen, pcr, expected) {
             Some(logged) => align(&logged, expected, images, now),
             None => (Vec::new(), Vec::new()),
         }
@@ -152,6 +158,24 @@ fn against(
         apart: Vec::new(),
         trouble: None,
     }
+}
+
+/// The events of a register; in PCR 4 with the programs that are of no image, if one of them may stand in the place
+/// of the first of the image.
+fn logged<'a>(
+    seen: &'a Settled,
+    pcr: PcrIndex,
+    expected: &[ImageEvent],
+) -> Option<Vec<&'a LoggedEvent>> {
+    let mut logged = seen.evidence.logged(pcr)?;
+    let first = logged.iter().position(|event| !is_constant(&event.digest, None));
+    let at = first.unwrap_or(logged.len());
+    let pair = logged.get(at).zip(expected.get(at));
+    let is_first = pair.is_some_and(|(event, expected)| event.digest == expected.hash);
+    if pcr == PcrIndex::BOOT_MANAGER && (!is_first || logged.len() < expected.len()) {
+        logged.splice(at..at, &seen.programs);
+    }
+    Some(logged)
 }
 
 fn why_ended(image: &ApprovedImage, now: Timestamp) -> Option<String> {

@@ -7,15 +7,15 @@
 
 use crate::ak::{AkRecord, AkState, Fingerprint};
 use crate::attest::{
-    Appraisal, Attempt, Known, LoggedEvent, PinnedPcrs, VerifiedEvidence, VerifyError, appraise,
+    Appraisal, Attempt, Known, PinnedPcrs, VerifiedEvidence, VerifyError, appraise,
 };
-use crate::boot::{BootStates, Pins, WholeImages, words};
+use crate::boot::{BootStates, Pins, Unpinned, WholeImages, words};
 use crate::code::Code;
 use crate::explain::{Gate, Ladder};
 use crate::id::{AttemptId, MachineId};
 use crate::image::{ApprovedImage, ExpectedPcrs};
 use crate::machine::{Machine, MachineState};
-use crate::platform::{Judgement, Platform};
+use crate::platform::{ImageBoot, Judgement, Platform};
 use crate::port::{
     AkRegistry, AttemptLog, AuditEvent, AuditSink, Clock, ClockLog, ClockOutcome, ImageRegistry,
     PlatformLog, PlatformOutcome, PortError,
@@ -55,7 +55,6 @@ impl<'a> AdmitPorts<'a> {
     }
 
     /// Also compares each machine's platform with its baseline, unless `platforms` is `None`.
-    #[must_use]
     pub fn with_platforms(mut self, platforms: Option<&'a dyn PlatformLog>) -> Self {
         self.platforms = platforms;
         self
@@ -64,7 +63,6 @@ impl<'a> AdmitPorts<'a> {
 
 /// Approved images, and what counts as a boot of them.
 #[derive(Clone, Copy, Debug)]
-#[expect(clippy::exhaustive_structs, reason = "a bundle of references, built field by field")]
 pub struct Boots<'a> {
     /// The images.
     pub images: &'a dyn ImageRegistry,
@@ -155,39 +153,34 @@ pub async fn look(
 /// platform is recorded immediately, so that it can be approved.
 async fn platform_gate(
     platforms: Option<&dyn PlatformLog>,
-    Appraisal { attempt, programs, .. }: &mut Appraisal,
+    appraisal: &mut Appraisal,
     evidence: &VerifiedEvidence,
 ) -> Result<Option<Platform>, PortError> {
-    let Some((key, machine)) = passed(attempt) else {
+    let Some((key, machine)) = passed(&appraisal.attempt) else {
         return Ok(None);
     };
     let Some(platforms) = platforms else {
-        attempt.ladder.skip(Gate::Platform, "not recorded here");
+        appraisal.attempt.ladder.skip(Gate::Platform, "not recorded here");
         return Ok(None);
     };
-    let seen = Platform::of(evidence).with_programs(programs);
+    let seen =
+        Platform::of(evidence).with_programs(&appraisal.programs).with_boot(appraisal.boot.clone());
     let Some(known) = platforms.find(&key).await? else {
         return Ok(Some(seen));
     };
     match known.judge(&seen) {
         // Nothing to write: most boots.
         Judgement::Matches if known.seen == seen && known.refused_at.is_none() => {
-            attempt.ladder.pass(Gate::Platform, MATCHES);
+            note_platform(appraisal, machine, &PlatformOutcome::Matches);
             Ok(None)
         }
         Judgement::Matches | Judgement::Updated => Ok(Some(seen)),
         Judgement::Refused(_) => {
-            let outcome = platforms.admit(&key, machine, &seen, attempt.at).await?;
-            note_platform(&mut attempt.ladder, machine, &outcome);
+            let outcome = platforms.admit(&key, machine, &seen, appraisal.attempt.at).await?;
+            note_platform(appraisal, machine, &outcome);
             Ok(None)
         }
     }
-}
-
-/// What the first boot brought into the baseline beside what every machine has.
-fn first_programs(programs: &[LoggedEvent]) -> String {
-    let digests: Vec<_> = programs.iter().map(|program| program.digest.to_string()).collect();
-    format!("first boot, now the baseline, with programs of the firmware: {}", digests.join(", "))
 }
 
 /// Records the platform of evidence that passed all gates.
@@ -196,19 +189,15 @@ async fn keep_platform(
     appraisal: &mut Appraisal,
     seen: Option<Platform>,
 ) -> Result<(), PortError> {
-    let attempt = &mut appraisal.attempt;
-    let Some((key, machine)) = passed(attempt) else {
+    let Some((key, machine)) = passed(&appraisal.attempt) else {
         return Ok(());
     };
     let (Some(platforms), Some(seen)) = (platforms, seen) else {
         return Ok(());
     };
-    let outcome = platforms.admit(&key, machine, &seen, attempt.at).await?;
-    note_platform(&mut attempt.ladder, machine, &outcome);
-    if outcome == PlatformOutcome::Recorded && !appraisal.programs.is_empty() {
-        attempt.ladder.pass(Gate::Platform, first_programs(&appraisal.programs));
-    }
-    if attempt.ladder.first_failure().is_some() {
+    let outcome = platforms.admit(&key, machine, &seen, appraisal.attempt.at).await?;
+    note_platform(appraisal, machine, &outcome);
+    if appraisal.attempt.ladder.first_failure().is_some() {
         appraisal.attested = None;
     }
     Ok(())
@@ -220,15 +209,36 @@ fn passed(attempt: &Attempt) -> Option<(Fingerprint, MachineId)> {
     attempt.ak.zip(attempt.machine)
 }
 
-/// Detail of the gate for a platform that matches.
-const MATCHES: &str = "as in the baseline";
+/// What an image leaves open, in the first boot of it on a machine.
+const FIRST: &str = "from this first boot of the image on";
+/// The same in later boots.
+const LATER: &str = "as in the first boot of this image";
 /// Maximum number of changes that a refusal names; `tec platform diff` shows all.
 const NAMED: usize = 8;
 
-fn note_platform(ladder: &mut Ladder, machine: MachineId, outcome: &PlatformOutcome) {
+fn note_platform(appraisal: &mut Appraisal, machine: MachineId, outcome: &PlatformOutcome) {
+    let Appraisal { attempt, programs, boot, .. } = appraisal;
+    let ladder = &mut attempt.ladder;
+    let of_image = |how: &str| {
+        boot.as_ref().map_or_else(String::new, |boot| format!("; {} {how}", boot.names()))
+    };
     match outcome {
-        PlatformOutcome::Recorded => ladder.pass(Gate::Platform, "first boot, now the baseline"),
-        PlatformOutcome::Matches => ladder.pass(Gate::Platform, MATCHES),
+        PlatformOutcome::Recorded => {
+            let digests: Vec<_> = programs.iter().map(|one| one.digest.to_string()).collect();
+            let with = if digests.is_empty() { "" } else { ", with programs of the firmware: " };
+            let (digests, of_image) = (digests.join(", "), of_image(FIRST));
+            let detail = format!("first boot, now the baseline{with}{digests}{of_image}");
+            ladder.pass(Gate::Platform, detail);
+        }
+        PlatformOutcome::NewImage => {
+            ladder.pass(Gate::Platform, format!("as in the baseline{}", of_image(FIRST)));
+        }
+        PlatformOutcome::Matches => {
+            ladder.pass(Gate::Platform, format!("as in the baseline{}", of_image(LATER)));
+            if boot.as_ref().is_some_and(ImageBoot::has_files) {
+                attempt.unpinned = Unpinned::default();
+            }
+        }
         PlatformOutcome::Moved => {
             ladder.pass(Gate::Platform, "verified or approved update, now the baseline");
         }
@@ -311,9 +321,6 @@ fn leave_registers_out(attempt: &mut Attempt) {
 }
 
 /// Records an attempt; its evidence may or may not be signed by a TPM, see [`admit`].
-///
-/// # Errors
-/// A log failed.
 pub async fn record(
     ports: AdmitPorts<'_>,
     attempt: &Attempt,
@@ -364,9 +371,6 @@ impl Closed {
 }
 
 /// Whether a machine that attested, or its key, has since been revoked or quarantined.
-///
-/// # Errors
-/// A registry failed.
 pub async fn taken_back(
     aks: &dyn AkRegistry,
     machine: MachineId,

@@ -40,7 +40,6 @@ impl<'a> AkPorts<'a> {
     }
 
     /// Limits the machines that trust on first use admits.
-    #[must_use]
     pub fn with_claims(self, claims: ClaimLimits) -> Self {
         Self { claims, ..self }
     }
@@ -52,7 +51,6 @@ impl<'a> AkPorts<'a> {
 ///
 /// Keys submitted at the same moment may together exceed a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "two numbers")]
 pub struct ClaimLimits {
     /// Maximum number in total.
     pub total: u64,
@@ -91,7 +89,6 @@ impl AkSubmission {
 
 /// Result of a submission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "callers must handle every outcome")]
 pub enum AkOutcome {
     /// The key is bound now.
     Bound(AkReason),

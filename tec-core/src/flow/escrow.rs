@@ -70,9 +70,6 @@ async fn keep(
 }
 
 /// The sealed recovery keys of a machine, the latest first.
-///
-/// # Errors
-/// An error of the store.
 pub async fn escrowed(
     secrets: &dyn SecretStore,
     machine: &MachineId,

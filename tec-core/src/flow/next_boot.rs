@@ -12,7 +12,6 @@ use crate::port::{AkRegistry, Clock};
 
 /// Whether a predicted boot would be accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "whoever reboots must know every answer")]
 pub enum NextBoot {
     /// It is one of an approved image, or of a state between images.
     Accepted {

@@ -45,7 +45,6 @@ pub enum PublishError {
 
 /// What happens to an image of whose boot parts are not checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "callers must choose")]
 pub enum UnpinnedInputs {
     /// It is not approved.
     #[default]
@@ -55,9 +54,6 @@ pub enum UnpinnedInputs {
 }
 
 /// Checks that an image can be approved by a server that pins these registers.
-///
-/// # Errors
-/// See [`publish_image`].
 pub fn check_image(
     image: &ApprovedImage,
     pins: Pins,

@@ -10,7 +10,7 @@ use crate::port::{
     AkRegistry, AuditAction, AuditEvent, AuditSink, Clock, DiskKeys, ImageRegistry, PortError,
     SecretStore,
 };
-use crate::rotation::Keys;
+use crate::rotation::KeyMark;
 use crate::secret::SecretBytes;
 
 /// Ports for a release.
@@ -31,6 +31,8 @@ pub struct ReleasePorts<'a> {
     pub clock: &'a dyn Clock,
     /// The disk keys while one replaces the other; `None` if no key is rotated.
     pub disk_keys: Option<&'a dyn DiskKeys>,
+    /// The mark that the machine showed.
+    pub shown: Option<KeyMark>,
 }
 
 impl<'a> ReleasePorts<'a> {
@@ -43,13 +45,16 @@ impl<'a> ReleasePorts<'a> {
         audit: &'a dyn AuditSink,
         clock: &'a dyn Clock,
     ) -> Self {
-        Self { aks, images, states, secrets, audit, clock, disk_keys: None }
+        Self { aks, images, states, secrets, audit, clock, disk_keys: None, shown: None }
     }
 
-    /// Releases keys to a running system while they are rotated.
-    #[must_use]
-    pub fn with_disk_keys(mut self, disk_keys: Option<&'a dyn DiskKeys>) -> Self {
-        self.disk_keys = disk_keys;
+    /// Releases keys to a running system too, if it showed the mark of one of them.
+    pub fn with_disk_keys(
+        mut self,
+        disk_keys: Option<&'a dyn DiskKeys>,
+        shown: Option<KeyMark>,
+    ) -> Self {
+        (self.disk_keys, self.shown) = (disk_keys, shown);
         self
     }
 }
@@ -81,7 +86,8 @@ pub enum ReleaseError {
 ///
 /// A key is released while the initramfs runs, as PCR 11 shows: what follows it is a root file system that nobody
 /// measured, and that may have been replaced. A machine whose TPM never attested in an initramfs, or that is in its
-/// first boot, is being set up, and one whose key is rotated needs the old key and the new one in its running system.
+/// first boot, is being set up. One whose key is rotated needs the old key and the new one in its running system: it
+/// shows that it has one of them, so that it already opens the disk.
 pub async fn release(
     ports: ReleasePorts<'_>,
     attested: &Attested,
@@ -128,19 +134,19 @@ async fn closed_gate(
     if let Some(closed) = taken_back(ports.aks, own, &attested.ak()).await? {
         return Ok(Some(closed));
     }
-    // Last: its code says that all the rest is right. Only then is the state of a rotation read.
+    // Last: its code says that all the rest is right. Only then are the keys read.
     match Closed::after_initramfs(attempt) {
-        Some(_) if is_rotating(ports.disk_keys, &own).await? => Ok(None),
+        Some(_) if has_key(ports, &own).await? => Ok(None),
         closed => Ok(closed),
     }
 }
 
-async fn is_rotating(keys: Option<&dyn DiskKeys>, own: &MachineId) -> Result<bool, PortError> {
-    let kept = match keys {
-        Some(keys) => keys.rotation(own).await?,
-        None => None,
+/// Whether the machine showed that it has one of its keys.
+async fn has_key(ports: ReleasePorts<'_>, own: &MachineId) -> Result<bool, PortError> {
+    let (Some(keys), Some(shown)) = (ports.disk_keys, ports.shown) else {
+        return Ok(false);
     };
-    Ok(matches!(kept, Some(Keys::Pending { .. } | Keys::Promoted { .. })))
+    Ok(keys.rotation(own).await?.is_some_and(|kept| kept.has(&shown)))
 }
 
 /// Explains the quoted registers by the images that are live now. An image may have been revoked,

@@ -82,13 +82,11 @@ impl AkServiceConfig {
     }
 
     /// Accepts answers to the challenges of every server that has this key.
-    #[must_use]
     pub fn with_challenge_key(self, challenge_key: Arc<ChallengeKey>) -> Self {
         Self { challenge_key, ..self }
     }
 
     /// Gives a machine its disk key as soon as its attestation key is bound.
-    #[must_use]
     pub fn with_provision(
         self,
         secrets: Arc<dyn SecretStore>,
@@ -98,7 +96,6 @@ impl AkServiceConfig {
     }
 
     /// Limits the machines that trust on first use admits.
-    #[must_use]
     pub fn with_claims(self, claims: ClaimLimits) -> Self {
         Self { claims, ..self }
     }

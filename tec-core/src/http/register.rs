@@ -9,13 +9,16 @@ use std::task::{Context, Poll};
 
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
+use parking_lot::Mutex;
 
 use super::reply::{ReplyBody, ReplyStyle, code_of, json, refusal};
+use crate::ak::{Shares, SourceNetwork, fair_limit};
 use crate::code::Code;
-use crate::flow::{RegisterError, RegisterPorts, register};
+use crate::flow::{RegisterError, RegisterPorts, Registration, register};
 use crate::ignition::PinGenerator;
 use crate::port::{AuditSink, Clock, Entropy, MachineRegistry, UnclaimedLimit};
 use crate::secret::SecretBytes;
+use crate::time::Timestamp;
 
 /// The path and its aliases, as used by documents and clients of the existing operator.
 const PATHS: [&str; 4] =
@@ -61,19 +64,20 @@ impl RegisterServiceConfig {
     }
 
     /// Sets how many machines may wait unclaimed.
-    #[must_use]
     pub fn with_limit(self, limit: UnclaimedLimit) -> Self {
         Self { limit, ..self }
     }
 
     /// Sets how long each of them may wait.
-    #[must_use]
     pub fn with_unclaimed_seconds(self, unclaimed_seconds: i64) -> Self {
         Self { unclaimed_seconds, ..self }
     }
 }
 
-/// `GET /ignition-clevis-pin-trustee` and its aliases.
+/// `GET /ignition-clevis-pin-trustee` and its aliases. The network that a request comes from is a
+/// [`SourceNetwork`] in its extensions, as for [`AkService`](super::AkService): the more machines a network
+/// registers, the fewer may wait when it registers one more, see [`fair_limit`]. Without one, only the limit
+/// of all counts.
 #[derive(Clone, Debug)]
 pub struct RegisterService(Arc<Inner>);
 
@@ -83,13 +87,16 @@ struct Inner {
     /// Time of the last search for expired machines, in seconds: refused callers must not trigger a
     /// registry search with each request.
     swept: AtomicI64,
+    /// What each network registered, until it is counted anew. A restart forgets it, but not how many wait.
+    recent: Mutex<(Timestamp, Shares)>,
 }
 
 impl RegisterService {
     /// Creates the service.
     pub fn new(config: RegisterServiceConfig) -> Self {
         let swept = AtomicI64::new(i64::MIN);
-        Self(Arc::new(Inner { config, swept }))
+        let recent = Mutex::new((Timestamp::from_unix_seconds(i64::MIN), Shares::default()));
+        Self(Arc::new(Inner { config, swept, recent }))
     }
 
     /// Answers one request. The body is not read.
@@ -110,6 +117,30 @@ impl RegisterService {
         if !self.token_fits(request.headers()) {
             return Err(Code::RegisterToken);
         }
+        let source: Option<SourceNetwork> = request.extensions().get().copied();
+        let source = source.map(SourceNetwork::customer);
+        let registered = self.register(self.count(source)).await;
+        if registered.is_err() {
+            self.0.recent.lock().1.give_back(source);
+        }
+        Ok(json(StatusCode::OK, registered?.ignition))
+    }
+
+    /// Counts a machine of this network before it is registered, since a client may not wait for the answer.
+    /// Returns the limit for it.
+    fn count(&self, source: Option<SourceNetwork>) -> UnclaimedLimit {
+        let config = &self.0.config;
+        let UnclaimedLimit::AtMost(most) = config.limit else { return config.limit };
+        let (now, mut recent) = (config.clock.now(), self.0.recent.lock());
+        if now >= recent.0 {
+            *recent = (now.plus_seconds(config.unclaimed_seconds), Shares::default());
+        }
+        let (_, own) = recent.1.take(source);
+        UnclaimedLimit::AtMost(fair_limit(most, own))
+    }
+
+    /// Registers a machine, if need be in place of those that waited too long.
+    async fn register(&self, limit: UnclaimedLimit) -> Result<Registration, Code> {
         let config = &self.0.config;
         let ports = RegisterPorts {
             machines: &*config.machines,
@@ -118,19 +149,16 @@ impl RegisterService {
             clock: &*config.clock,
             entropy: &*config.entropy,
         };
-        let registration = match register(ports, config.limit).await {
-            Err(RegisterError::Store(error))
-                if code_of(&error, Code::RegisterFull) == Code::RegisterFull =>
-            {
+        let refused = |error| match error {
+            RegisterError::Store(error) => code_of(&error, Code::RegisterFull),
+            RegisterError::Render(_) => Code::RegisterUnavailable,
+        };
+        match register(ports, limit).await.map_err(refused) {
+            Err(Code::RegisterFull) => {
                 self.expire().await?;
-                register(ports, config.limit).await
+                register(ports, limit).await.map_err(refused)
             }
             other => other,
-        };
-        match registration {
-            Ok(registration) => Ok(json(StatusCode::OK, registration.ignition)),
-            Err(RegisterError::Store(error)) => Err(code_of(&error, Code::RegisterFull)),
-            Err(RegisterError::Render(_)) => Err(Code::RegisterUnavailable),
         }
     }
 

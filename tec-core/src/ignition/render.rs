@@ -74,21 +74,18 @@ impl ClevisPinGenerator {
     }
 
     /// Adds another KBS server, tried after the earlier ones.
-    #[must_use]
     pub fn also(mut self, kbs: Endpoint) -> Self {
         self.servers.push(kbs);
         self
     }
 
     /// Lets nodes register their attestation key at this service.
-    #[must_use]
     pub fn register_ak_at(mut self, service: Endpoint) -> Self {
         self.ak_registration = Some(service);
         self
     }
 
     /// Uses a block device other than `/dev/disk/by-partlabel/root`.
-    #[must_use]
     pub fn on_device(mut self, device: impl Into<String>) -> Self {
         self.device = device.into();
         self

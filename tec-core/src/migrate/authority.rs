@@ -129,9 +129,6 @@ impl Authority {
 
     /// Checks that the anchor may do this now.
     ///
-    /// # Errors
-    /// The role of the anchor does not allow it.
-    ///
     /// # Security
     /// Shutting out is allowed wherever keys are released, so that a revocation always takes effect
     /// at the anchor that receives it. An anchor on standby has the revocations of the authority.

@@ -46,7 +46,6 @@ pub enum Binding {
 /// What an anchor demands of the machines that it admits.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-#[expect(clippy::exhaustive_structs, reason = "anchors write all of it out")]
 pub struct Demands {
     /// Who may register.
     pub entry: Entry,
@@ -104,7 +103,6 @@ pub enum Service {
 
 /// A certificate with its key.
 #[derive(Debug)]
-#[expect(clippy::exhaustive_structs, reason = "anchors write all of it out")]
 pub struct Certificate {
     /// The chain, PEM.
     pub chain: String,
@@ -116,7 +114,6 @@ pub struct Certificate {
 
 /// Whether a server has a certificate.
 #[derive(Debug)]
-#[expect(clippy::exhaustive_enums, reason = "callers must handle every case")]
 pub enum Place {
     /// The server serves plain HTTP.
     Plain,
@@ -128,7 +125,6 @@ pub enum Place {
 
 /// What an anchor keeps besides its units.
 #[derive(Debug, Default)]
-#[expect(clippy::exhaustive_structs, reason = "anchors write all of it out")]
 pub struct Belongings {
     /// Its demands; `None` if nobody has set any yet.
     pub demands: Option<Demands>,

@@ -59,7 +59,6 @@ pub trait Observer: Send + Sync {
 
 /// Ignores the pages, and never pauses.
 #[derive(Clone, Copy, Debug, Default)]
-#[expect(clippy::exhaustive_structs, reason = "there is nothing to configure")]
 pub struct Quiet;
 
 #[async_trait]
@@ -101,9 +100,6 @@ pub async fn copy(
 }
 
 /// Reports what a copy would do, without changing anything.
-///
-/// # Errors
-/// An anchor fails.
 pub async fn compare(
     from: &dyn TrustAnchor,
     to: &dyn TrustAnchor,

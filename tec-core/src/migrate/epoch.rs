@@ -71,7 +71,6 @@ impl Epoch {
     }
 
     /// The next epoch.
-    #[must_use]
     pub fn next(self) -> Self {
         Self(self.0.saturating_add(1))
     }

@@ -46,7 +46,6 @@ impl fmt::Display for Clash {
 
 /// Result of merging two units.
 #[derive(Debug)]
-#[expect(clippy::exhaustive_enums, reason = "anchors must handle every outcome")]
 pub enum Merged<T> {
     /// The existing unit already contains everything.
     Same,

@@ -11,7 +11,6 @@ use crate::time::Timestamp;
 
 /// Result of a change of authority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "callers must handle every outcome")]
 pub enum SwapOutcome {
     /// The record is the new one.
     Swapped,
@@ -21,7 +20,6 @@ pub enum SwapOutcome {
 
 /// Result for one unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "callers must handle every outcome")]
 pub enum Adopted {
     /// It is new here.
     Created,
@@ -48,7 +46,6 @@ impl Adopted {
 /// Consecutive units of another anchor: the list is complete between two names, so anything not in
 /// it does not exist.
 #[derive(Debug)]
-#[expect(clippy::exhaustive_structs, reason = "callers write all of it out")]
 pub struct AdoptPage<'a> {
     /// The pass in which the units were read.
     pub intake: Intake,

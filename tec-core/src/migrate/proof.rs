@@ -60,9 +60,6 @@ impl Proof {
 /// # Security
 /// A disk key enters as its SHA-256 digest. Keys are random, so neither the digest nor the proof
 /// helps to guess them.
-///
-/// # Errors
-/// The unit cannot be serialized as JSON.
 pub fn prove(nonce: &[u8; 32], unit: &TrustUnit) -> Result<Proof, PortError> {
     let failed = |error: Box<dyn std::error::Error + Send + Sync>| {
         let what = format!("compute the proof of {}", unit.name());
@@ -173,9 +170,6 @@ pub struct Mismatch {
 }
 
 /// Compares everything that two anchors hold, page by page, and returns the differences.
-///
-/// # Errors
-/// An anchor cannot be read.
 pub async fn verify(
     source: &dyn TrustAnchor,
     target: &dyn TrustAnchor,

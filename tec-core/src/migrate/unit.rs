@@ -55,7 +55,6 @@ impl MachineUnit {
     }
 
     /// Adds recovery keys.
-    #[must_use]
     pub fn with_escrows(mut self, escrows: BTreeMap<u32, SecretBytes>) -> Self {
         self.escrows = escrows;
         self

@@ -12,7 +12,6 @@ use crate::pcr::PcrIndex;
 /// What a change leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-#[expect(clippy::exhaustive_enums, reason = "callers must handle every effect")]
 pub enum ChangeEffect {
     /// The boot is refused until the change is approved.
     Refused,
@@ -85,6 +84,13 @@ pub fn changes(baseline: &Platform, seen: &Platform) -> Vec<PlatformChange> {
         }
     }
     found.extend(programs(&baseline.firmware.programs, &seen.firmware.programs));
+    let none = Register { value: Sha256Digest::ZERO, events: None };
+    for boot in &seen.boots {
+        let first = baseline.first_of(boot).into_iter();
+        found.extend(first.flat_map(|first| first.differing(boot)).flat_map(|(pcr, old, new)| {
+            register(pcr, ChangeEffect::Refused, old, new.unwrap_or(&none))
+        }));
+    }
     found
 }
 

@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 
 use super::change::{ChangeEffect, PlatformChange, changes};
 use super::policy::{PolicyJudgement, judge_policy};
-use super::{Firmware, Platform};
+use super::{Firmware, ImageBoot, Platform};
 use crate::digest::Sha256Digest;
 
 /// How a boot relates to the baseline of its machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "callers must handle every outcome")]
 pub enum Judgement {
     /// It matches; the baseline stays.
     Matches,
@@ -32,6 +31,8 @@ pub enum Judgement {
 /// - the authorities are not compared: they follow from the programs that were booted, which PCR 4
 ///   pins, and from db.
 ///
+/// What the booted image leaves open must have the values of its first boot, if there was one.
+///
 /// Pure: equal arguments give equal results.
 ///
 /// # Security
@@ -43,8 +44,11 @@ pub fn judge(baseline: &Platform, seen: &Platform) -> Judgement {
             seen.firmware.code.get(pcr).is_some_and(|new| old.is_same(*pcr, new))
         })
         && programs(baseline).eq(programs(seen));
+    let is_held = |boot: &ImageBoot| {
+        baseline.first_of(boot).is_none_or(|first| first.differing(boot).next().is_none())
+    };
     let policy = judge_policy(baseline, seen);
-    match (has_same_code, policy) {
+    match (has_same_code && seen.boots.iter().all(is_held), policy) {
         (true, Some(PolicyJudgement::Matches)) => Judgement::Matches,
         (true, Some(PolicyJudgement::Grew)) => Judgement::Updated,
         _ => {
@@ -61,7 +65,8 @@ pub fn judge_approved(baseline: &Platform, approved: &[Firmware], seen: &Platfor
     let judgement = judge(baseline, seen);
     let fits = |firmware: &Firmware| {
         // Without a value of PCR 7: the authorities were not approved.
-        let firmware = Platform { firmware: firmware.clone(), recorded: BTreeMap::new() };
+        let (firmware, boots) = (firmware.clone(), baseline.boots.clone());
+        let firmware = Platform { firmware, recorded: BTreeMap::new(), boots };
         !matches!(judge(&firmware, seen), Judgement::Refused(_))
     };
     match judgement {

@@ -10,6 +10,7 @@
 //! | 2 | option ROMs | enforced: they run before the operating system, with its privileges |
 //! | 4 | programs of the firmware, before those of an image | enforced: the rest of the register is the image's |
 //! | 7 | Secure Boot policy | enforced, except for what [`judge`] explains |
+//! | 8, 9, 12, 13, 14 | what the booted image does not state of them | enforced for each image, from its first accepted boot on: see [`ImageBoot`] |
 //! | 1, 3, 5, 6 | configuration, partition table, vendor events | recorded: boot order and grown partitions change in normal use |
 //!
 //! The separator of systemd, which an update of the initramfs brings, is no change in any of them.
@@ -17,6 +18,7 @@
 //! (TCG PC Client Platform Firmware Profile 1.06, 3.3.4, for what each register holds.)
 
 mod change;
+mod image;
 mod judge;
 mod policy;
 
@@ -25,6 +27,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 pub use self::change::{ChangeEffect, PlatformChange, changes};
+pub use self::image::ImageBoot;
 pub use self::judge::{Judgement, judge, judge_approved};
 use crate::boot::words;
 use crate::digest::Sha256Digest;
@@ -42,9 +45,11 @@ const RECORDED: [u8; 5] = [1, 3, 5, 6, 7];
 const MAX_EVENTS: usize = 256;
 /// Maximum number of entries kept for one variable; revocation lists have a few hundred.
 const MAX_ENTRIES: usize = 4096;
-/// Longest JSON form of a platform; one that is longer counts as unexplained. Those of machines with
-/// long revocation lists have less than a fifth. Two of them fit into an object of etcd (1.5 MiB).
-pub const MAX_PLATFORM: usize = 256 * 1024;
+/// Longest JSON form of firmware and what is recorded; one that is longer counts as unexplained. Those of machines
+/// with long revocation lists have less than a fifth.
+const MAX_FIRMWARE: usize = 256 * 1024;
+/// Longest JSON form of a platform. Two of them fit into an object of etcd (1.5 MiB).
+pub const MAX_PLATFORM: usize = MAX_FIRMWARE + image::MAX_ALL + 1024;
 
 /// One event of a register. The log claims type and detail; they prove nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,7 +90,6 @@ pub struct Register {
 /// What PCR 7 says about the Secure Boot policy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-#[expect(clippy::exhaustive_enums, reason = "explained or not")]
 pub enum Policy {
     /// The events of the policy, in order, without the authorities that a boot used.
     Events(Vec<PolicyEvent>),
@@ -115,6 +119,10 @@ pub struct Platform {
     pub firmware: Firmware,
     /// The part that is only recorded.
     pub recorded: BTreeMap<PcrIndex, Register>,
+    /// What images leave open: in a boot, that of its image; in a baseline, the first ones of the images that the
+    /// machine booted last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub boots: Vec<ImageBoot>,
 }
 
 impl Firmware {
@@ -130,7 +138,7 @@ impl Firmware {
 impl Platform {
     /// A platform from its parts.
     pub fn new(firmware: Firmware, recorded: BTreeMap<PcrIndex, Register>) -> Self {
-        Self { firmware, recorded }
+        Self { firmware, recorded, boots: Vec::new() }
     }
 
     /// The platform that verified evidence shows.
@@ -143,13 +151,13 @@ impl Platform {
                 programs: Vec::new(),
             },
             recorded: indices(&RECORDED).map(register).collect(),
+            boots: Vec::new(),
         };
         let size = serde_json::to_string(&platform).map_or(usize::MAX, |text| text.len());
-        if size > MAX_PLATFORM { Self::unexplained(evidence) } else { platform }
+        if size > MAX_FIRMWARE { Self::unexplained(evidence) } else { platform }
     }
 
     /// With these programs of the firmware in PCR 4.
-    #[must_use]
     pub fn with_programs(mut self, programs: &[LoggedEvent]) -> Self {
         self.firmware.programs = programs.iter().map(PlatformEvent::of).collect();
         self
@@ -166,6 +174,7 @@ impl Platform {
                 programs: Vec::new(),
             },
             recorded: indices(&RECORDED).map(register).collect(),
+            boots: Vec::new(),
         }
     }
 

@@ -40,14 +40,12 @@ impl PortError {
     }
 
     /// Adds the cause.
-    #[must_use]
     pub fn because(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         self.source = Some(source.into());
         self
     }
 
     /// Adds the code that tells users what to do.
-    #[must_use]
     pub fn with_code(mut self, code: Code) -> Self {
         self.code = Some(code);
         self

@@ -13,12 +13,13 @@ use crate::time::Timestamp;
 
 /// How a boot relates to the record of its machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "callers must handle every outcome")]
 pub enum PlatformOutcome {
     /// The first boot; it is the baseline now.
     Recorded,
     /// It matches the baseline, which is unchanged.
     Matches,
+    /// It matches, and is the first boot of its image: later boots of the image are held to it.
+    NewImage,
     /// The change explains itself or was approved; the baseline moved to this boot.
     Moved,
     /// It does not match; the baseline is unchanged, and the boot is kept for an approval.
@@ -56,18 +57,52 @@ impl PlatformRecord {
     /// The record after this boot.
     #[must_use]
     pub fn after(mut self, seen: &Platform, at: Timestamp) -> (Self, PlatformOutcome) {
+        let is_new = |boot| self.baseline.first_of(boot).is_none();
         let outcome = match self.judge(seen) {
+            Judgement::Matches if seen.boots.iter().any(is_new) => PlatformOutcome::NewImage,
             Judgement::Matches => PlatformOutcome::Matches,
             Judgement::Updated => PlatformOutcome::Moved,
             Judgement::Refused(changes) => PlatformOutcome::Refused(changes),
         };
         if outcome == PlatformOutcome::Moved {
-            self.baseline = seen.clone();
+            let boots = std::mem::take(&mut self.baseline.boots);
+            self.baseline = Platform { boots, ..seen.clone() };
             self.approved.clear();
         }
         self.refused_at = matches!(outcome, PlatformOutcome::Refused(_)).then_some(at);
+        if self.refused_at.is_none() {
+            self.baseline.learn(&seen.boots);
+        }
         self.seen = seen.clone();
         (self, outcome)
+    }
+
+    /// The record once an admin approved the boot that was refused last, if that is what the admin has `seen`.
+    /// The changed firmware is only accepted from now on; the boot of the image is the baseline at once.
+    pub fn approved(mut self, seen: &Platform) -> Option<Self> {
+        let is_seen = self.seen.firmware == seen.firmware && self.seen.boots == seen.boots;
+        self.refused_at.filter(|_| is_seen)?;
+        if self.has_other_firmware() {
+            self.approved.push(self.seen.firmware.clone());
+        }
+        for boot in self.seen.boots.clone() {
+            self.baseline.replace(boot);
+        }
+        Some(self.settled())
+    }
+
+    /// Whether the last boot showed another firmware than the baseline.
+    pub fn has_other_firmware(&self) -> bool {
+        self.seen.firmware != self.baseline.firmware
+    }
+
+    /// The record, whose last boot does not count as refused if it is accepted by now.
+    #[must_use]
+    pub fn settled(mut self) -> Self {
+        if !matches!(self.judge(&self.seen), Judgement::Refused(_)) {
+            self.refused_at = None;
+        }
+        self
     }
 }
 
@@ -103,7 +138,8 @@ impl PlatformEntry {
 ///
 /// *Contract*: `admit` is atomic, so that only one of two simultaneous first boots becomes the baseline. A new
 /// key of a machine takes over the baseline of its last one, so that a new key does not hide another firmware.
-/// Two platforms are kept per key, and removed with the machine. Writes are durable when the call returns.
+/// Two platforms are kept per key, and removed with the machine. The baseline has the first boots of the images
+/// that the machine booted last, for what these images leave open. Writes are durable when the call returns.
 /// *Conformance suite*: [`testing::platform_log`](crate::testing::platform_log).
 #[async_trait]
 pub trait PlatformLog: fmt::Debug + Send + Sync {
@@ -125,7 +161,8 @@ pub trait PlatformLog: fmt::Debug + Send + Sync {
 
     /// Approves the change from the baseline of this key to the firmware that its last boot showed,
     /// for every key with the same baseline. Returns their machines. Each baseline moves with the
-    /// next boot that shows the firmware; until then the present one is still accepted.
+    /// next boot that shows the firmware; until then the present one is still accepted. What the boot showed of
+    /// its image is approved for this machine alone, and is its baseline at once.
     ///
     /// # Errors
     /// `NotFound` if nothing is recorded for the key. `Conflict` if its last boot was not refused, or
@@ -133,7 +170,7 @@ pub trait PlatformLog: fmt::Debug + Send + Sync {
     async fn approve(
         &self,
         key: &Fingerprint,
-        seen: &Firmware,
+        seen: &Platform,
         line: &AuditEvent,
     ) -> Result<Vec<MachineId>, PortError>;
 }

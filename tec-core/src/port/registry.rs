@@ -21,7 +21,6 @@ use crate::time::Timestamp;
 
 /// Whether a create call created something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "callers must handle every outcome")]
 pub enum CreateOutcome {
     /// It is new.
     Created,
@@ -31,7 +30,6 @@ pub enum CreateOutcome {
 
 /// Whether a secret was stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "callers must handle every outcome")]
 pub enum PutOutcome {
     /// It is stored durably.
     Stored,
@@ -41,7 +39,6 @@ pub enum PutOutcome {
 
 /// Result of a compare-and-swap of an attestation key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "callers must handle every outcome")]
 pub enum BindOutcome {
     /// The key is now bound to the machine.
     Bound,
@@ -57,7 +54,6 @@ pub enum BindOutcome {
 
 /// Maximum number of machines that may wait without an attestation key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "a number or none")]
 pub enum UnclaimedLimit {
     /// Any number: for machines added by an admin.
     Unlimited,
@@ -67,7 +63,6 @@ pub enum UnclaimedLimit {
 
 /// Number of machines admitted by trust on first use, that is, whose bound key has a source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "two numbers")]
 pub struct Claims {
     /// Total number.
     pub total: u64,
@@ -155,7 +150,7 @@ pub trait AkRegistry: fmt::Debug + Send + Sync {
     /// # Errors
     /// `NotFound` if the machine is unknown or not in service. `Denied` if four keys of the machine
     /// are waiting, so that a stranger cannot fill the store; revoked keys do not count. Check and insert are
-    /// atomic.
+    /// atomic. Where strangers submit keys, fewer from one network, see [`may_wait`](crate::ak::may_wait).
     async fn submit(
         &self,
         record: &AkRecord,

@@ -11,7 +11,6 @@ use crate::secret::SecretBytes;
 
 /// Whether a rotation was begun.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "callers must handle every outcome")]
 pub enum BeginOutcome {
     /// The new key is pending, durably.
     Begun(KeyMark),
@@ -21,7 +20,6 @@ pub enum BeginOutcome {
 
 /// Whether a rotation was canceled.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "callers must handle every outcome")]
 pub enum CancelOutcome {
     /// The key is forgotten, durably; these are kept.
     Canceled(Keys<KeyMark>),

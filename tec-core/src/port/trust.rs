@@ -62,7 +62,6 @@ impl<'a> EvidenceRequest<'a> {
     }
 
     /// Adds the digest of init-data.
-    #[must_use]
     pub fn with_init_data(mut self, digest: &'a [u8]) -> Self {
         self.init_data = Some(digest);
         self
@@ -194,7 +193,6 @@ pub trait AuditSink: fmt::Debug + Send + Sync {
 
 /// Whether the clock of a TPM advanced.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "callers must handle every outcome")]
 pub enum ClockOutcome {
     /// It advanced, or was never read before; the reading is stored durably.
     Follows,

@@ -26,7 +26,6 @@ pub use self::node::{NodeStep, Slots, next_step};
 
 /// The keys that a server keeps for a machine. `K` is a key, or anything that stands for one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "servers and nodes must handle every state")]
 pub enum Keys<K> {
     /// No rotation is under way.
     Settled {
@@ -51,7 +50,6 @@ pub enum Keys<K> {
 
 /// What a node confirms about a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "servers must handle both")]
 pub enum Confirmation {
     /// Every disk of the machine has a slot that was tried and opens with this key.
     Staged,
@@ -61,7 +59,6 @@ pub enum Confirmation {
 
 /// The key that a canceled rotation leaves behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "servers must handle both")]
 pub enum Forget {
     /// The pending one. No disk needs it: the current key opens them all.
     Pending,
@@ -71,7 +68,6 @@ pub enum Forget {
 
 /// Effect of a confirmation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "servers must handle every effect")]
 pub enum Confirmed<K> {
     /// The server keeps these keys from now on.
     Changed(Keys<K>),
@@ -88,6 +84,15 @@ impl<K: PartialEq> Keys<K> {
             Self::Settled { current }
             | Self::Pending { current, .. }
             | Self::Promoted { current, .. } => current,
+        }
+    }
+
+    /// Whether this is one of the keys.
+    pub fn has(&self, key: &K) -> bool {
+        match self {
+            Self::Settled { current } => current == key,
+            Self::Pending { current, pending: other }
+            | Self::Promoted { current, previous: other } => current == key || other == key,
         }
     }
 

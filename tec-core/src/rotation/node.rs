@@ -4,7 +4,6 @@ use super::{Confirmation, Keys};
 
 /// Key slots of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "nodes must handle both")]
 pub enum Slots<'k, K> {
     /// Those that open with this key.
     Of(&'k K),
@@ -14,7 +13,6 @@ pub enum Slots<'k, K> {
 
 /// The next step of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "nodes must handle every step")]
 pub enum NodeStep<'k, K> {
     /// Nothing to do.
     Rest,

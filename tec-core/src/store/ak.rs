@@ -5,7 +5,7 @@ use rusqlite::{Connection, OptionalExtension as _, Params, Row};
 
 use super::error::{Failure, StoreError, some_row};
 use super::{Store, audit, authority, machine};
-use crate::ak::{AkRecord, AkState, ApprovedAk, Fingerprint, PublicKey, SourceNetwork};
+use crate::ak::{AkRecord, AkState, ApprovedAk, Fingerprint, PublicKey, SourceNetwork, may_wait};
 use crate::id::MachineId;
 use crate::machine::Machine;
 use crate::migrate::Deed;
@@ -13,9 +13,6 @@ use crate::port::{
     AkRegistry, AuditEvent, BindOutcome, Claims, CreateOutcome, PortError, PortErrorKind,
 };
 use crate::time::Timestamp;
-
-/// Maximum number of keys waiting per machine; the contract of [`AkRegistry::submit`].
-const MAX_WAITING: i64 = 4;
 
 #[async_trait]
 impl AkRegistry for Store {
@@ -102,10 +99,7 @@ fn submit(db: &Connection, record: &AkRecord, line: &AuditEvent) -> Result<Creat
         return Err(Failure::Refused(PortErrorKind::NotFound));
     }
     authority::permit(db, Deed::Admit)?;
-    let waiting: i64 = db
-        .prepare_cached("SELECT count(*) FROM ak WHERE machine = ?1 AND state = 'pending'")?
-        .query_row((record.machine.to_string(),), |row| row.get(0))?;
-    if waiting >= MAX_WAITING {
+    if !may_wait(record, list(db, Some(record.machine))?.iter()) {
         return Err(Failure::Refused(PortErrorKind::Denied));
     }
     insert(db, record)?;

@@ -49,9 +49,6 @@ fn place(attempt: &Attempt) -> (Option<String>, i64) {
 
 impl Store {
     /// When each machine last attested, and with which result; machines without an attempt are left out.
-    ///
-    /// # Errors
-    /// The database cannot be read.
     pub fn last_attempts(&self) -> Result<BTreeMap<MachineId, Attempt>, StoreError> {
         let attempts = self.readers.with(last_of_each)?;
         let named = attempts.into_iter().filter_map(|one| Some((one.machine?, one)));

@@ -1,8 +1,9 @@
 //! The audit log: a hash chains each line to the previous one. Its oldest lines may be archived elsewhere.
 
+use std::fmt;
+
 use async_trait::async_trait;
 use rusqlite::Connection;
-use sha2::{Digest as _, Sha256};
 
 use super::Store;
 use super::error::{Failure, StoreError};
@@ -22,7 +23,6 @@ const CHAIN_LABEL: &[u8] = b"tec store audit v1\0";
 
 /// A place in the chain: the number of a line, and its hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "both are what a place is")]
 pub struct AuditPlace {
     /// Number of the line, from 1.
     pub sequence: u64,
@@ -35,21 +35,25 @@ impl AuditPlace {
     pub const BEGIN: Self = Self { sequence: 0, hash: Sha256Digest::ZERO };
 
     /// The place of the next line, whose event is this JSON.
-    ///
-    /// # Errors
-    /// It has no canonical form.
     pub fn followed_by(&self, event: &serde_json::Value) -> Result<Self, StoreError> {
         Ok(self.after(&canonical(event)?))
     }
 
     fn after(&self, event: &str) -> Self {
-        Self { sequence: self.sequence.saturating_add(1), hash: chained(&self.hash, event) }
+        let text = [CHAIN_LABEL, self.hash.as_bytes(), event.as_bytes()].concat();
+        Self { sequence: self.sequence.saturating_add(1), hash: Sha256Digest::of(text) }
     }
 
     /// The line that says that all lines up to this one were archived.
     fn archived(&self, at: Timestamp) -> AuditEvent {
         let subject = format!("lines up to {}, head {}", self.sequence, self.hash);
         AuditEvent::new(at, AuditAction::AuditArchived, None, subject)
+    }
+}
+
+impl fmt::Display for AuditPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.sequence, self.hash)
     }
 }
 
@@ -67,7 +71,6 @@ pub struct AuditEntry {
 
 /// Result of a check of the chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "callers must handle every outcome")]
 pub enum AuditVerdict {
     /// Every line is present and unchanged.
     Intact {
@@ -103,6 +106,11 @@ impl Store {
         self.readers.with(|db| place(db, "audit_base"))
     }
 
+    /// The last line; [`AuditPlace::BEGIN`] if there is none. Whoever keeps it elsewhere finds out if it is lost.
+    pub fn audit_head(&self) -> Result<AuditPlace, StoreError> {
+        self.readers.with(|db| place(db, "audit_head"))
+    }
+
     /// Lets the log begin after `last`, since the lines after `base` up to it are kept elsewhere, and records that.
     /// They count no longer; [`remove_archived_audit`](Self::remove_archived_audit) removes them.
     ///
@@ -120,9 +128,6 @@ impl Store {
 
     /// Removes some of the lines that were archived, and returns their number: a few at a time, between which the
     /// caller waits, so that a server on the same store can write.
-    ///
-    /// # Errors
-    /// As of any write.
     pub async fn remove_archived_audit(&self) -> Result<usize, PortError> {
         let removed = self.write(|db| Ok(remove_archived(db)?)).await;
         removed.map_err(|failure| failure.during("remove archived audit lines"))
@@ -148,14 +153,6 @@ impl AuditSink for Store {
             .await
             .map_err(|failure| failure.during("append to the audit log"))
     }
-}
-
-fn chained(before: &Sha256Digest, event: &str) -> Sha256Digest {
-    let mut hasher = Sha256::new();
-    hasher.update(CHAIN_LABEL);
-    hasher.update(before.as_bytes());
-    hasher.update(event);
-    Sha256Digest::new(hasher.finalize().into())
 }
 
 fn canonical(event: &impl serde::Serialize) -> Result<String, StoreError> {

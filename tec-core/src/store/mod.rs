@@ -32,6 +32,7 @@ mod attempt;
 mod audit;
 mod authority;
 mod clock;
+mod demands;
 mod error;
 mod image;
 mod machine;

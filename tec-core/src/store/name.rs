@@ -32,9 +32,6 @@ impl Store {
     }
 
     /// The names of all machines that have one.
-    ///
-    /// # Errors
-    /// The store cannot be read.
     pub fn machine_names(&self) -> Result<BTreeMap<MachineId, String>, StoreError> {
         self.readers.with(|db| {
             db.prepare_cached("SELECT machine, name FROM machine_name")?

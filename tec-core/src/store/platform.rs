@@ -1,9 +1,10 @@
 //! The platforms of machines, as JSON. Machines of one model share the stored firmware.
 
+use std::collections::BTreeMap;
+
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension as _};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 
 use super::error::{Failure, StoreError};
 use super::{Store, audit, authority};
@@ -45,7 +46,7 @@ impl PlatformLog for Store {
     async fn approve(
         &self,
         key: &Fingerprint,
-        seen: &Firmware,
+        seen: &Platform,
         line: &AuditEvent,
     ) -> Result<Vec<MachineId>, PortError> {
         let (name, seen, line) = (key.to_string(), seen.clone(), line.clone());
@@ -74,22 +75,36 @@ fn admit(
     let former = parts_of(db, &of_machine)?;
     db.prepare_cached("DELETE FROM platform WHERE machine = ?1 AND ak <> ?2")?
         .execute((&of_machine, key))?;
+    write(db, key, machine, &record)?;
+    sweep(db, &former)?;
+    Ok(outcome)
+}
+
+/// Writes the record of a key, and removes the parts that only its last one referred to.
+fn write(
+    db: &Connection,
+    key: &str,
+    machine: MachineId,
+    record: &PlatformRecord,
+) -> Result<(), StoreError> {
+    let former = parts_of(db, key)?;
     let of = |platform: &Platform| -> Result<_, StoreError> {
-        Ok((put(db, &platform.firmware)?, put(db, &platform.recorded)?))
+        let Platform { firmware, recorded, boots } = platform;
+        let rest = if boots.is_empty() { put(db, recorded)? } else { put(db, &(recorded, boots))? };
+        Ok((put(db, firmware)?, rest))
     };
     let (baseline, last) = (of(&record.baseline)?, of(&record.seen)?);
     db.prepare_cached("INSERT OR REPLACE INTO platform VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)")?
         .execute((
             key,
-            of_machine,
+            machine.to_string(),
             baseline.0,
             baseline.1,
             last.0,
             last.1,
             record.refused_at.map(Timestamp::unix_seconds),
         ))?;
-    sweep(db, &former)?;
-    Ok(outcome)
+    sweep(db, &former)
 }
 
 /// What is recorded for the last key of a machine.
@@ -114,11 +129,24 @@ fn put(db: &Connection, part: &impl Serialize) -> Result<String, StoreError> {
     Ok(id)
 }
 
-fn part<T: DeserializeOwned>(db: &Connection, id: &str) -> Result<T, StoreError> {
-    let body: String = db
-        .prepare_cached("SELECT body FROM platform_part WHERE id = ?1")?
-        .query_row((id,), |row| row.get(0))?;
-    serde_json::from_str(&body).map_err(undecodable)
+fn body(db: &Connection, id: &str) -> Result<String, StoreError> {
+    let mut select = db.prepare_cached("SELECT body FROM platform_part WHERE id = ?1")?;
+    Ok(select.query_row((id,), |row| row.get(0))?)
+}
+
+fn firmware(db: &Connection, id: &str) -> Result<Firmware, StoreError> {
+    serde_json::from_str(&body(db, id)?).map_err(undecodable)
+}
+
+/// A platform from its two parts. The second has no boots in the form of earlier versions.
+fn platform(db: &Connection, id: &str, rest: &str) -> Result<Platform, StoreError> {
+    let (mut platform, rest) = (Platform::new(firmware(db, id)?, BTreeMap::new()), body(db, rest)?);
+    if rest.starts_with('{') {
+        platform.recorded = serde_json::from_str(&rest).map_err(undecodable)?;
+    } else {
+        (platform.recorded, platform.boots) = serde_json::from_str(&rest).map_err(undecodable)?;
+    }
+    Ok(platform)
 }
 
 /// Removes those of `parts` that nothing refers to anymore, and the approvals of baselines that no key has.
@@ -172,12 +200,9 @@ fn find(db: &Connection, key: &str) -> Result<Option<PlatformRecord>, StoreError
     let Some((machine, [baseline, baseline_recorded, seen, seen_recorded], refused)) = found else {
         return Ok(None);
     };
-    let platform = |firmware: &str, recorded: &str| -> Result<_, StoreError> {
-        Ok(Platform::new(part(db, firmware)?, part(db, recorded)?))
-    };
     let machine = machine.parse().map_err(undecodable)?;
-    let mut record = PlatformRecord::first(machine, &platform(&baseline, &baseline_recorded)?);
-    record.seen = platform(&seen, &seen_recorded)?;
+    let mut record = PlatformRecord::first(machine, &platform(db, &baseline, &baseline_recorded)?);
+    record.seen = platform(db, &seen, &seen_recorded)?;
     record.refused_at = refused.map(Timestamp::from_unix_seconds);
     record.approved = approved(db, &baseline)?;
     Ok(Some(record))
@@ -188,7 +213,7 @@ fn approved(db: &Connection, baseline: &str) -> Result<Vec<Firmware>, StoreError
         .prepare_cached("SELECT after FROM platform_approval WHERE before = ?1")?
         .query_map((baseline,), |row| row.get(0))?
         .collect::<Result<_, _>>()?;
-    ids.iter().map(|id| part(db, id)).collect()
+    ids.iter().map(|id| firmware(db, id)).collect()
 }
 
 fn list(db: &Connection) -> Result<Vec<PlatformEntry>, StoreError> {
@@ -215,26 +240,47 @@ fn list(db: &Connection) -> Result<Vec<PlatformEntry>, StoreError> {
 fn approve(
     db: &Connection,
     key: &str,
-    seen: &Firmware,
+    seen: &Platform,
     line: &AuditEvent,
 ) -> Result<Vec<MachineId>, Failure> {
     authority::permit(db, Deed::Admit)?;
     let record = find(db, key)?.ok_or(Failure::Refused(PortErrorKind::NotFound))?;
-    if record.refused_at.is_none() || record.seen.firmware != *seen {
-        return Err(Failure::Refused(PortErrorKind::Conflict));
+    let record = record.approved(seen).ok_or(Failure::Refused(PortErrorKind::Conflict))?;
+    write(db, key, record.machine, &record)?;
+    let mut machines = vec![record.machine];
+    if record.has_other_firmware() {
+        machines = approve_firmware(db, &record.baseline.firmware, &seen.firmware)?;
     }
-    let (before, after) = (put(db, &record.baseline.firmware)?, put(db, seen)?);
+    audit::append(db, line)?;
+    Ok(machines)
+}
+
+/// Approves a change for all machines with the same baseline, and returns them.
+fn approve_firmware(
+    db: &Connection,
+    before: &Firmware,
+    after: &Firmware,
+) -> Result<Vec<MachineId>, StoreError> {
+    let (before, after) = (put(db, before)?, put(db, after)?);
     db.prepare_cached("INSERT INTO platform_approval VALUES (?1, ?2) ON CONFLICT DO NOTHING")?
         .execute((&before, &after))?;
-    db.prepare_cached("UPDATE platform SET refused_at = NULL WHERE baseline = ?1 AND seen = ?2")?
-        .execute((&before, &after))?;
-    let machines: Vec<String> = db
-        .prepare_cached("SELECT DISTINCT machine FROM platform WHERE baseline = ?1 ORDER BY 1")?
-        .query_map((&before,), |row| row.get(0))?
-        .collect::<Result<_, _>>()?;
-    audit::append(db, line)?;
+    let names = |sql: &str, of: &[&String]| -> Result<Vec<String>, StoreError> {
+        let mut select = db.prepare_cached(sql)?;
+        let rows = select.query_map(rusqlite::params_from_iter(of), |row| row.get(0))?;
+        Ok(rows.collect::<Result<_, _>>()?)
+    };
+    let showed = "SELECT ak FROM platform \
+                  WHERE baseline = ?1 AND seen = ?2 AND refused_at IS NOT NULL";
+    let accept = "UPDATE platform SET refused_at = NULL WHERE ak = ?1";
+    for key in names(showed, &[&before, &after])? {
+        // It may still be refused for what it showed of its image.
+        if find(db, &key)?.is_some_and(|record| record.settled().refused_at.is_none()) {
+            db.prepare_cached(accept)?.execute((key,))?;
+        }
+    }
+    let sharing = "SELECT DISTINCT machine FROM platform WHERE baseline = ?1 ORDER BY 1";
     let parse = |machine: String| machine.parse().map_err(undecodable);
-    Ok(machines.into_iter().map(parse).collect::<Result<_, StoreError>>()?)
+    names(sharing, &[&before])?.into_iter().map(parse).collect()
 }
 
 /// Removes the platforms of a machine.

@@ -10,9 +10,9 @@ use super::error::StoreError;
 /// `application_id` of the file header: "TECs" (sqlite.org/fileformat2.html, section 1.3.17).
 const APPLICATION_ID: i64 = 0x5445_4373;
 /// `user_version` of the file header: the last of [`ADDED`].
-pub(super) const VERSION: i64 = 12;
+pub(super) const VERSION: i64 = 13;
 /// The additions of each version, from version 1 on. Version 10 added a table that version 11 removes.
-const ADDED: [(i64, &str); 11] = [
+const ADDED: [(i64, &str); 12] = [
     (1, TABLES),
     (2, TRUST_TABLES),
     (3, CLOCK_TABLES),
@@ -23,7 +23,8 @@ const ADDED: [(i64, &str); 11] = [
     (8, ROTATION_INDEX),
     (9, SEAL_NUMBERS),
     (11, NO_SUCCESSORS),
-    (VERSION, AUDIT_BASE),
+    (12, AUDIT_BASE),
+    (VERSION, DEMANDS),
 ];
 /// Page size in bytes. Files consist of whole pages, see [`super::access::database_file`].
 pub(super) const PAGE: u64 = 4096;
@@ -233,6 +234,14 @@ DROP TRIGGER IF EXISTS audit_deleted;
 CREATE TRIGGER audit_deleted BEFORE DELETE ON audit
 WHEN old.seq > (SELECT seq FROM audit_base)
 BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END;
+";
+
+/// Added by version 13: what the last server demanded of machines.
+const DEMANDS: &str = "
+CREATE TABLE demands (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    body TEXT NOT NULL
+) STRICT;
 ";
 
 /// What exists at the path.

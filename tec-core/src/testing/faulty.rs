@@ -17,7 +17,7 @@ use crate::machine::{Machine, MachineChange};
 use crate::migrate::{
     AdoptPage, Adopted, Authority, Epoch, SwapOutcome, Transition, TrustAnchor, TrustUnit, UnitName,
 };
-use crate::platform::{Firmware, Platform};
+use crate::platform::Platform;
 use crate::port::{
     AkRegistry, AttemptLog, AuditEvent, AuditSink, BeginOutcome, BindOutcome, CancelOutcome,
     Claims, ClockLog, ClockOutcome, CreateOutcome, DiskKeys, ImageRegistry, KeyBroker,
@@ -30,7 +30,6 @@ use crate::time::Timestamp;
 
 /// What happens to one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "a plan must know every fault")]
 pub enum Fault {
     /// Nothing: the call goes through.
     None,
@@ -214,7 +213,7 @@ pass_through!(PlatformLog {
     ) -> PlatformOutcome;
     fn find(key: &Fingerprint) -> Option<PlatformRecord>;
     fn list() -> Vec<PlatformEntry>;
-    fn approve(key: &Fingerprint, seen: &Firmware, line: &AuditEvent) -> Vec<MachineId>;
+    fn approve(key: &Fingerprint, seen: &Platform, line: &AuditEvent) -> Vec<MachineId>;
 });
 
 pass_through!(AuditSink {

@@ -10,7 +10,9 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use uuid::Uuid;
 
-use crate::ak::{AkRecord, AkState, ApprovedAk, ClockReading, Fingerprint, SourceNetwork};
+use crate::ak::{
+    AkRecord, AkState, ApprovedAk, ClockReading, Fingerprint, SourceNetwork, may_wait,
+};
 use crate::attest::Attempt;
 use crate::id::{AttemptId, ImageName, MachineId, ResourcePath};
 use crate::image::ApprovedImage;
@@ -25,8 +27,6 @@ use crate::port::{
 use crate::secret::SecretBytes;
 use crate::time::Timestamp;
 
-/// Maximum number of keys waiting per machine; the contract of [`AkRegistry::submit`].
-const MAX_WAITING: usize = 4;
 /// Attempts kept per machine; the contract of [`AttemptLog`] asks for 16.
 const ATTEMPTS_PER_MACHINE: usize = 32;
 /// Attempts kept for unknown machines.
@@ -227,8 +227,7 @@ impl AkRegistry for MemoryRegistry {
         if !state.is_live(&record.machine) {
             return Err(refused(PortErrorKind::NotFound));
         }
-        let waits = |ak: &&AkRecord| ak.machine == record.machine && ak.state == AkState::Pending;
-        if state.aks.values().filter(waits).count() >= MAX_WAITING {
+        if !may_wait(record, state.aks.values()) {
             return Err(refused(PortErrorKind::Denied));
         }
         let waiting = AkRecord { state: AkState::Pending, ..record.clone() };

@@ -33,7 +33,6 @@ pub trait World {
 
 /// What happens to one effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "a schedule must know every mishap")]
 pub enum Mishap {
     /// Nothing: the effect happens, and the plan gets the answer.
     None,

@@ -2,10 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use crate::attest::{LogEvidence, LoggedEvent, Tee, VerifiedEvidence};
+use crate::attest::{LogEvidence, LoggedEvent, PinnedPcrs, Tee, VerifiedEvidence};
+use crate::boot::BootState;
 use crate::digest::Sha256Digest;
 use crate::pcr::{PCR_COUNT, PcrIndex, PcrValues};
-use crate::platform::{KeyDatabase, LoggedVariable, Platform, PolicyVariable, SecureBootState};
+use crate::platform::{
+    ImageBoot, KeyDatabase, LoggedVariable, Platform, PolicyVariable, SecureBootState,
+};
 use crate::testing::sample;
 
 /// A boot of one platform. Every method changes one thing.
@@ -15,6 +18,8 @@ pub struct PlatformBoot {
     option_rom: String,
     boot_order: String,
     program: Option<String>,
+    kernel: String,
+    initramfs: Option<String>,
     state: SecureBootState,
     keys: [BTreeSet<u64>; 6],
     authorities: Vec<String>,
@@ -30,7 +35,7 @@ impl Default for PlatformBoot {
 }
 
 impl PlatformBoot {
-    /// The program of every boot: the last event of its PCR 4 is the digest of this text.
+    /// The program of a boot: the last event of its PCR 4 is the digest of this text.
     pub const KERNEL: &str = "kernel";
 
     /// Secure Boot is on, and there is a log.
@@ -40,6 +45,8 @@ impl PlatformBoot {
             option_rom: "network card".to_owned(),
             boot_order: "disk".to_owned(),
             program: None,
+            kernel: Self::KERNEL.to_owned(),
+            initramfs: None,
             state: SecureBootState::On,
             keys: [&[1][..], &[2], &[3], &[4], &[], &[]].map(|keys| keys.iter().copied().collect()),
             authorities: vec!["shim".to_owned()],
@@ -50,42 +57,48 @@ impl PlatformBoot {
     }
 
     /// Changes the version of the firmware.
-    #[must_use]
     pub fn firmware(mut self, version: &str) -> Self {
         version.clone_into(&mut self.firmware);
         self
     }
 
     /// Changes the option ROM.
-    #[must_use]
     pub fn option_rom(mut self, name: &str) -> Self {
         name.clone_into(&mut self.option_rom);
         self
     }
 
     /// Changes the boot order, in PCR 1.
-    #[must_use]
     pub fn boot_order(mut self, order: &str) -> Self {
         order.clone_into(&mut self.boot_order);
         self
     }
 
     /// A program that the firmware starts first.
-    #[must_use]
     pub fn program(mut self, name: &str) -> Self {
         self.program = Some(name.to_owned());
         self
     }
 
+    /// Changes the program of the boot.
+    pub fn kernel(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.kernel);
+        self
+    }
+
+    /// An initramfs that the boot loader measures, and that no image states.
+    pub fn initramfs(mut self, text: &str) -> Self {
+        self.initramfs = Some(text.to_owned());
+        self
+    }
+
     /// Turns Secure Boot on or off.
-    #[must_use]
     pub fn secure_boot(mut self, state: SecureBootState) -> Self {
         self.state = state;
         self
     }
 
     /// Changes the entries of a key database.
-    #[must_use]
     pub fn keys(mut self, name: KeyDatabase, entries: &[u64]) -> Self {
         for (known, keys) in DATABASES.iter().zip(&mut self.keys) {
             if *known == name {
@@ -96,28 +109,24 @@ impl PlatformBoot {
     }
 
     /// Changes the authorities, as a different boot loader would.
-    #[must_use]
     pub fn authorities(mut self, authorities: &[&str]) -> Self {
         self.authorities = authorities.iter().map(|name| (*name).to_owned()).collect();
         self
     }
 
     /// An event of the policy that is not a variable.
-    #[must_use]
     pub fn other(mut self, text: &str) -> Self {
         self.other = Some(text.to_owned());
         self
     }
 
-    /// A word that is measured into all registers of the firmware at the end.
-    #[must_use]
+    /// A word that is measured into the registers that get the separator of systemd, at the end.
     pub fn word(mut self, word: &str) -> Self {
         self.word = Some(word.to_owned());
         self
     }
 
     /// Removes the log of the boot.
-    #[must_use]
     pub fn without_log(mut self) -> Self {
         self.has_log = false;
         self
@@ -125,7 +134,15 @@ impl PlatformBoot {
 
     /// The platform that it shows.
     pub fn platform(&self) -> Platform {
-        Platform::of(&self.evidence(1))
+        let evidence = self.evidence(1);
+        let pinned = PinnedPcrs::boot_manager();
+        let image = self.initramfs.as_ref().and_then(|_| {
+            let booted = BootState::whole([self.kernel.parse().ok()?], pinned.iter());
+            // As an image states it.
+            let judged = Self { word: None, ..self.clone() }.evidence(1).pcrs;
+            ImageBoot::of(&evidence, &judged, pinned, &booted)
+        });
+        Platform::of(&evidence).with_boot(image)
     }
 
     /// Evidence of it, signed by [this key](sample::public_key).
@@ -156,8 +173,12 @@ impl PlatformBoot {
         log.push(0, "EV_S_CRTM_VERSION", &self.firmware, None);
         log.push(1, "EV_EFI_VARIABLE_BOOT", &self.boot_order, None);
         log.push(2, "EV_EFI_BOOT_SERVICES_DRIVER", &self.option_rom, None);
-        for program in self.program.iter().map(String::as_str).chain([Self::KERNEL]) {
+        for program in self.program.iter().map(String::as_str).chain([&*self.kernel]) {
             log.push(4, "EV_EFI_BOOT_SERVICES_APPLICATION", program, None);
+        }
+        if let Some(initramfs) = &self.initramfs {
+            log.push(8, "EV_IPL", "linux /vmlinuz", None);
+            log.push(9, "EV_IPL", initramfs, None);
         }
         let state = self.state;
         let variable = Some(PolicyVariable::SecureBoot { state });
@@ -196,7 +217,7 @@ const DATABASES: [KeyDatabase; 6] = [
     KeyDatabase::Dbr,
 ];
 /// The registers that get the separator of systemd.
-const SEPARATED: [u8; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
+const SEPARATED: [u8; 12] = [0, 1, 2, 3, 4, 5, 6, 7, 9, 12, 13, 14];
 const CONFIG: &str = "EV_EFI_VARIABLE_DRIVER_CONFIG";
 
 struct Log(Vec<(LoggedEvent, Option<PolicyVariable>)>);

@@ -98,31 +98,47 @@ fn all_matchers_conform() {
     super::ak_matcher(&AllOf::new(vec![Box::new(TofuMatcher), Box::new(ManualMatcher)]));
 }
 
-#[test]
-fn first_use_is_the_reason_of_several_matchers_in_any_order() {
-    /// Approves, and would pass off first use as something better.
-    #[derive(Debug)]
-    struct Proven;
-    impl AkMatcher for Proven {
-        fn decide(
-            &self,
-            _: &AkCandidate,
-            _: Option<&Machine>,
-            _: Option<&AkRecord>,
-            _: Option<&AkRecord>,
-        ) -> AkDecision {
-            AkDecision::Approve(AkReason::AdminApproved)
-        }
+/// Decides what it was told to.
+#[derive(Debug)]
+struct Says(AkDecision);
+
+impl AkMatcher for Says {
+    fn decide(
+        &self,
+        _: &AkCandidate,
+        _: Option<&Machine>,
+        _: Option<&AkRecord>,
+        _: Option<&AkRecord>,
+    ) -> AkDecision {
+        self.0
     }
-    let (candidate, machine) =
-        (AkCandidate::from_node(sample::public_key(1), None), sample::machine(1));
-    let both: [Vec<Box<dyn AkMatcher>>; 2] = [
-        vec![Box::new(TofuMatcher), Box::new(Proven)],
-        vec![Box::new(Proven), Box::new(TofuMatcher)],
-    ];
-    for matchers in both {
-        let decision = AllOf::new(matchers).decide(&candidate, Some(&machine), None, None);
-        assert_eq!(decision, AkDecision::Approve(AkReason::FirstUse));
+}
+
+#[test]
+fn the_order_of_several_matchers_changes_no_reason() {
+    use AkDecision::{Approve, Reject, Wait};
+    use AkReason::{
+        AdminApproved, FirstUse, KeyRevoked, MachineNotWaiting, NeedsAdmin, NeedsEkProof,
+        NeedsRebind, Policy,
+    };
+    let candidate = AkCandidate::from_node(sample::public_key(1), None);
+    for (expected, other) in [
+        (Approve(FirstUse), Approve(AdminApproved)),
+        (Approve(FirstUse), Approve(Policy("better than first use"))),
+        (Wait(NeedsEkProof), Wait(NeedsAdmin)),
+        (Wait(NeedsEkProof), Wait(Policy("mine"))),
+        (Wait(NeedsRebind), Wait(NeedsAdmin)),
+        (Wait(Policy("mine")), Wait(FirstUse)),
+        (Reject(MachineNotWaiting), Reject(Policy("mine"))),
+        (Reject(Policy("mine")), Reject(KeyRevoked)),
+        (Reject(KeyRevoked), Wait(NeedsEkProof)),
+        (Wait(NeedsAdmin), Approve(FirstUse)),
+    ] {
+        for order in [[expected, other], [other, expected]] {
+            let matchers = order.map(|says| Box::new(Says(says)) as Box<dyn AkMatcher>);
+            let decision = AllOf::new(matchers.into()).decide(&candidate, None, None, None);
+            assert_eq!(decision, expected, "{order:?}");
+        }
     }
 }
 

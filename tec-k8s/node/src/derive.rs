@@ -179,9 +179,6 @@ impl MasterSecret {
     }
 
     /// Derives a data key.
-    ///
-    /// # Errors
-    /// [`DeriveError`] for a length of 0 or above [`MAX_DATA_KEY`].
     pub fn data_key(&self, id: &DataKeyId, length: usize) -> Result<SecretBytes, DeriveError> {
         if length > MAX_DATA_KEY {
             return Err(DeriveError { length });

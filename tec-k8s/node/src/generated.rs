@@ -2,14 +2,12 @@
 //! since they carry secrets.
 
 macro_rules! generated {
-    ($($name:ident $(, $more:path)?;)*) => {
+    ($($name:ident;)*) => {
         $(
             #[expect(
                 missing_docs,
                 missing_debug_implementations,
                 clippy::pedantic,
-                clippy::exhaustive_structs,
-                $($more,)?
                 reason = "generated code"
             )]
             pub mod $name {
@@ -20,7 +18,7 @@ macro_rules! generated {
 }
 
 generated! {
-    init, clippy::exhaustive_enums;
+    init;
     join;
     recoverproto;
 }

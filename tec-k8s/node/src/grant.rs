@@ -17,7 +17,6 @@ use super::ticket::NodeName;
 
 /// A node's claims, and the key that proved them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "a claim is these five")]
 pub struct Claim {
     /// Attestation key.
     pub ak: Fingerprint,
@@ -130,9 +129,6 @@ pub fn grant(
 }
 
 /// Checks a rejoin and returns its claim: only the key that joined with this disk is accepted.
-///
-/// # Errors
-/// [`GrantError::Unknown`] or [`GrantError::DiskTaken`].
 pub fn grant_rejoin(
     ak: Fingerprint,
     disk: DiskId,
@@ -147,7 +143,6 @@ pub fn grant_rejoin(
 
 /// An accepted claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "new or not")]
 pub enum Granted {
     /// It must be recorded first.
     New,

@@ -22,7 +22,6 @@ use super::ticket::Component;
 
 /// Settings of the new cluster; contains no secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "callers write all of it out")]
 pub struct InitRequest {
     /// SHA-256 over the whole request: only the same request continues after a crash.
     pub digest: Sha256Digest,
@@ -36,7 +35,6 @@ pub struct InitRequest {
 
 /// Whether kube-proxy runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "it runs or not")]
 pub enum KubeProxy {
     /// The cluster network replaces it.
     Replaced,

@@ -37,7 +37,6 @@ impl Intent {
     }
 
     /// Marks the node as a member.
-    #[must_use]
     pub fn done(mut self) -> Self {
         self.phase = Phase::Done;
         self

@@ -24,7 +24,6 @@ use super::derive::ClusterId;
 
 /// State of the marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "callers must handle every state")]
 pub enum MarkerState {
     /// The register has its initial value: the node belongs to no cluster.
     Unset,
@@ -74,7 +73,6 @@ impl LockedNode {
 
 /// Outcome of an attempt to lock.
 #[derive(Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "callers must handle every outcome")]
 pub enum LockOutcome {
     /// The caller won.
     Locked(LockedNode),

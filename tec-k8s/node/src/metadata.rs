@@ -15,7 +15,6 @@ use super::ticket::NodeName;
 
 /// One instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "readers write all of it out")]
 pub struct Instance {
     /// Name of its node.
     pub name: NodeName,

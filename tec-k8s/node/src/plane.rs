@@ -54,9 +54,6 @@ impl AdminKey {
     }
 
     /// Reads it from the text of a file.
-    ///
-    /// # Errors
-    /// The text is not such a key.
     pub fn from_pem(pem: &SecretBytes) -> Result<Self, AdminKeyError> {
         let text = std::str::from_utf8(pem.expose("read the key of an admin"));
         let key = text.ok().and_then(|text| SigningKey::from_pkcs8_pem(text).ok());
@@ -98,7 +95,6 @@ struct Wire {
 
 /// What an admin allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "a ticket is these three")]
 pub struct PlaneTicket {
     /// The cluster,
     pub cluster: ClusterId,
@@ -162,9 +158,6 @@ impl AdminTickets {
     }
 
     /// The attestation key or endorsement key of the node that the ticket is for.
-    ///
-    /// # Errors
-    /// It is not for this cluster, not from an admin, or expired.
     pub fn check(&self, text: &str, cluster: &ClusterId) -> Result<Fingerprint, PlaneTicketError> {
         let malformed = || PlaneTicketError::Malformed;
         let text = text.trim();

@@ -74,7 +74,6 @@ pub trait ReleasedSecrets: fmt::Debug + Send + Sync {
 
 /// Supports only keys derived from a master secret, and no service.
 #[derive(Clone, Copy, Debug, Default)]
-#[expect(clippy::exhaustive_structs, reason = "there is nothing to add")]
 pub struct DerivedKeys;
 
 #[async_trait]
@@ -134,7 +133,6 @@ pub trait NodeStore: fmt::Debug + Send + Sync {
 
 /// Where the keys of a cluster come from, as URIs.
 #[derive(Debug)]
-#[expect(clippy::exhaustive_structs, reason = "callers write all of it out")]
 pub struct KeyUris {
     /// The key service.
     pub kms: SecretBytes,

@@ -79,7 +79,6 @@ pub enum RecoverEffect {
 
 /// The answer to a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "callers must handle every answer")]
 pub enum Answer {
     /// The keys open the disk.
     Accepted,

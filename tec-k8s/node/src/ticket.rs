@@ -183,7 +183,6 @@ pub struct Component {
 
 /// The form of a component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "a file or an archive")]
 pub enum ComponentForm {
     /// A file.
     File,
@@ -217,7 +216,6 @@ impl Component {
 
 /// Everything that a node needs to become a member.
 #[derive(Debug)]
-#[expect(clippy::exhaustive_structs, reason = "whoever makes one writes all of it out")]
 pub struct JoinTicket {
     /// Key of its state disk.
     pub state_disk_key: SecretArray<32>,

@@ -4,9 +4,6 @@ use tec_core::port::{PortError, PortErrorKind};
 use tec_core::trustee::{Patched, TrusteeConfigurator, TrusteeIntent};
 
 /// The text of the configuration that a Trustee starts with.
-///
-/// # Errors
-/// The configurator cannot write it.
 pub fn trustee_config(
     configurator: &dyn TrusteeConfigurator,
     intent: &TrusteeIntent,

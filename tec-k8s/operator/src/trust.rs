@@ -62,9 +62,6 @@ impl fmt::Debug for FedTrust {
 impl FedTrust {
     /// Starts without targets; they come with the cluster object. `pins` determines which registers must
     /// match approved images.
-    ///
-    /// # Errors
-    /// The policies cannot be expressed.
     pub fn new(
         client: Client,
         namespace: &str,
@@ -92,7 +89,6 @@ impl FedTrust {
     }
 
     /// Reaches the cluster's own Trustee at `url` instead of at its Service.
-    #[must_use]
     pub fn with_own_url(mut self, url: Option<BaseUrl>) -> Self {
         self.reach.own_url = url;
         self

@@ -10,7 +10,6 @@ use tec_core::secret::SecretBytes;
 
 /// The verb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "the API has no other")]
 pub enum Method {
     /// Read.
     Get,
@@ -67,7 +66,6 @@ impl Request {
     }
 
     /// Authenticates with this token.
-    #[must_use]
     pub fn by(mut self, token: &SecretBytes) -> Self {
         self.token = Some(token.duplicate("every call carries its token"));
         self

@@ -106,7 +106,6 @@ impl From<Account> for String {
 
 /// The vault's role for a caller. The call determines it, never the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[expect(clippy::exhaustive_enums, reason = "every call has exactly one")]
 pub enum Role {
     /// The controller itself.
     Controller,
@@ -340,7 +339,6 @@ impl From<TokenError> for Refusal {
 
 /// Whether the API server answers callers other than the vault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "it does or it does not")]
 pub enum Reviewer {
     /// It answers.
     Up,

@@ -2,14 +2,12 @@
 //! since they carry secrets.
 
 macro_rules! generated {
-    ($($name:ident = $file:literal $(, $more:path)?;)*) => {
+    ($($name:ident = $file:literal;)*) => {
         $(
             #[expect(
                 missing_docs,
                 missing_debug_implementations,
                 clippy::pedantic,
-                clippy::exhaustive_structs,
-                $($more,)?
                 reason = "generated code"
             )]
             pub mod $name {
@@ -20,6 +18,6 @@ macro_rules! generated {
 }
 
 generated! {
-    bootstrap = "tec.bootstrap.v1.rs", clippy::exhaustive_enums;
+    bootstrap = "tec.bootstrap.v1.rs";
     broker = "tec.broker.v1.rs";
 }

@@ -12,7 +12,6 @@ const RELOAD: &str = "5m";
 
 /// Paths of the certificate, its key and the CA certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "the three files of a certificate")]
 pub struct TlsFiles {
     /// The certificate chain.
     pub cert: String,
@@ -24,7 +23,6 @@ pub struct TlsFiles {
 
 /// Addresses where a collector listens for OTLP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "OTLP has these two protocols")]
 pub struct Listen {
     /// Address for tracers, over gRPC.
     pub grpc: SocketAddr,
@@ -87,7 +85,6 @@ pub fn tracer(endpoint: &Endpoint, tls: &TlsFiles) -> BTreeMap<&'static str, Str
 
 /// Severity of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "the levels of a log")]
 pub enum Severity {
     /// Step-by-step details for developers.
     Trace,
@@ -116,7 +113,6 @@ impl Severity {
 
 /// A line of a program's own log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "built by whoever logs")]
 pub struct Line {
     /// The time.
     pub at: Timestamp,
@@ -159,7 +155,6 @@ pub fn logs(service: &str, lines: &[Line]) -> Value {
 
 /// Address of a collector; always TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "host and port")]
 pub struct Endpoint {
     /// Host name.
     pub host: String,

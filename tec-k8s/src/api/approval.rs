@@ -14,9 +14,6 @@ pub enum ApprovalError {
 }
 
 /// The matcher for the policy in a cluster's `spec.approval`; first use by default.
-///
-/// # Errors
-/// The list of endorsement keys is malformed.
 pub fn approval_matcher(
     approval: Option<&ApprovalSpec>,
 ) -> Result<Box<dyn AkMatcher>, ApprovalError> {

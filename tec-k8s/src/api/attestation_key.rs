@@ -3,7 +3,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema, ResourceExt as _};
 use serde::{Deserialize, Serialize};
-use tec_core::ak::{AkRecord, AkState, Fingerprint, PublicKey};
+use tec_core::ak::{AkRecord, AkState, Fingerprint, PublicKey, SourceNetwork};
 use tec_core::id::MachineId;
 
 use super::condition::{ConditionKind, conditions_schema};
@@ -126,6 +126,11 @@ impl AttestationKey {
         uuid.parse().map_err(|source| ConvertError::MachineId { name: self.name_any(), source })
     }
 
+    /// The network that it was submitted from.
+    pub fn source(&self) -> Option<SourceNetwork> {
+        self.annotations().get(SOURCE)?.parse().ok()
+    }
+
     /// The endorsement key that was proven.
     pub fn endorsement_key(&self) -> Result<Option<Fingerprint>, ConvertError> {
         let parse = |text: &String| {
@@ -141,8 +146,7 @@ impl AttestationKey {
         let submitted_at = stamped_at(self, SUBMITTED_AT)?;
         let (public, id) = (self.public()?, self.machine_id()?);
         let mut record = AkRecord::pending(public, id, self.endorsement_key()?, submitted_at);
-        let source = self.annotations().get(SOURCE);
-        record.source = source.and_then(|text| text.parse().ok());
+        record.source = self.source();
         if self.spec.revoked_at.is_some() {
             record.state = AkState::Revoked;
         } else if let Some(machine) = machine.filter(|machine| self.is_bound_by(machine, &record)) {

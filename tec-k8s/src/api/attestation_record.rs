@@ -64,9 +64,6 @@ pub struct RecordedAttempt {
 
 impl RecordedAttempt {
     /// An attempt in its stored form.
-    ///
-    /// # Errors
-    /// The attempt cannot be written as JSON.
     pub fn from_core(attempt: &Attempt) -> Result<Self, ConvertError> {
         let text = serde_json::to_string(attempt);
         Ok(Self {
@@ -78,9 +75,6 @@ impl RecordedAttempt {
     }
 
     /// The attempt, parsed.
-    ///
-    /// # Errors
-    /// The stored text is not an attempt.
     pub fn to_core(&self) -> Result<Attempt, ConvertError> {
         serde_json::from_str(&self.attempt).map_err(|source| ConvertError::Attempt { source })
     }

@@ -211,9 +211,6 @@ impl TrustedExecutionCluster {
     }
 
     /// The key brokers that nodes try, in this order, after the cluster's own.
-    ///
-    /// # Errors
-    /// An entry is invalid. Nodes then get no address at all.
     pub fn additional_trustees(&self) -> Result<Vec<Endpoint>, AdditionalTrusteeError> {
         endpoints(self.spec.public_trustee_addr.as_deref(), &self.spec.additional_trustees)
     }

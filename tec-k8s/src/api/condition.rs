@@ -159,9 +159,6 @@ reasons! {
 /// Sets the condition of this type and leaves all others, known or not, as they are.
 ///
 /// `lastTransitionTime` changes only when the status does. Setting the same condition again changes nothing.
-///
-/// # Errors
-/// `now` is not a time that Kubernetes can represent.
 pub fn set_condition(
     conditions: &mut Vec<Condition>,
     kind: ConditionKind,

@@ -20,7 +20,6 @@ pub struct CertificateIssuer {
 
 /// Kinds of issuers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[expect(clippy::exhaustive_enums, reason = "cert-manager has these two")]
 pub enum IssuerKind {
     /// An issuer in the namespace of the cluster object.
     #[default]

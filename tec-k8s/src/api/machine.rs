@@ -153,7 +153,6 @@ impl BoundKey {
     }
 
     /// Adds what the record contains about its TPM and its origin.
-    #[must_use]
     pub fn of(self, record: &AkRecord) -> Self {
         Self {
             endorsement_key: record.ek.map(|ek| ek.to_string()),

@@ -51,7 +51,9 @@ pub use self::followed::{
     FOLLOWED_BY, FollowedImage, FollowedImageSpec, FollowedImageStatus, FollowedVersion,
     MUST_BE_SIGNED, built_at, must_be_signed,
 };
-pub use self::image::{ApprovedImage, ApprovedImageSpec, ApprovedImageStatus};
+pub use self::image::{
+    ApprovedImage, ApprovedImageSpec, ApprovedImageStatus, BootSpec, SecureBoot,
+};
 pub use self::issuer::{CertificateIssuer, IssuerKind};
 pub use self::machine::{BoundKey, LastAttestation, Machine, MachineSpec, MachineStatus};
 pub(crate) use self::platform::platform_entry;

@@ -26,9 +26,9 @@ const LABEL_DIGITS: usize = 32;
 /// Most approved changes of one baseline; the oldest makes room.
 const MAX_APPROVED: usize = 16;
 /// Longest approved changes of one baseline, together.
-const MAX_APPROVED_SIZE: usize = 4 * MAX_PLATFORM;
+const MAX_APPROVED_SIZE: usize = 1024 * 1024;
 
-/// Firmware and Secure Boot policy of a machine, by the key that it attests with.
+/// Firmware and Secure Boot policy of a machine, and what its images leave open, by the key that it attests with.
 #[derive(
     CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize,
 )]
@@ -118,11 +118,8 @@ struct Summary {
 impl PlatformBaseline {
     /// The object for what is recorded about a key. Its name contains the whole fingerprint, so that no two
     /// keys share it.
-    ///
-    /// # Errors
-    /// It cannot be written as JSON.
     pub fn from_core(key: &Fingerprint, record: &PlatformRecord) -> Result<Self, ConvertError> {
-        let is_same = record.seen == record.baseline;
+        let is_same = record.seen == record.baseline.with_last_boot();
         let seen = (!is_same).then(|| text_of(&record.seen)).transpose()?;
         let mut object = Self::new(
             &Self::name_of(key),
@@ -159,9 +156,6 @@ impl PlatformBaseline {
     }
 
     /// What is recorded, without approved changes.
-    ///
-    /// # Errors
-    /// The stored texts are not a record.
     pub fn to_core(&self) -> Result<PlatformRecord, ConvertError> {
         let machine = self.spec.machine.parse();
         let machine = machine.map_err(|source| {
@@ -170,9 +164,10 @@ impl PlatformBaseline {
         })?;
         let parse = |text: &String| serde_json::from_str::<Platform>(text).map_err(failed);
         let mut record = PlatformRecord::first(machine, &parse(&self.spec.baseline)?);
-        if let Some(seen) = &self.spec.seen {
-            record.seen = parse(seen)?;
-        }
+        record.seen = match &self.spec.seen {
+            Some(seen) => parse(seen)?,
+            None => record.baseline.with_last_boot(),
+        };
         record.refused_at = parsed_time(self, self.spec.refused_at.as_deref())?;
         Ok(record)
     }
@@ -200,9 +195,6 @@ impl PlatformApproval {
     }
 
     /// Adds a change; the oldest ones make room.
-    ///
-    /// # Errors
-    /// It cannot be written as JSON.
     pub fn add(&mut self, firmware: &Firmware) -> Result<(), ConvertError> {
         let text = text_of(firmware)?;
         let approved = &mut self.spec.approved;
@@ -216,9 +208,6 @@ impl PlatformApproval {
     }
 
     /// What is accepted.
-    ///
-    /// # Errors
-    /// A stored text is not a firmware.
     pub fn approved(&self) -> Result<Vec<Firmware>, ConvertError> {
         self.spec.approved.iter().map(|text| serde_json::from_str(text).map_err(failed)).collect()
     }
@@ -259,6 +248,23 @@ mod tests {
         assert_eq!(entry.baseline, old.platform().firmware.id().unwrap());
         assert_eq!(entry.seen, new.platform().firmware.id().unwrap());
         assert_eq!(entry.refused_at, Some(sample::time(9)));
+    }
+
+    #[test]
+    fn what_an_image_leaves_open_is_stored_once_and_earlier_objects_are_read() {
+        let key = sample::public_key(1).fingerprint();
+        let old = PlatformRecord::first(sample::machine_id(1), &PlatformBoot::new().platform());
+        let object = PlatformBaseline::from_core(&key, &old).unwrap();
+        assert!(!object.spec.baseline.contains("boots"), "as earlier versions wrote it");
+        let mut record = object.to_core().unwrap();
+        for kernel in ["one", "two"] {
+            let boot = PlatformBoot::new().kernel(kernel).initramfs("first").platform();
+            record = record.after(&boot, sample::time(9)).0;
+        }
+        let object = PlatformBaseline::from_core(&key, &record).unwrap();
+        assert_eq!(object.spec.seen, None, "the last of the two");
+        assert_eq!(object.to_core().unwrap(), record);
+        assert_eq!(record.baseline.boots.len(), 2);
     }
 
     #[test]

@@ -45,6 +45,12 @@ pub(super) fn short_name() -> Rule {
     Rule::new("self.metadata.name.size() <= 50").message("The name must have at most 50 characters")
 }
 
+/// What shim starts is used only if the file is named that the firmware starts.
+pub(super) fn shim_starts_after_firmware() -> Rule {
+    Rule::new("!has(self.shimStarts) || has(self.firmwareStarts)")
+        .message("shimStarts needs firmwareStarts")
+}
+
 /// Endorsement key roots are named only if they are checked.
 pub(super) fn roots_need_their_policy() -> Rule {
     Rule::new("!has(self.endorsementRootsConfigMap) || (has(self.policy) && self.policy == 'EndorsementKey')")

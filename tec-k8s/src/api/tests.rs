@@ -213,6 +213,8 @@ fn an_image_survives_the_way_there_and_back() {
     approved.expires_at = Some(created().plus_seconds(60));
     approved.revoked_at = Some(created().plus_seconds(30));
     approved.expected = tec_core::testing::sample::image(1).expected;
+    approved.expected.root_hash = Some(false);
+    approved.expected.first_boot = true;
     let object = ApprovedImage::from_core(&approved);
     assert_eq!(object.to_core().unwrap(), approved);
     for bad in ["os@sha256:12", "@sha256:", "os@sha256:"] {
@@ -220,6 +222,23 @@ fn an_image_survives_the_way_there_and_back() {
         assert!(matches!(error, Err(ConvertError::NoDigest { .. })), "{bad}");
     }
     assert_eq!(image(IMAGE).digest().unwrap().len(), 64);
+}
+
+#[test]
+fn how_an_image_boots_is_set_at_its_creation() {
+    let boots = |boot: Option<Value>| {
+        let mut object = image(IMAGE);
+        object.spec.boot = boot.map(|boot| serde_json::from_value(boot).unwrap());
+        object
+    };
+    let off = || Some(json!({"secureBoot": "Disabled"}));
+    validate_cel(&boots(off())).unwrap();
+    validate_cel_update(&boots(off()), &boots(off())).unwrap();
+    for (new, old) in [(None, off()), (off(), None), (off(), Some(json!({})))] {
+        assert!(validate_cel_update(&boots(new), &boots(old)).is_err());
+    }
+    assert!(validate_cel(&boots(Some(json!({"shimStarts": "a"})))).is_err());
+    validate_cel(&boots(Some(json!({"shimStarts": "a", "firmwareStarts": "b"})))).unwrap();
 }
 
 #[test]

@@ -56,9 +56,6 @@ impl TpmClock {
     }
 
     /// The reading, parsed.
-    ///
-    /// # Errors
-    /// The stored text is not a reading.
     pub fn reading(&self) -> Result<ClockReading, ConvertError> {
         serde_json::from_str(&self.spec.reading).map_err(|source| ConvertError::Clock { source })
     }

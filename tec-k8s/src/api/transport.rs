@@ -50,7 +50,6 @@ impl TlsServer {
 
 /// Transport of the servers for which the cluster object names no Secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "callers must handle every case")]
 pub enum Transport {
     /// TLS, with certificates that the operator issues.
     Tls,

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Resource as _, ResourceExt as _};
 use serde_json::json;
-use tec_core::ak::{AkRecord, AkState, ApprovedAk, Fingerprint, SourceNetwork};
+use tec_core::ak::{AkRecord, AkState, ApprovedAk, Fingerprint, MAX_WAITING, SourceNetwork};
 use tec_core::id::MachineId;
 use tec_core::machine::Machine;
 use tec_core::migrate::Deed;
@@ -18,9 +18,6 @@ use super::error::{is_conflict, is_not_found, port_error};
 use super::{ATTEMPTS, AUDIT, KubeRegistry, is_terminating, note};
 use crate::api;
 use crate::api::BoundKey;
-
-/// Maximum number of waiting keys per machine; part of the contract of [`AkRegistry::submit`].
-const MAX_WAITING: u64 = 4;
 
 /// Outcome of one attempt to bind.
 enum Attempt {
@@ -204,9 +201,6 @@ impl KubeRegistry {
 
     /// Stores a key that waits, with a single write request. The caller has checked the machine and the
     /// limit, as [`AkRegistry::submit`] does.
-    ///
-    /// # Errors
-    /// The API server refuses.
     pub async fn submit_checked(
         &self,
         record: &AkRecord,

@@ -58,9 +58,6 @@ fn is_fresh(at: Timestamp, now: Timestamp) -> bool {
 }
 
 /// The record in its object; `None` if it was never part of a migration.
-///
-/// # Errors
-/// The record is malformed: nobody may do anything then.
 pub fn record_of(object: &ConfigMap) -> Result<Option<Authority>, PortError> {
     let text = object.data.as_ref().and_then(|data| data.get(RECORD));
     let record = text.map(|text| serde_json::from_str(text)).transpose();

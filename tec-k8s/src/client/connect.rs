@@ -9,9 +9,6 @@ use kube::{Client, Config, Error};
 const CONNECT: Duration = Duration::from_secs(5);
 
 /// A client for the API server of this pod, or else of the current context of a kubeconfig.
-///
-/// # Errors
-/// There is neither a service account nor a kubeconfig.
 pub async fn connect() -> Result<Client, Error> {
     let mut config = Config::infer().await.map_err(Error::InferConfig)?;
     config.connect_timeout = Some(CONNECT);

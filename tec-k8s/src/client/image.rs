@@ -50,8 +50,9 @@ impl KubeRegistry {
                 images.create(&PostParams::default(), wanted).await?;
             }
         }
-        let pcrs = wanted.status.as_ref().map(|status| &status.pcrs);
-        let patch = Patch::Merge(json!({"status": {"pcrs": pcrs}}));
+        let status = wanted.status.clone().unwrap_or_default();
+        let status = json!({"pcrs": status.pcrs, "rootHash": status.root_hash});
+        let patch = Patch::Merge(json!({"status": status}));
         images.patch_status(&name, &PatchParams::default(), &patch).await?;
         Ok(())
     }

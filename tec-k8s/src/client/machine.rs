@@ -26,9 +26,6 @@ const UNCLAIMED: &str = "status.attestationKey.name=,spec.revokedAt=";
 impl KubeRegistry {
     /// The object of a machine: the one that is named after it, or else the oldest with its ID. Lists objects
     /// only if there is none with that name. An object that is being removed does not count.
-    ///
-    /// # Errors
-    /// The API server cannot be reached.
     pub async fn machine_object(&self, id: &MachineId) -> Result<Option<api::Machine>, PortError> {
         let failed = |error| port_error(format!("look up machine {id}"), error);
         let named = self.machines().get_opt(&api::Machine::name_of(id)).await;

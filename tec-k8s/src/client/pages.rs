@@ -61,9 +61,6 @@ pub(super) async fn each<K: Object>(
 }
 
 /// Every object that these parameters match, read page by page, including those that are being removed.
-///
-/// # Errors
-/// The API server refuses, or does not answer.
 pub async fn list_all<K>(objects: &Api<K>, params: ListParams) -> Result<Vec<K>, PortError>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,

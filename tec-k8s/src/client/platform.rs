@@ -5,6 +5,7 @@
 //!   boot ─► PlatformBaseline platform-<key> ── label: baseline ──► PlatformApproval platform-<baseline>
 //!            the guard, the key broker                              admins; removed once nobody has the baseline
 //! ```
+//! What a boot showed of its image is approved in the PlatformBaseline itself: it is this machine's alone.
 
 use std::collections::BTreeSet;
 
@@ -94,8 +95,10 @@ impl PlatformLog for KubeRegistry {
         }
         let approved = self.all_approved().await?;
         for entry in &mut entries {
-            if approved.contains(&(entry.baseline, entry.seen)) {
-                entry.refused_at = None;
+            if entry.refused_at.is_some() && approved.contains(&(entry.baseline, entry.seen)) {
+                // It may still be refused for what it showed of its image.
+                let record = PlatformLog::find(self, &entry.key).await?;
+                entry.refused_at = record.and_then(|record| record.refused_at);
             }
         }
         entries.sort_by_key(|entry| (entry.machine, entry.key));
@@ -105,40 +108,32 @@ impl PlatformLog for KubeRegistry {
     async fn approve(
         &self,
         key: &Fingerprint,
-        seen: &Firmware,
+        seen: &Platform,
         line: &AuditEvent,
     ) -> Result<Vec<MachineId>, PortError> {
         let what = || format!("approve the platform of key {key}");
         self.permit(Deed::Admit, what).await?;
         for _ in 0..ATTEMPTS {
-            let record = PlatformLog::find(self, key).await?;
-            let record = record.ok_or_else(|| PortError::new(PortErrorKind::NotFound, what()))?;
-            if record.refused_at.is_none() || record.seen.firmware != *seen {
-                return Err(PortError::new(PortErrorKind::Conflict, what()));
-            }
-            let baseline = id_of(&record.baseline.firmware)?;
-            let machines = self.sharing(&baseline).await?;
-            let found = self.approval(&baseline).await?;
-            let is_new = found.is_none();
-            let mut next = found.unwrap_or_else(|| PlatformApproval::empty(&baseline));
-            next.add(seen).map_err(|error| invalid(what(), error))?;
-            if let Some(text) = note(line) {
-                next.annotations_mut().insert(AUDIT.to_owned(), text);
-            }
-            let (approvals, params) = (self.platform_approvals(), PostParams::default());
-            let written = if is_new {
-                approvals.create(&params, &next).await
-            } else {
-                approvals.replace(&next.name_any(), &params, &next).await
-            };
-            match written {
-                Ok(_) => {
-                    self.tell(line).await;
-                    return Ok(machines);
+            let object = self.platform_object(key).await?;
+            let object = object.ok_or_else(|| PortError::new(PortErrorKind::NotFound, what()))?;
+            let record = self.record_of(&object).await?;
+            let boots = record.baseline.boots.clone();
+            let record = record.approved(seen);
+            let record = record.ok_or_else(|| PortError::new(PortErrorKind::Conflict, what()))?;
+            let mut machines = vec![record.machine];
+            if record.has_other_firmware() {
+                let baseline = id_of(&record.baseline.firmware)?;
+                machines = self.sharing(&baseline).await?;
+                if !self.approve_firmware(&baseline, seen, line).await? {
+                    continue;
                 }
-                Err(error) if is_conflict(&error) => {}
-                Err(error) if !is_new && is_not_found(&error) => {}
-                Err(error) => return Err(port_error(what(), error)),
+            }
+            // Afterwards, so that it counts as refused until both are written.
+            if record.baseline.boots == boots
+                || self.approve_boot(key, &record, &object, line).await?
+            {
+                self.tell(line).await;
+                return Ok(machines);
             }
         }
         Err(too_busy(&what()))
@@ -190,10 +185,56 @@ impl KubeRegistry {
         if let Some(approval) = self.approval(&id_of(&record.baseline.firmware)?).await? {
             record.approved = approval.approved().map_err(failed)?;
         }
-        if record.approved.contains(&record.seen.firmware) {
-            record.refused_at = None;
+        Ok(record.settled())
+    }
+
+    /// Adds a change to those that replace a baseline; `false` if someone else was faster.
+    async fn approve_firmware(
+        &self,
+        baseline: &Sha256Digest,
+        seen: &Platform,
+        line: &AuditEvent,
+    ) -> Result<bool, PortError> {
+        let what = || format!("approve what replaces baseline {baseline}");
+        let found = self.approval(baseline).await?;
+        let is_new = found.is_none();
+        let mut next = found.unwrap_or_else(|| PlatformApproval::empty(baseline));
+        next.add(&seen.firmware).map_err(|error| invalid(what(), error))?;
+        if let Some(text) = note(line) {
+            next.annotations_mut().insert(AUDIT.to_owned(), text);
         }
-        Ok(record)
+        let (approvals, params) = (self.platform_approvals(), PostParams::default());
+        let written = if is_new {
+            approvals.create(&params, &next).await
+        } else {
+            approvals.replace(&next.name_any(), &params, &next).await
+        };
+        match written {
+            Ok(_) => Ok(true),
+            Err(error) if is_conflict(&error) => Ok(false),
+            Err(error) if !is_new && is_not_found(&error) => Ok(false),
+            Err(error) => Err(port_error(what(), error)),
+        }
+    }
+
+    /// Writes the record with an approved boot of an image; `false` if someone else was faster.
+    async fn approve_boot(
+        &self,
+        key: &Fingerprint,
+        record: &PlatformRecord,
+        object: &PlatformBaseline,
+        line: &AuditEvent,
+    ) -> Result<bool, PortError> {
+        let mut next = self.next_platform(key, record, Some(object)).await?;
+        if let Some(text) = note(line) {
+            next.annotations_mut().insert(AUDIT.to_owned(), text);
+        }
+        let name = PlatformBaseline::name_of(key);
+        match self.platforms().replace(&name, &PostParams::default(), &next).await {
+            Ok(_) => Ok(true),
+            Err(error) if is_conflict(&error) || is_not_found(&error) => Ok(false),
+            Err(error) => Err(port_error(format!("approve the platform of key {key}"), error)),
+        }
     }
 
     /// The object as it should be; its machine owns it.

@@ -71,9 +71,6 @@ impl KubeRegistry {
 
     /// Makes them remember the record in effect once more: for an object that was recreated, and one that the
     /// last change did not reach. Creates the record's object if it does not exist.
-    ///
-    /// # Errors
-    /// The API server fails.
     pub async fn remember_again(&self) -> Result<(), PortError> {
         let object = self.authority_object().await?;
         match record_of(&object)?.filter(|record| !record.is_alone()) {

@@ -20,7 +20,7 @@ use super::pinned;
 use super::queue::Next;
 use super::report::{owner_of, resumed};
 use crate::api;
-use crate::api::{ApprovedImage, ConditionKind, Reason, is_paused};
+use crate::api::{ApprovedImage, ApprovedImageStatus, ConditionKind, Reason, is_paused};
 use crate::client::{is_object_name, port_error};
 use crate::render::{DOCKER_CONFIG, ImageAccess};
 use crate::signal::Event;
@@ -64,12 +64,12 @@ pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortErr
         return Ok(Next::Wait);
     }
     if let Some((reason, message)) = ended(&image, ctx.latest()) {
-        job::remove(ctx, &image.spec.image).await?;
+        job::remove(ctx, &image).await?;
         say(ctx, &image, reason, &message).await?;
         return Ok(Next::Wait);
     }
-    let measured = image.status.as_ref().map(|status| status.pcrs.clone());
-    let measured = ExpectedPcrs::new(measured.unwrap_or_default());
+    let mut measured = image.status.as_ref().map(ApprovedImageStatus::expected).unwrap_or_default();
+    measured.first_boot = image.spec.first_boot;
     if !measured.is_sound() {
         let message = "the measurements in its status do not produce their values and are \
                        ignored: delete the object, and approve the image again";
@@ -77,7 +77,7 @@ pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortErr
         return Ok(Next::Wait);
     }
     if !measured.pcrs.is_empty() {
-        job::remove(ctx, &image.spec.image).await?;
+        job::remove(ctx, &image).await?;
         committed(ctx, &image, &measured).await?;
         return Ok(until_expiry(&image, ctx.latest()));
     }
@@ -143,7 +143,7 @@ async fn progress(ctx: &Context, image: &ApprovedImage) -> Result<Progress, Port
     if let Some(known) = known {
         return Ok(Progress::Known(known));
     }
-    let state = job::state(ctx, &image.spec.image).await?;
+    let state = job::state(ctx, image).await?;
     let is_rested = image_rested(image, ctx.now());
     match state {
         Some(JobState::Running) => {
@@ -153,13 +153,13 @@ async fn progress(ctx: &Context, image: &ApprovedImage) -> Result<Progress, Port
         }
         Some(JobState::Pending(why)) => return Ok(Progress::Working(Reason::PodPending, why)),
         Some(JobState::Failed(why)) if !is_rested => return Ok(Progress::Failed(why)),
-        Some(JobState::Failed(_)) => job::remove(ctx, &image.spec.image).await?,
+        Some(JobState::Failed(_)) => job::remove(ctx, image).await?,
         Some(JobState::Done) => {
             let why = "its Job ended well and wrote no measurements";
             if !is_rested {
                 return Ok(Progress::Failed(why.to_owned()));
             }
-            job::remove(ctx, &image.spec.image).await?;
+            job::remove(ctx, image).await?;
         }
         None => {}
     }
@@ -169,6 +169,8 @@ async fn progress(ctx: &Context, image: &ApprovedImage) -> Result<Progress, Port
     };
     let why = if must_be_signed {
         "it must be signed".to_owned()
+    } else if image.spec.boot.is_some() {
+        "its spec.boot says how it boots".to_owned()
     } else {
         match of_label(ctx, image, credentials).await {
             Ok(expected) => return Ok(Progress::Known(expected)),
@@ -221,11 +223,13 @@ fn image_rested(image: &ApprovedImage, now: Timestamp) -> bool {
     failed.is_some_and(|at| now.unix_seconds().saturating_sub(at) >= rest)
 }
 
-/// The measurements of another object with the same digest: they are a fact about the content.
+/// The measurements of another object with the same digest, which boots in the same way: they are a fact about the
+/// content.
 fn of_same_digest(ctx: &Context, image: &ApprovedImage) -> Option<ExpectedPcrs> {
     let same = ctx.caches.images.indexed(image.digest().ok()?);
-    let known = same.iter().filter_map(|other| other.status.as_ref());
-    known.map(|status| ExpectedPcrs::new(status.pcrs.clone())).find(is_sound)
+    let same = same.iter().filter(|other| other.spec.boot == image.spec.boot);
+    let known = same.filter_map(|other| other.status.as_ref());
+    known.map(ApprovedImageStatus::expected).find(is_sound)
 }
 
 /// A pull secret, if one is named; the error states what is wrong with it.
@@ -267,7 +271,10 @@ async fn commit(
     expected: &ExpectedPcrs,
 ) -> Result<(), PortError> {
     ctx.event(image, Event::ComputationCompleted, Event::ComputationCompleted.help()).await;
-    let news = json!({"pcrs": expected.pcrs, "firstSeen": ctx.now()});
+    let mut news = json!({"pcrs": expected.pcrs, "firstSeen": ctx.now()});
+    if let (Some(members), Some(root_hash)) = (news.as_object_mut(), expected.root_hash) {
+        members.insert("rootHash".to_owned(), json!(root_hash));
+    }
     write(ctx, image, (Reason::ImageCommitted, ""), news).await
 }
 

@@ -1,4 +1,5 @@
-//! The Job that computes what an image measures: one for each reference, however many objects name it.
+//! The Job that computes what an image measures: one for each reference and way to boot it, however many objects
+//! name these.
 
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ContainerState, LocalObjectReference, Pod};
@@ -21,9 +22,12 @@ pub(super) enum JobState {
     Failed(String),
 }
 
-/// The state of a reference's Job; `None` if there is none.
-pub(super) async fn state(ctx: &Context, reference: &str) -> Result<Option<JobState>, PortError> {
-    let name = job_name(reference);
+/// The state of an image's Job; `None` if there is none.
+pub(super) async fn state(
+    ctx: &Context,
+    image: &ApprovedImage,
+) -> Result<Option<JobState>, PortError> {
+    let name = job_name(image);
     let job = ctx.objects::<Job>().get_opt(&name).await;
     let job = job.map_err(|error| port_error(format!("look up the Job {name}"), error))?;
     let Some(job) = job.filter(|job| job.metadata.deletion_timestamp.is_none()) else {
@@ -112,9 +116,9 @@ async fn own_pull_secrets(ctx: &Context) -> Result<Vec<LocalObjectReference>, Po
     Ok(pod.and_then(|pod| pod.spec?.image_pull_secrets).unwrap_or_default())
 }
 
-/// Removes the Job of a reference, with its pods.
-pub(super) async fn remove(ctx: &Context, reference: &str) -> Result<(), PortError> {
-    let name = job_name(reference);
+/// Removes the Job of an image, with its pods.
+pub(super) async fn remove(ctx: &Context, image: &ApprovedImage) -> Result<(), PortError> {
+    let name = job_name(image);
     if ctx.caches.jobs.get(&name).is_none() {
         return Ok(());
     }

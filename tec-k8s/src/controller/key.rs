@@ -9,7 +9,7 @@ use kube::api::{DeleteParams, ObjectMeta, PostParams, Preconditions};
 use kube::{Resource as _, ResourceExt as _};
 use serde_json::json;
 use tec_core::ak::{
-    AkCandidate, AkDecision, AkReason, AkRecord, AkState, ManualMatcher, SourceNetwork,
+    AkCandidate, AkDecision, AkReason, AkRecord, AkState, ManualMatcher, SourceNetwork, may_wait,
 };
 use tec_core::code::Code;
 use tec_core::flow::{AkOutcome, AkPorts, AkSubmission, ClaimLimits, approve};
@@ -29,8 +29,6 @@ use crate::signal::Event;
 
 /// Entry of the key's Secret (trusted-cluster-operator).
 const PUBLIC_KEY: &str = "public_key";
-/// Maximum number of keys that wait for one machine; part of the contract of `AkRegistry::submit`.
-const MAX_WAITING: usize = 4;
 
 /// What is reported about a key.
 struct Verdict {
@@ -258,12 +256,12 @@ async fn discard_or_wait(
 ) -> Result<Verdict, PortError> {
     let id = key.spec.uuid.clone().unwrap_or_default();
     let rank = |key: &AttestationKey| (key.creation_timestamp(), key.name_any());
-    let older = ctx.caches.keys.indexed(&id).into_iter().filter(|other| {
-        rank(other) < rank(key)
-            && other.spec.revoked_at.is_none()
-            && !is_said(other, Reason::MachineCreated)
-    });
-    if older.count() >= MAX_WAITING {
+    let others = ctx.caches.keys.indexed(&id);
+    let older = others
+        .iter()
+        .filter(|other| rank(other) < rank(key) && !is_said(other, Reason::MachineCreated));
+    let older: Vec<_> = older.filter_map(|other| other.to_core(None).ok()).collect();
+    if key.to_core(None).is_ok_and(|key| !may_wait(&key, older.iter())) {
         let this_one = DeleteParams {
             preconditions: Some(Preconditions {
                 resource_version: key.resource_version(),

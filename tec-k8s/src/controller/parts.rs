@@ -70,26 +70,22 @@ impl Parts {
     }
 
     /// Follows tags with this reader.
-    #[must_use]
     pub fn with_tags(self, tags: Arc<dyn TagReader>) -> Self {
         Self { tags: Some(tags), ..self }
     }
 
     /// Makes no time-based decisions while the clock differs from the API server's.
-    #[must_use]
     pub fn with_server_clock(self) -> Self {
         let clock = ServerClock::new(self.client.clone(), Arc::clone(&self.clock));
         Self { server_clock: Some(clock), ..self }
     }
 
     /// Deploys these images.
-    #[must_use]
     pub fn with_deploy(self, deploy: Deploy) -> Self {
         Self { deploy, ..self }
     }
 
     /// Generates the disk keys of new machines with this generator.
-    #[must_use]
     pub fn with_keys(self, keys: Arc<dyn LuksKeyGenerator>) -> Self {
         Self { keys, ..self }
     }

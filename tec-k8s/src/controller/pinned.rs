@@ -1,22 +1,8 @@
-//! Describes in one sentence which parts of an image's boot are checked and which are not.
+//! Describes in one line what covers each part of an image's boot.
 
 use tec_core::boot::Pins;
 use tec_core::image::ExpectedPcrs;
 use tec_core::pcr::PcrIndex;
-
-/// Registers that every image has, and what goes unchecked without them. Kernel, initramfs and command line
-/// are told by [`Pins::unpinned`].
-const OF_GRUB: [(PcrIndex, &str); 3] = [
-    (PcrIndex::MOK, " (enrolled machine owner keys are not checked)"),
-    (PcrIndex::BOOT_COMMANDS, ""),
-    (PcrIndex::BOOT_FILES, ""),
-];
-/// The same for a unified kernel image.
-const OF_UKI: [(PcrIndex, &str); 3] = [
-    (PcrIndex::MOK, " (enrolled machine owner keys are not checked)"),
-    (PcrIndex::KERNEL_CONFIG, " (credentials beside the image are not checked)"),
-    (PcrIndex::SYSTEM_EXTENSIONS, " (system extensions are not checked)"),
-];
 
 /// The message of a committed image.
 pub(super) fn told(pins: Pins, expected: &ExpectedPcrs) -> String {
@@ -31,24 +17,8 @@ pub(super) fn told(pins: Pins, expected: &ExpectedPcrs) -> String {
         let lacking = list(&lacking, ", ");
         return format!("{told}; no prediction of PCR {lacking}: no boot of this image gets a key");
     }
-    let unpinned = pins.unpinned(expected);
-    // First, so that no table cuts it off.
-    let told = if unpinned.is_empty() { told } else { format!("{unpinned}; {told}") };
-    let others = others(&pinned, expected);
-    match (others.is_empty(), pins) {
-        (true, _) => told,
-        (false, Pins::Predicted) => format!("{told}; not predicted: {}", others.join(", ")),
-        (false, Pins::Exactly(_)) => format!("{told}; not pinned: {}", others.join(", ")),
-    }
-}
-
-/// Registers that are not pinned, each with what therefore goes unchecked.
-fn others(pinned: &[PcrIndex], expected: &ExpectedPcrs) -> Vec<String> {
-    let mut events = expected.pcrs.iter().flat_map(|pcr| &pcr.events);
-    let is_uki = events.any(|event| event.id.contains("Uki"));
-    let all = if is_uki { &OF_UKI } else { &OF_GRUB };
-    let others = all.iter().filter(|(pcr, _)| !pinned.contains(pcr));
-    others.map(|(pcr, what)| format!("{pcr}{what}")).collect()
+    // First what is not covered, so that no table cuts it off.
+    format!("{}; {told}", pins.coverage(expected))
 }
 
 fn list(registers: &[PcrIndex], between: &str) -> String {
@@ -85,23 +55,27 @@ mod tests {
     }
 
     #[test]
-    fn what_no_prediction_knows_is_told_with_its_consequence() {
+    fn what_covers_each_part_is_told_with_the_gaps_first() {
         let [boot, secure_boot, commands, files, keys] = GRUB;
-        let grub = |events: &[&str]| told(Pins::Predicted, &stating(events));
+        let grub = |events: &[&str]| {
+            let mut expected = stating(events);
+            expected.first_boot = true;
+            told(Pins::Predicted, &expected)
+        };
+        let platform = "platform baseline: firmware, Secure Boot keys";
         assert_eq!(
             grub(&[boot, secure_boot]),
-            "initramfs and command line are NOT checked; pinned: 4; not predicted: 14 (enrolled \
-             machine owner keys are not checked), 8, 9"
+            format!(
+                "not known: root file system; first boot: initramfs, command line, system extensions, \
+                 machine owner keys; {platform}; image: boot loader, kernel; pinned: 4"
+            )
         );
         assert_eq!(
-            grub(&[boot, commands, keys]),
-            "initramfs is NOT checked; pinned: 4, 8, 14; not predicted: 9"
-        );
-        assert_eq!(grub(&[boot, commands, files, keys]), "pinned: 4, 8, 9, 14");
-        let uki = ["4 Pcr4Uki", "11 Pcr11Initrd", "12 Pcr12LoadOptions", "14 Pcr14MokList"];
-        assert_eq!(
-            told(Pins::Predicted, &stating(&uki)),
-            "pinned: 4, 11, 12, 14; not predicted: 13 (system extensions are not checked)"
+            grub(&[boot, commands, files, keys]),
+            format!(
+                "not known: root file system; first boot: system extensions; {platform}; image: boot \
+                 loader, kernel, initramfs, command line, machine owner keys; pinned: 4, 8, 9, 14"
+            )
         );
     }
 
@@ -117,9 +91,8 @@ mod tests {
 
     #[test]
     fn registers_that_an_admin_left_out_are_told_too() {
-        assert_eq!(
-            told(exactly(&[4, 14]), &stating(&GRUB)),
-            "initramfs and command line are NOT checked; pinned: 4, 14; not pinned: 8, 9"
-        );
+        let told = told(exactly(&[4, 14]), &stating(&GRUB));
+        let gaps = "NOT covered: initramfs, command line, system extensions, root file system; ";
+        assert!(told.starts_with(gaps) && told.ends_with("; pinned: 4, 14"), "{told}");
     }
 }

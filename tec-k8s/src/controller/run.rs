@@ -84,9 +84,6 @@ impl Operator {
 
     /// Waits to become the leader, leads, and ends when `shutdown` does: work under way is finished, and the
     /// next replica leads immediately.
-    ///
-    /// # Errors
-    /// The operator lost the leadership.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), OperatorError> {
         let ctx = &self.context;
         let mut shutdown = pin!(shutdown.fuse());

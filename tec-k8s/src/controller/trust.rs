@@ -137,7 +137,6 @@ pub trait TagReader: fmt::Debug + Send + Sync {
 
 /// An admin's key pair for a Trustee, PEM.
 #[derive(Debug)]
-#[expect(clippy::exhaustive_structs, reason = "two halves of one thing")]
 pub struct AdminPair {
     /// Signs tokens.
     pub private: SecretBytes,
@@ -147,7 +146,6 @@ pub struct AdminPair {
 
 /// Signer of attestation tokens, PEM.
 #[derive(Debug)]
-#[expect(clippy::exhaustive_structs, reason = "the entries of one Secret")]
 pub struct SignerFiles {
     /// Its key.
     pub key: SecretBytes,
@@ -159,7 +157,6 @@ pub struct SignerFiles {
 
 /// A certificate with its private key, PEM.
 #[derive(Debug)]
-#[expect(clippy::exhaustive_structs, reason = "two halves of one thing")]
 pub struct CertificatePair {
     /// The certificate, and those between it and its CA.
     pub chain: String,

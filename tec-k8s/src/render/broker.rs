@@ -55,7 +55,6 @@ impl BuiltinFiles {
 
 /// What the key broker starts with.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "one for each kind")]
 pub enum BrokerFiles {
     /// Trustee.
     Trustee(TrusteeFiles),

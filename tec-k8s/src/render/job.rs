@@ -15,7 +15,7 @@ use super::meta::text_map;
 use super::name::Component;
 use super::pod::{ApiAccess, Missing};
 use super::{Deploy, ImageAccess, RelatedImage, pod};
-use crate::api::{ApprovedImage, ImageSignaturesSpec, TrustedExecutionClusterSpec};
+use crate::api::{ApprovedImage, BootSpec, ImageSignaturesSpec, TrustedExecutionClusterSpec};
 
 /// Labels of the existing operator (trusted-cluster-operator).
 const KIND_LABEL: (&str, &str) = ("kind", "compute-pcrs");
@@ -47,9 +47,10 @@ const RETRIES: i32 = 2;
 const LONGEST_SECONDS: i64 = 3600;
 
 /// `compute-pcrs-<sha1[:10] of the reference>-<the reference, sanitized>`, cut to 63 characters
-/// (trusted-cluster-operator).
-pub fn job_name(reference: &str) -> String {
-    let digest = sha1::Sha1::digest(reference.as_bytes());
+/// (trusted-cluster-operator). How the image boots is a part of what is digested, if the object says it.
+pub fn job_name(image: &ApprovedImage) -> String {
+    let reference = &image.spec.image;
+    let digest = sha1::Sha1::digest(reference.clone() + &boot_flags(image).join("\n"));
     let mut whole = "compute-pcrs-".to_owned();
     for byte in digest.iter().take(5) {
         // Writing to a String cannot fail.
@@ -64,7 +65,7 @@ pub fn job_name(reference: &str) -> String {
     cut.trim_end_matches('-').to_owned()
 }
 
-/// The Job of an image. Its name follows from the reference alone, so objects for the same image share it.
+/// The Job of an image. Objects for the same image that boots in the same way share it, see [`job_name`].
 ///
 /// The kubelet pulls the program with `own` too: a pod that names a Secret gets none of those of its account.
 pub fn job(
@@ -81,7 +82,7 @@ pub fn job(
         .map(|owner| OwnerReference { block_owner_deletion: Some(true), ..owner });
     Job {
         metadata: ObjectMeta {
-            name: Some(job_name(&image.spec.image)),
+            name: Some(job_name(image)),
             labels: Some(labels.clone()),
             owner_references: owner.map(|owner| vec![owner]),
             ..ObjectMeta::default()
@@ -163,8 +164,12 @@ fn template(
 fn publication(image: &ApprovedImage) -> Vec<String> {
     let (name, reference) = (&image.name_any(), &image.spec.image);
     let object = ["publish", "--approved-image", name, "--image", reference];
-    let words = object.into_iter().chain(["--from", MEASUREMENTS]);
-    words.map(str::to_owned).collect()
+    let words = object.into_iter().chain(["--from", MEASUREMENTS]).map(str::to_owned);
+    words.chain(boot_flags(image).into_iter().map(|flag| format!("--boot={flag}"))).collect()
+}
+
+fn boot_flags(image: &ApprovedImage) -> Vec<String> {
+    image.spec.boot.as_ref().map(BootSpec::flags).unwrap_or_default()
 }
 
 /// Arguments of the `compute-pcrs` that reads the image.
@@ -175,6 +180,7 @@ fn arguments(
 ) -> Vec<String> {
     let words = ["job", "--image", &image.spec.image, "--to", MEASUREMENTS];
     let mut arguments = words.map(str::to_owned).to_vec();
+    arguments.extend(boot_flags(image));
     let keys = cluster.and_then(|cluster| cluster.machine_owner_keys.as_ref());
     match keys.map(|keys| &keys.config_map) {
         None => {}
@@ -311,10 +317,38 @@ mod tests {
     #[test]
     fn the_name_of_a_job_is_that_of_existing_clusters_and_fits() {
         let reference = "quay.io/fedora/fedora-coreos@sha256:3d6772b4f84ed47595d72a2c4c5ffd15f5bb72c7507fe26f2aaee2c69d5633ba";
-        let name = job_name(reference);
+        let object = |reference: &str| {
+            let spec =
+                ApprovedImageSpec { image: reference.to_owned(), ..ApprovedImageSpec::default() };
+            ApprovedImage::new("os", spec)
+        };
+        let name = job_name(&object(reference));
+        assert!(name.starts_with("compute-pcrs-0c9692cb40-"), "{name}");
         assert!(name.starts_with("compute-pcrs-") && name.len() <= MAX_LABEL, "{name}");
         assert!(name.contains("-quay-io-fedora-fedora-coreos-"), "{name}");
-        assert_ne!(name, job_name(&reference.replace("quay", "other")));
+        assert_ne!(name, job_name(&object(&reference.replace("quay", "other"))));
+        let mut off = object(reference);
+        off.spec.boot = Some(BootSpec::default());
+        assert_ne!(name, job_name(&off), "its Job does not use the label");
+    }
+
+    #[test]
+    fn the_job_is_told_how_the_image_boots_and_publishes_for_no_other_way() {
+        let mut image = image(None);
+        let boot = serde_json::json!({"kernel": "boot/vmlinuz 1", "secureBoot": "Disabled",
+            "firmwareStarts": "a", "shimStarts": "b", "shimProfile": "16.1", "grubProfile": "2.12",
+            "stubProfile": "257", "grubDevice": "hd1,gpt1", "grubRoot": "-x"});
+        image.spec.boot = Some(serde_json::from_value(boot).unwrap());
+        let job = job(&image, None, &[], &Deploy::default());
+        let pod = job.spec.unwrap().template.spec.unwrap();
+        let flags = "--ignore-label\n--kernel=boot/vmlinuz 1\n--firmware-starts=a\n--shim-starts=b\n\
+                     --shim-profile=16.1\n--grub-profile=2.12\n--stub-profile=257\n\
+                     --secure-boot=off\n--grub-device=hd1,gpt1\n--grub-root=-x";
+        let read = reader(&pod).args.as_ref().unwrap().join("\n");
+        assert!(read.contains(flags), "{read}");
+        let published = pod.containers[0].args.as_ref().unwrap();
+        let expected: Vec<_> = flags.split('\n').map(|flag| format!("--boot={flag}")).collect();
+        assert!(published.ends_with(&expected), "{published:?}");
     }
 
     #[test]

@@ -146,7 +146,6 @@ pub struct NoRegistryError {
 
 /// The user that a pod's processes run as; root cannot be chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "there is no third way")]
 pub enum PodUser {
     /// User and group 65532, for which the images of this project are built.
     #[default]
@@ -157,7 +156,6 @@ pub enum PodUser {
 
 /// How the Job that computes what an image measures accesses the image.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "there is no third way")]
 pub enum ImageAccess {
     /// The Job reads the parts that it needs from the image's registry, with these flags of `compute-pcrs`.
     Registry(Vec<String>),

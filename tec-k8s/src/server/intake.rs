@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use kube::{Api, Client};
-use tec_core::ak::{AkRecord, ApprovedAk, Fingerprint, SourceNetwork};
+use tec_core::ak::{AkRecord, ApprovedAk, Fingerprint, MAX_WAITING, SourceNetwork, fair_limit};
 use tec_core::id::MachineId;
 use tec_core::machine::{Machine, MachineChange, MachineState};
 use tec_core::port::{
@@ -16,10 +16,6 @@ use tec_core::time::Timestamp;
 use super::known::Known;
 use crate::api;
 use crate::client::{KubeRegistry, port_error};
-
-/// Maximum number of unrevoked keys per machine, including the bound one ([`AkRegistry::submit`]).
-/// Concurrent requests may exceed the limit by their number.
-const MAX_KEYS: usize = 4;
 
 /// Machines and keys of a namespace for a server that may only read, and submit keys: known objects are
 /// answered from memory, and submitting costs one request. Everything else is refused.
@@ -92,18 +88,21 @@ impl MachineRegistry for Intake {
 
 #[async_trait]
 impl AkRegistry for Intake {
+    /// The bound key of a machine counts, too. Requests at the same moment may exceed the limit by their number;
+    /// the operator removes the excess.
     async fn submit(
         &self,
         record: &AkRecord,
         line: &AuditEvent,
     ) -> Result<CreateOutcome, PortError> {
-        if self.known.keys_of(&record.machine) >= MAX_KEYS {
+        let name = api::AttestationKey::name_of(&record.fingerprint());
+        let (all, own) = self.known.keys_beside(record);
+        if all >= fair_limit(MAX_WAITING, own) && !self.known.has_key(&name) {
             return Self::refused("keep a further key of the machine");
         }
         let outcome = self.registry.submit_checked(record, line).await?;
         if outcome == CreateOutcome::Created {
-            let name = api::AttestationKey::name_of(&record.fingerprint());
-            self.known.add_key(name, record.machine);
+            self.known.add_key(name, record);
         }
         Ok(outcome)
     }

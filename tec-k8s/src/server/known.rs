@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use kube::runtime::watcher::Event;
 use kube::{Api, Client, ResourceExt as _};
 use parking_lot::Mutex;
+use tec_core::ak::{AkRecord, Shares, SourceNetwork};
 use tec_core::id::MachineId;
 use tec_core::machine::Machine;
 
@@ -19,16 +20,19 @@ pub struct Known(Mutex<State>);
 struct State {
     /// By name of the object, so that a deletion finds it.
     machines: Table<Machine>,
-    /// The machines that keys were submitted for, by name of the key's object.
-    keys: Table<Option<MachineId>>,
+    /// The networks that keys were submitted from, by name of the key's object.
+    keys: Table<Option<SourceNetwork>>,
 }
+
+/// What is kept of an object, and the machine that it counts for.
+type Row<R> = (Option<MachineId>, R);
 
 /// Rows by name and by machine.
 #[derive(Debug)]
 struct Table<R> {
-    rows: BTreeMap<String, R>,
+    rows: BTreeMap<String, Row<R>>,
     /// Set while a list is being received.
-    initial: Option<BTreeMap<String, R>>,
+    initial: Option<BTreeMap<String, Row<R>>>,
     is_synced: bool,
     names: BTreeMap<MachineId, Vec<String>>,
 }
@@ -39,34 +43,17 @@ impl<R> Default for Table<R> {
     }
 }
 
-/// Which machine a row is about.
-trait About {
-    fn machine(&self) -> Option<MachineId>;
-}
-
-impl About for Machine {
-    fn machine(&self) -> Option<MachineId> {
-        Some(self.id)
-    }
-}
-
-impl About for Option<MachineId> {
-    fn machine(&self) -> Option<MachineId> {
-        *self
-    }
-}
-
-impl<R: About> Table<R> {
-    fn put(&mut self, name: String, row: R) {
+impl<R> Table<R> {
+    fn put(&mut self, name: String, row: Row<R>) {
         self.remove(&name);
-        if let Some(machine) = row.machine() {
+        if let Some(machine) = row.0 {
             self.names.entry(machine).or_default().push(name.clone());
         }
         self.rows.insert(name, row);
     }
 
     fn remove(&mut self, name: &str) {
-        let Some(machine) = self.rows.remove(name).and_then(|row| row.machine()) else {
+        let Some((Some(machine), _)) = self.rows.remove(name) else {
             return;
         };
         if let Some(names) = self.names.get_mut(&machine) {
@@ -78,7 +65,7 @@ impl<R: About> Table<R> {
     }
 
     /// Processes an event; `row` returns what is kept of an object, if anything.
-    fn take<K: kube::Resource>(&mut self, event: Event<K>, row: impl Fn(&K) -> Option<R>) {
+    fn take<K: kube::Resource>(&mut self, event: Event<K>, row: impl Fn(&K) -> Option<Row<R>>) {
         match event {
             Event::Init => self.initial = Some(BTreeMap::new()),
             Event::InitApply(object) => {
@@ -108,9 +95,10 @@ impl<R: About> Table<R> {
 }
 
 /// An object that is malformed or being removed does not count.
-fn machine_row(object: &api::Machine) -> Option<Machine> {
+fn machine_row(object: &api::Machine) -> Option<Row<Machine>> {
     let is_live = object.metadata.deletion_timestamp.is_none();
-    object.to_core().ok().filter(|_| is_live)
+    let machine = object.to_core().ok().filter(|_| is_live)?;
+    Some((Some(machine.id), machine))
 }
 
 impl Known {
@@ -141,32 +129,39 @@ impl Known {
     pub(super) fn machine(&self, id: &MachineId) -> Option<Machine> {
         let state = self.0.lock();
         let name = state.machines.of(id).iter().min()?;
-        state.machines.rows.get(name).cloned()
+        state.machines.rows.get(name).map(|(_, machine)| machine.clone())
     }
 
     pub(super) fn has_key(&self, name: &str) -> bool {
         self.0.lock().keys.rows.contains_key(name)
     }
 
-    /// Number of unrevoked keys of a machine.
-    pub(super) fn keys_of(&self, machine: &MachineId) -> usize {
-        self.0.lock().keys.of(machine).len()
+    /// Number of unrevoked keys of the machine of a key, and of those from the network of this key.
+    pub(super) fn keys_beside(&self, key: &AkRecord) -> (u64, u64) {
+        let state = self.0.lock();
+        let (keys, mut shares) = (&state.keys, Shares::default());
+        for (_, source) in keys.of(&key.machine).iter().filter_map(|name| keys.rows.get(name)) {
+            shares.take(*source);
+        }
+        shares.take(key.source)
     }
 
     /// Adds a key before the watch reports it.
-    pub(super) fn add_key(&self, name: String, machine: MachineId) {
-        self.0.lock().keys.put(name, Some(machine));
+    pub(super) fn add_key(&self, name: String, key: &AkRecord) {
+        self.0.lock().keys.put(name, (Some(key.machine), key.source));
     }
 }
 
 /// The machine that a key counts for; a revoked key counts for none.
-fn counted(key: &api::AttestationKey) -> Option<MachineId> {
+fn counted(key: &api::AttestationKey) -> Row<Option<SourceNetwork>> {
     let machine = key.machine_id().ok();
-    machine.filter(|_| key.spec.revoked_at.is_none())
+    (machine.filter(|_| key.spec.revoked_at.is_none()), key.source())
 }
 
 #[cfg(test)]
 mod tests {
+    use tec_core::testing::sample;
+
     use super::*;
 
     const ID: &str = "7c9e6679-7425-40de-944b-e07fc1f90ae7";
@@ -185,7 +180,7 @@ mod tests {
     fn a_list_replaces_what_was_known_only_when_it_is_whole() {
         let machine = ID.parse().unwrap();
         let mut table = Table::default();
-        let row = |key: &api::AttestationKey| Some(key.machine_id().ok());
+        let row = |key: &api::AttestationKey| Some(counted(key));
         table.take(Event::Apply(key("a")), row);
         table.take(Event::Init, row);
         table.take(Event::InitApply(key("b")), row);
@@ -197,6 +192,24 @@ mod tests {
         assert_eq!(table.of(&machine), ["b"]);
         table.take(Event::Delete(key("b")), row);
         assert_eq!((table.of(&machine).len(), table.names.len()), (0, 0));
+    }
+
+    #[test]
+    fn keys_are_counted_by_network_before_the_watch_reports_them_and_after() {
+        let known = Known::default();
+        let key = |number: u64, network: u8| {
+            let mut key = sample::ak(number, 1);
+            key.source = Some(SourceNetwork::of([192, 0, 2, network].into()));
+            key
+        };
+        known.add_key("a".to_owned(), &key(1, 1));
+        for (name, key) in [("b", key(2, 1)), ("c", key(3, 2))] {
+            let object = api::AttestationKey::from_core(&key);
+            known.0.lock().keys.put(name.to_owned(), counted(&object));
+        }
+        assert_eq!(known.keys_beside(&key(9, 1)), (3, 2));
+        assert_eq!(known.keys_beside(&key(9, 2)), (3, 1));
+        assert_eq!(known.keys_beside(&key(9, 3)), (3, 0));
     }
 
     #[test]

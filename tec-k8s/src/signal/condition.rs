@@ -9,7 +9,6 @@ use super::Metric;
 
 /// Series of a metric, selected by label values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "a selector of PromQL")]
 pub struct Selector {
     /// The metric.
     pub metric: Metric,
@@ -19,7 +18,6 @@ pub struct Selector {
 
 /// A required label value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "the two matchers that alerts use")]
 pub enum Matcher {
     /// The label has this value.
     Is(&'static str, &'static str),
@@ -29,7 +27,6 @@ pub enum Matcher {
 
 /// How the series of a selector become one number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "the aggregations that alerts use")]
 pub enum Aggregate {
     /// The sum.
     Sum,
@@ -41,7 +38,6 @@ pub enum Aggregate {
 
 /// A comparison with a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "the comparisons that alerts use")]
 pub enum Comparison {
     /// Less than.
     Less(u32),
@@ -53,7 +49,6 @@ pub enum Comparison {
 
 /// A condition of an alert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "tests must cover every kind")]
 pub enum Condition {
     /// No scrape target of these jobs answers. A job is the name of a Service for metrics.
     Down(&'static [&'static str]),

@@ -119,9 +119,6 @@ const LOCK: &str = "/run/lock/node-agent.lock";
 const LOCKS: &str = "/run/lock";
 
 /// Waits until no other `node-agent` changes key slots; until the file is dropped, no other one does.
-///
-/// # Errors
-/// The file cannot be opened or locked.
 pub fn lock() -> io::Result<File> {
     // Not every system has the directory.
     fs::create_dir_all(LOCKS)?;

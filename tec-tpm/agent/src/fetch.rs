@@ -80,7 +80,6 @@ impl FetchError {
     }
 
     /// Adds the attempt under which the server recorded the reason.
-    #[must_use]
     pub(crate) fn of_attempt(mut self, attempt: Option<AttemptId>) -> Self {
         self.attempt = attempt;
         self
@@ -120,9 +119,6 @@ impl FetchError {
 }
 
 /// Asks until a key is released, the rounds are used up, or the refusal is final.
-///
-/// # Errors
-/// The error of the last round.
 ///
 /// # Cancel safety
 /// Nothing is kept between rounds, so dropping the future loses nothing.

@@ -80,9 +80,6 @@ impl<A: Attester> KeyRound for KbsRound<A> {
 }
 
 /// A client of `servers`.
-///
-/// # Errors
-/// `Servers`: the CA of a server cannot be used.
 pub fn client(
     settings: &Settings,
     servers: &[Endpoint],

@@ -6,8 +6,8 @@
 //!
 //! ```text
 //! initramfs        server ─► key ─► /run, mode 0600 ─ the root has the key's mark? ─┬─ yes: stays
-//! first boot, or   server ─► key ─► mark ─► the root                                └─ no: removed
-//!   a rotation
+//! first boot       server ─► key ─► mark ─► the root                                └─ no: removed
+//! a rotation       the kept key's mark ─► server ─► the new key
 //! running system   server ─► TEC-A424 ─► the kept key, if it is the one that the server names
 //! ```
 //! Everything on a disk but what its key encrypts may be an attacker's: the header, the token, and a root beside it.

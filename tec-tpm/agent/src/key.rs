@@ -15,7 +15,6 @@ use crate::tpm::NodeTpm;
 
 /// The attestation key, as displayed.
 #[derive(Clone, Debug)]
-#[expect(clippy::exhaustive_structs, reason = "a result, shown whole")]
 pub struct Shown {
     /// Its handle.
     pub handle: AkHandle,
@@ -47,9 +46,6 @@ pub fn show(settings: &Settings) -> Result<Shown, Failure> {
 }
 
 /// Registers the key for a machine, creating it first if necessary.
-///
-/// # Errors
-/// `Io` for the CA file, `Tpm`, `Register`.
 pub async fn register(
     settings: &Settings,
     url: &str,

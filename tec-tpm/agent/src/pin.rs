@@ -26,9 +26,6 @@ use crate::tpm::NodeTpm;
 
 /// First boot: creates and registers the attestation key, fetches the machine's key, and seals.
 ///
-/// # Errors
-/// The three lines for the console.
-///
 /// # Security
 /// Everything in the configuration that can be checked is checked before anything is sent.
 pub async fn encrypt(
@@ -106,9 +103,6 @@ async fn register_as(
 }
 
 /// Later boots: fetches the machine's key and opens what was sealed.
-///
-/// # Errors
-/// The three lines for the console.
 pub async fn decrypt(
     settings: &Settings,
     sealed: &str,

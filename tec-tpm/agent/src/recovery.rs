@@ -34,7 +34,6 @@ use crate::tpm::NodeTpm;
 
 /// What to do about the recovery key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "a yes or no with names")]
 pub enum Change {
     /// Create one unless the disk has one.
     Enroll,

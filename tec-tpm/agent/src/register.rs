@@ -91,7 +91,6 @@ pub enum Target {
 
 /// A server's reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "status and body, nothing else")]
 pub struct Reply {
     /// HTTP status.
     pub status: u16,
@@ -176,7 +175,6 @@ impl RegisterError {
 
 /// The ports of a registration.
 #[derive(Clone, Copy, Debug)]
-#[expect(clippy::exhaustive_structs, reason = "a bundle of references, built field by field")]
 pub struct RegisterPorts<'a> {
     /// Carries requests.
     pub registrar: &'a dyn Registrar,

@@ -35,14 +35,12 @@ impl Report {
     }
 
     /// Adds the attempt.
-    #[must_use]
     pub fn of_attempt(mut self, attempt: Option<AttemptId>) -> Self {
         self.attempt = attempt;
         self
     }
 
     /// Adds the machine.
-    #[must_use]
     pub fn of_machine(mut self, machine: Option<MachineId>) -> Self {
         self.machine = machine;
         self

@@ -43,7 +43,6 @@ const MAX_STEPS: u32 = 8;
 
 /// Outcome for the disks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "there are no others")]
 pub enum Rotated {
     /// The disks open with the new key alone.
     Replaced,
@@ -417,15 +416,12 @@ impl<A: Attester> Broker for Remote<A> {
     }
 
     async fn key(&self, which: Which) -> Result<SecretBytes, Failure> {
-        match self.client.fetch_key(self.path(), which, &self.attester).await {
+        let shown = kept(&self.kept, self.path()).map(|key| KeyMark::of(&key));
+        match self.client.fetch_key(self.path(), (which, shown), &self.attester).await {
             Err(RcarError::Denied { code: Some(Code::KeyMissing), .. })
                 if which != Which::Current =>
             {
                 Err(Failure::NotCurrent)
-            }
-            Err(error @ RcarError::Denied { code: Some(Code::InitramfsEnded), .. }) => {
-                let kept = kept(&self.kept, self.path()).filter(|_| which == Which::Current);
-                kept.ok_or_else(|| self.failed(error))
             }
             Ok(key) if which == Which::Current => {
                 let is_kept = self.kept.exists();

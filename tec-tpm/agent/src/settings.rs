@@ -11,12 +11,14 @@ use std::time::Duration;
 use rustls::crypto::CryptoProvider;
 use tec_core::ignition::NumRetries;
 use tec_tpm::ak::AkHandle;
-use tec_tpm::evidence::MAX_EVENT_LOG;
+use tec_tpm::evidence::{MAX_EVENT_LOG, MAX_SYSTEMD_LOG};
 
 /// The kernel's TPM device with its resource manager.
 const DEFAULT_TCTI: &str = "device:/dev/tpmrm0";
 /// Where the kernel exposes the firmware's event log.
 const DEFAULT_EVENT_LOG: &str = "/sys/kernel/security/tpm0/binary_bios_measurements";
+/// Where systemd keeps its log of what it measured (257 and later).
+const DEFAULT_SYSTEMD_LOG: &str = "/run/log/systemd/tpm2-measure.log";
 /// Where an initramfs keeps the key; `/run` goes over to the running system.
 pub const DEFAULT_KEPT_KEY: &str = "/run/node-agent/key";
 /// Where a running system marks its root file system.
@@ -34,6 +36,8 @@ pub struct Settings {
     pub ak_handle: AkHandle,
     /// Firmware event log to send with the evidence; if absent, the kernel's, if readable.
     pub event_log: Option<PathBuf>,
+    /// systemd's log of what it measured, sent beside the event log if it is there.
+    pub systemd_log: PathBuf,
     /// Deadline of one request.
     pub timeout: Duration,
     /// Maximum number of rounds over the servers, instead of that in the pin's configuration.
@@ -55,6 +59,7 @@ impl Settings {
             tcti: DEFAULT_TCTI.to_owned(),
             ak_handle: AkHandle::DEFAULT,
             event_log: None,
+            systemd_log: DEFAULT_SYSTEMD_LOG.into(),
             timeout: Duration::from_secs(DEFAULT_TIMEOUT),
             rounds: None,
             kept_key: DEFAULT_KEPT_KEY.into(),
@@ -72,7 +77,7 @@ impl Settings {
     /// The event log, if there is one. A boot does not fail without it: the PCR values decide.
     pub fn read_event_log(&self) -> Option<Vec<u8>> {
         let path = self.event_log.as_deref().unwrap_or_else(|| Path::new(DEFAULT_EVENT_LOG));
-        match read_bounded(path) {
+        match read_bounded(path, MAX_EVENT_LOG) {
             Ok(log) => Some(log).filter(|log| !log.is_empty()),
             Err(error) if self.event_log.is_some() => {
                 tracing::warn!(path = %path.display(), %error, "event log not sent");
@@ -86,10 +91,16 @@ impl Settings {
     }
 }
 
-fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
+/// systemd's log, if there is one: older versions write none.
+pub(crate) fn read_systemd_log(path: &Path) -> Option<Vec<u8>> {
+    let log = read_bounded(path, MAX_SYSTEMD_LOG);
+    log.inspect_err(|error| tracing::debug!(path = %path.display(), %error, "log not sent")).ok()
+}
+
+fn read_bounded(path: &Path, max: usize) -> io::Result<Vec<u8>> {
     let mut log = Vec::new();
-    File::open(path)?.take(MAX_EVENT_LOG as u64 + 1).read_to_end(&mut log)?;
-    if log.len() > MAX_EVENT_LOG {
+    File::open(path)?.take(max as u64 + 1).read_to_end(&mut log)?;
+    if log.len() > max {
         return Err(io::Error::other("the event log is larger than any that is taken"));
     }
     Ok(log)
@@ -125,5 +136,15 @@ mod tests {
         std::fs::write(&good, b"log").unwrap();
         settings.event_log = Some(good);
         assert_eq!(settings.read_event_log().as_deref(), Some(&b"log"[..]));
+    }
+
+    #[test]
+    fn a_missing_or_oversized_log_of_systemd_is_left_out() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for (size, is_sent) in [(0, true), (MAX_SYSTEMD_LOG, true), (MAX_SYSTEMD_LOG + 1, false)] {
+            std::fs::write(file.path(), vec![0; size]).unwrap();
+            assert_eq!(read_systemd_log(file.path()).is_some(), is_sent, "{size}");
+        }
+        assert_eq!(read_systemd_log(Path::new("/nowhere")), None);
     }
 }

@@ -1,5 +1,6 @@
 //! The TPM of this node.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tec_core::ak::{Credential, PublicKey};
@@ -13,13 +14,14 @@ use tec_tpm::tpm::{AnyTpm as _, EventLogSource, TpmAttester, TpmError};
 
 use crate::failure::Failure;
 use crate::register::{ActivateError, Activator, AkIdentity};
-use crate::settings::Settings;
+use crate::settings::{Settings, read_systemd_log};
 
 /// An open TPM, with the handle of the attestation key.
 #[derive(Clone, Debug)]
 pub struct NodeTpm {
     tpm: Arc<Tpm>,
     handle: AkHandle,
+    systemd_log: PathBuf,
 }
 
 fn failed(operation: &'static str) -> impl FnOnce(TpmError) -> Failure {
@@ -39,6 +41,7 @@ impl NodeTpm {
         Ok(Self {
             tpm: Arc::new(Tpm::open(&settings.tcti).map_err(failed("open the TPM"))?),
             handle: settings.ak_handle,
+            systemd_log: settings.systemd_log.clone(),
         })
     }
 
@@ -87,16 +90,16 @@ impl NodeTpm {
         measured.map_err(failed("measure the phase of the boot"))
     }
 
-    /// Produces evidence with the attestation key, and includes the event log.
+    /// Produces evidence with the attestation key, and includes the event log, and then that of systemd.
     pub fn attester(&self, event_log: Option<Vec<u8>>) -> TpmAttester {
         let attester = TpmAttester::new(Arc::clone(&self.tpm), self.handle);
-        match event_log {
-            Some(log) => {
-                let source: EventLogSource = Arc::new(move || Some(log.clone()));
-                attester.with_event_log(source)
-            }
-            None => attester,
-        }
+        let Some(log) = event_log else {
+            return attester;
+        };
+        let (log, path): (EventLogSource, _) =
+            (Arc::new(move || Some(log.clone())), self.systemd_log.clone());
+        let attester = attester.with_event_log(log);
+        attester.with_systemd_log(Arc::new(move || read_systemd_log(&path)))
     }
 }
 

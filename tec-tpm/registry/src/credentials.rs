@@ -82,7 +82,6 @@ impl Credentials {
     }
 
     /// Adds the credentials of another secret; if both have an entry, the earlier one is used.
-    #[must_use]
     pub fn and(mut self, other: Self) -> Self {
         self.entries.extend(other.entries);
         self

@@ -32,9 +32,6 @@ pub struct RemoteImage {
 impl Registry {
     /// Finds an image: reads its manifest, through an index if there is one, and its
     /// configuration.
-    ///
-    /// # Errors
-    /// [`RegistryError`], whose code states what to do.
     pub async fn find(&self, reference: &ImageReference) -> Result<RemoteImage, RegistryError> {
         let (manifest, config, layers) = self.manifest(reference).await?;
         let total = layers.iter().fold(0, |sum: u64, layer| sum.saturating_add(layer.size));
@@ -82,9 +79,6 @@ impl RemoteImage {
     /// layer down, until their boot chain is found.
     ///
     /// This function blocks, and so do reads of the files; `runtime` drives the connections.
-    ///
-    /// # Errors
-    /// A layer cannot be fetched, or does not match its digest.
     ///
     /// # Panics
     /// On a thread of the runtime that may not block; see [`tokio::runtime::Handle::block_on`].

@@ -8,7 +8,6 @@ use crate::mirror::Mirror;
 
 /// How registries are accessed.
 #[derive(Debug, Default)]
-#[expect(clippy::exhaustive_structs, reason = "built field by field by programs")]
 pub struct RegistryOptions {
     /// Pull secrets.
     pub credentials: Credentials,

@@ -38,9 +38,6 @@ const BASE_WAIT: Duration = Duration::from_millis(500);
 
 impl Registry {
     /// A reader of registries, over TLS of `provider`; `entropy` spreads its retries.
-    ///
-    /// # Errors
-    /// A CA cannot be used.
     pub fn new(
         mut options: RegistryOptions,
         provider: &Arc<CryptoProvider>,
@@ -55,9 +52,6 @@ impl Registry {
     }
 
     /// The image that a tag points to now. Mirrors are asked first.
-    ///
-    /// # Errors
-    /// [`RegistryError`], whose code states what to do.
     ///
     /// # Security
     /// Only the registry says where a tag points to, and it may say anything.

@@ -154,14 +154,12 @@ impl Combiner {
     }
 
     /// Uses another grouping.
-    #[must_use]
     pub fn with_grouping(mut self, grouping: Grouping) -> Self {
         self.grouping = grouping;
         self
     }
 
     /// Adds known revocation levels.
-    #[must_use]
     pub fn with_sbat_levels(mut self, levels: SbatLevels) -> Self {
         self.levels = levels;
         self

@@ -68,7 +68,10 @@ pub enum AuthorityError {
         variable: &'static str,
     },
     /// No entry allows the image.
-    #[error("this boot would be refused: no key of the machine or of shim allows the image")]
+    #[error(
+        "this boot would be refused: no key of the machine or of shim allows the image (--secure-boot off, \
+         if it is off)"
+    )]
     Refused,
 }
 

@@ -20,6 +20,7 @@ use super::unpredictable::Unpredictable;
 use crate::event_log::EventKind;
 
 /// A boot in progress.
+#[derive(Clone)]
 pub(super) struct Boot<'b> {
     pub(super) options: &'b BootPredictor,
     pub(super) image: &'b dyn BootImage,
@@ -213,6 +214,36 @@ impl<'b> Boot<'b> {
         self.unpredictable.entry(pcr).or_insert(reason);
     }
 
+    pub(super) fn gave_up(&self, pcr: PcrIndex) -> bool {
+        self.unpredictable.contains_key(&pcr)
+    }
+
+    /// Continues in one of two ways, and it is not known in which: a register on which they do not agree
+    /// cannot be predicted.
+    pub(super) fn agree<W: Copy + PartialEq>(
+        &mut self,
+        [one, other]: [W; 2],
+        reason: &Unpredictable,
+        go: impl Fn(&mut Self, W) -> Result<(), PredictError>,
+    ) -> Result<(), PredictError> {
+        if one == other {
+            return go(self, one);
+        }
+        let mut second = self.clone();
+        go(self, one)?;
+        go(&mut second, other)?;
+        for pcr in PcrIndex::all() {
+            let of = |boot: &Self| {
+                let measured = boot.measurements.iter().filter(|m| m.pcr == pcr);
+                measured.map(|m| m.digests).collect::<Vec<_>>()
+            };
+            if second.gave_up(pcr) || of(self) != of(&second) {
+                self.give_up(pcr, reason.clone());
+            }
+        }
+        Ok(())
+    }
+
     /// Records that several registers cannot be predicted.
     pub(super) fn give_up_all(
         &mut self,
@@ -246,9 +277,15 @@ impl Started {
     }
 
     /// What the file states about itself.
-    fn magic(&self) -> String {
+    pub(super) fn magic(&self) -> String {
         let Some(magic) = self.file.section(".sdmagic") else {
-            return "neither shim nor a unified kernel image".to_owned();
+            let has = |name| self.file.sections().any(|section| section == name);
+            return match (has(".linuxh"), has(".linux")) {
+                (true, _) => "an image of lanzaboote, with the hash of a kernel",
+                (_, true) => "a unified kernel image without a section .sdmagic",
+                _ => "neither shim nor a unified kernel image",
+            }
+            .to_owned();
         };
         let text = String::from_utf8_lossy(magic);
         let text = text.trim_matches(|c| ['#', ' ', '\0'].contains(&c));

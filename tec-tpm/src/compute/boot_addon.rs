@@ -187,15 +187,8 @@ fn partition<'p>(uki: &'p str, folder: &str) -> &'p str {
 /// The folder of an image's own files. Since systemd 257, the count of tries is not part of the name (UAPI
 /// group, "Boot Loader Specification", "Boot counting").
 pub(super) fn own_folder(profile: StubProfile, uki: &str) -> String {
-    let counted = || {
-        let (stem, ending) = uki.rsplit_once('.')?;
-        let (stem, count) = stem.rsplit_once('+')?;
-        let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-        let (left, done) = count.split_once('-').unwrap_or((count, "0"));
-        (digits(left) && digits(done)).then(|| format!("{stem}.{ending}.extra.d"))
-    };
-    let plain = || format!("{uki}.extra.d");
-    if profile > StubProfile::V252 { counted().unwrap_or_else(plain) } else { plain() }
+    let (plain, _) = uncounted(uki);
+    format!("{}.extra.d", if profile > StubProfile::V252 { &plain } else { uki })
 }
 
 pub(super) fn base_name(path: &str) -> &str {
@@ -204,4 +197,19 @@ pub(super) fn base_name(path: &str) -> &str {
 
 pub(super) fn ends_with(name: &str, ending: &str) -> bool {
     name.to_ascii_lowercase().ends_with(ending)
+}
+
+/// The name without the count of tries (`name+3.efi`, `name+2-1.efi`), and the count.
+pub(super) fn uncounted(name: &str) -> (String, Option<(u32, u32)>) {
+    let counted = || {
+        let (stem, ending) = name.rsplit_once('.')?;
+        let (stem, count) = stem.rsplit_once('+')?;
+        let (left, done) = count.split_once('-').unwrap_or((count, "0"));
+        let number = |text: &str| {
+            let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+            digits.then(|| text.parse().unwrap_or(u32::MAX))
+        };
+        Some((format!("{stem}.{ending}"), Some((number(left)?, number(done)?))))
+    };
+    counted().unwrap_or_else(|| (name.to_owned(), None))
 }

@@ -8,6 +8,7 @@ use super::boot::{Boot, Role, Started};
 use super::boot_read::MAX_SCRIPT;
 use super::grub::{GrubProfile, Terminator};
 use super::grub_host::{Grub, Loaded};
+use super::grub_module::{self, Modules};
 use super::grub_script::{Host as _, Interpreter, Stop};
 use super::grub_tree::GrubTree;
 use super::hash::{BankDigests, MultiHasher};
@@ -15,7 +16,7 @@ use super::measurement::{Component, Measurement};
 use super::pe::PeRequest;
 use super::platform::SecureBoot;
 use super::predict_error::PredictError;
-use super::sbat::Sbat;
+use super::uki_table::SectionTable;
 use super::unpredictable::Unpredictable;
 use super::{find, kernel};
 use crate::event_log::EventKind;
@@ -27,6 +28,15 @@ const SCRIPTS: [&str; 2] = ["EFI/debian/x86_64-efi/grub.cfg", PLAIN_SCRIPT];
 const PLAIN_SCRIPT: &str = "EFI/debian/grub.cfg";
 /// What GRUB from 2.12 on looks for first if it was started from there.
 const REMOVABLE_SCRIPT: &str = "EFI/BOOT/grub.cfg";
+/// Name of the script beside GRUB and in its own folder, as Red Hat builds it.
+const SCRIPT: &str = "grub.cfg";
+/// Section of a GRUB image with its modules.
+const MODULES: &str = "mods";
+/// What RHEL 10 leaves to its builds (rhboot/grub2, rhel-10-main, commands/tpm.c).
+const SILENT_BUILDS: Unpredictable =
+    Unpredictable::GrubVendor { vendor: "RHEL 10, of which some builds measure no commands," };
+const WITHOUT_SECURE_BOOT: Unpredictable =
+    Unpredictable::GrubVendor { vendor: "Fedora from 41 and RHEL 10 without Secure Boot" };
 /// Size of the chunks in which files other than programs are read.
 const PIECE: usize = 256 << 10;
 
@@ -38,19 +48,15 @@ impl Boot<'_> {
             None => GrubProfile::from_sbat(sbat)
                 .map_err(|source| PredictError::Grub { file: grub.path.clone(), source })?,
         };
-        let vendor_is_known = self.options.grub.is_some()
-            || sbat
-                .and_then(|section| Sbat::parse(section).ok())
-                .is_some_and(|sbat| sbat.component("grub.debian").is_some());
-        // Builds of other vendors were observed with Secure Boot on only.
-        if !vendor_is_known && self.verification() == SecureBoot::Off {
-            self.give_up(PcrIndex::BOOT_MANAGER, Unpredictable::GrubVendor);
+        let is_new = matches!(profile, GrubProfile::Fedora2_12 | GrubProfile::Rhel2_12);
+        if is_new && self.verification() == SecureBoot::Off {
+            self.give_up(PcrIndex::BOOT_MANAGER, WITHOUT_SECURE_BOOT);
         }
         let mut loaded = Loaded::default();
-        let followed = if vendor_is_known {
-            self.follow_script(profile, &grub.path, &mut loaded)?
+        let followed = if profile == GrubProfile::Rhel2_12 {
+            Err(SILENT_BUILDS)
         } else {
-            Err(Unpredictable::GrubVendor)
+            self.follow_script(profile, &grub.path, &mut loaded)?
         };
         if let Err(reason) = followed {
             let depending = [PcrIndex::BOOT_COMMANDS, PcrIndex::BOOT_FILES];
@@ -114,13 +120,17 @@ impl Boot<'_> {
         loaded: &mut Loaded,
     ) -> Result<(), Stop> {
         let own = partition_of(program);
+        let modules = self.modules(program)?;
+        let prefix =
+            if profile.is_red_hat() { modules.prefix.clone() } else { DEBIAN_FOLDER.to_owned() };
+        let names = script_names(profile, own.map(|(_, folder)| folder), &prefix);
         let (partition, name, script) =
-            self.find_script(profile, own.map(|(partition, _)| partition))?;
+            self.find_script(profile, own.map(|(partition, _)| partition), &names)?;
         // Only Debian's 2.06 has a script of its own, and knows where it was started.
         let folder = own.map(|(_, folder)| folder).filter(|_| profile.measures_embedded_script());
         let device = self.platform.grub_device().to_owned();
         let tree = GrubTree::new(self.image, partition, &device);
-        let mut grub = Grub { boot: self, profile, program, tree, modules: None, loaded };
+        let mut grub = Grub { boot: self, profile, tree, modules, loaded };
         if profile.measures_embedded_script() {
             let embedded = embedded_script(&device, name);
             embedded.iter().try_for_each(|command| grub.command(command))?;
@@ -128,23 +138,33 @@ impl Boot<'_> {
         for _ in 0..profile.script_measurements() {
             grub.open(&script)?;
         }
-        Interpreter::new(&mut grub, &device, DEBIAN_FOLDER, folder).boot(&script)
+        Interpreter::new(&mut grub, &device, &prefix, folder).boot(&script)
     }
 
-    /// The partition, the name of the script in it that the embedded script selects, and its path: on GRUB's
-    /// own partition, or where a partition may be if GRUB is in a package.
-    fn find_script(
+    fn modules(&self, program: &str) -> Result<Modules, PredictError> {
+        let table = SectionTable::read(self.image, program)?;
+        let Some(section) = table.section(MODULES, 0) else {
+            return Ok(Modules::default());
+        };
+        let content = self.read_part(program, section.start, section.content)?;
+        Ok(grub_module::built_in(&content))
+    }
+
+    /// The partition, the first name that a script in it has, and its path: on GRUB's own partition, or where
+    /// a partition may be if GRUB is in a package.
+    fn find_script<'n>(
         &self,
         profile: GrubProfile,
         own: Option<&'static str>,
-    ) -> Result<(&'static str, &'static str, String), Stop> {
+        names: &'n [String],
+    ) -> Result<(&'static str, &'n str, String), Stop> {
         for partition in own.map_or_else(|| find::PARTITIONS.to_vec(), |own| vec![own]) {
             let files = self.list(partition.trim_end_matches('/'))?;
             let spelled = |name: &str| {
                 let path = format!("{partition}{name}");
                 files.iter().find(|file| file.eq_ignore_ascii_case(&path)).cloned()
             };
-            if !profile.measures_embedded_script()
+            if matches!(profile, GrubProfile::V2_12 | GrubProfile::V2_14)
                 && let Some(removable) = spelled(REMOVABLE_SCRIPT)
                 && let Some(plain) = spelled(PLAIN_SCRIPT)
                 && self.read_small(&removable, MAX_SCRIPT)?
@@ -154,16 +174,14 @@ impl Boot<'_> {
                     "EFI/BOOT has another configuration, which GRUB may start",
                 ));
             }
-            let names = SCRIPTS
-                .into_iter()
-                .filter(|name| profile.measures_embedded_script() || *name == PLAIN_SCRIPT);
             for name in names {
                 if let Some(file) = spelled(name) {
                     return Ok((partition, name, file));
                 }
             }
         }
-        let file = format!("{}{PLAIN_SCRIPT}", own.unwrap_or_default());
+        let name = names.last().map_or(SCRIPT, String::as_str);
+        let file = format!("{}{name}", own.unwrap_or_default());
         Err(Stop::Unpredictable(Unpredictable::NoScript { file }))
     }
 
@@ -223,6 +241,19 @@ fn partition_of(program: &str) -> Option<(&'static str, &str)> {
     let longest =
         find::PARTITIONS.into_iter().filter(within).max_by_key(|partition| partition.len());
     longest.and_then(|partition| Some((partition, folder.strip_prefix(partition)?)))
+}
+
+/// Where GRUB looks for its script, in this order: `folder` is where it was started from. Those of Red Hat
+/// look there, and in their own folder (rhboot/grub2, normal/main.c, `grub_cmd_normal`).
+fn script_names(profile: GrubProfile, folder: Option<&str>, prefix: &str) -> Vec<String> {
+    if profile.is_red_hat() {
+        let prefix = Some(prefix).filter(|prefix| !prefix.is_empty());
+        let folders = folder.into_iter().chain(prefix);
+        return folders.map(|folder| format!("{folder}/{SCRIPT}")).collect();
+    }
+    let names = SCRIPTS.into_iter();
+    let names = names.filter(|name| profile.measures_embedded_script() || *name == PLAIN_SCRIPT);
+    names.map(str::to_owned).collect()
 }
 
 /// The commands of Debian's embedded script up to the script that it starts.

@@ -18,10 +18,12 @@ impl Boot<'_> {
     /// the order of its table. From then on it verifies what is started.
     pub(super) fn start_shim(&mut self, started: &Started) -> Result<(), PredictError> {
         let refuse = |source| PredictError::Shim { file: started.path.clone(), source };
-        if self.options.shim.is_none() {
-            ShimProfile::from_ident(started.file.section(".data.ident")).map_err(refuse)?;
-        }
-        let shim = Shim::new(&started.file, self.platform, self.secure_boot()).map_err(refuse)?;
+        let profile = match self.options.shim {
+            Some(profile) => profile,
+            None => ShimProfile::from_ident(started.file.section(".data.ident")).map_err(refuse)?,
+        };
+        let shim = Shim::new(&started.file, self.platform, self.secure_boot(), profile);
+        let shim = shim.map_err(refuse)?;
         self.notice_unbundled(started)?;
         if !self.platform.knows_mok_lists() {
             self.give_up(PcrIndex::MOK, Unpredictable::MokLists);
@@ -35,6 +37,9 @@ impl Boot<'_> {
         }
         self.push_own(Component::Pcr7SbatLevel, "SbatLevel", shim.sbat_level());
         if let Some(trust) = shim.measured_trust() {
+            if profile.has_trust_in_pcr_7() {
+                self.push_own(Component::Pcr7MokListTrusted, "MokListTrusted", trust);
+            }
             self.push_list(Component::Pcr14MokListTrusted, "MokListTrusted", trust);
         }
         if let Some(policy) = shim.measured_policy() {

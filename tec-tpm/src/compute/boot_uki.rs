@@ -18,6 +18,17 @@ use crate::event_log::EventKind;
 /// A result that the stub derives from image and machine, if it can be predicted.
 type Followed<T> = Result<T, Unpredictable>;
 
+/// The stub of an image: the generations around its version, the older one first, and its name.
+struct Stub {
+    around: [StubProfile; 2],
+    name: String,
+}
+
+fn unknown(uki: &Started, name: &str) -> PredictError {
+    let source = StubError::UnknownVersion { stub: name.to_owned() };
+    PredictError::Stub { file: uki.path.clone(), source }
+}
+
 impl Boot<'_> {
     /// Predicts what the stub measures, and what the kernel inside it finds. `handed` is what the boot entry
     /// passes to the stub.
@@ -26,7 +37,25 @@ impl Boot<'_> {
         uki: &Started,
         handed: Option<&[u8]>,
     ) -> Result<(), PredictError> {
-        let profile = self.stub_profile(uki)?;
+        let Stub { around, name } = self.stub(uki)?;
+        let [older, newer] = around;
+        // Since systemd 258, the stub itself loads the kernel (its change 37372).
+        let loads = newer.loads_inner_kernel() && self.secure_boot() == SecureBoot::Off;
+        let reason = Unpredictable::Version { program: name };
+        self.agree(around, &reason, |boot, profile| boot.run_stub(profile, uki, handed, loads))?;
+        if older != newer && self.gave_up(PcrIndex::BOOT_MANAGER) {
+            return Err(unknown(uki, &uki.magic()));
+        }
+        Ok(())
+    }
+
+    fn run_stub(
+        &mut self,
+        profile: StubProfile,
+        uki: &Started,
+        handed: Option<&[u8]>,
+        loads_kernel: bool,
+    ) -> Result<(), PredictError> {
         self.measure_sections(profile, uki);
         let line = self.settle_command_line(profile, uki, handed);
         if let Err(reason) = &line {
@@ -38,7 +67,7 @@ impl Boot<'_> {
         self.measure_addon_lines(&addons);
         let sidecars = self.pack_sidecars(profile, uki)?;
         self.measure_addon_sections(&addons);
-        if profile.loads_inner_kernel() && self.secure_boot() == SecureBoot::Off {
+        if loads_kernel {
             self.load_inner_kernel(uki)?;
         }
         let line = line.and_then(|own| addons.append_to(&own));
@@ -61,23 +90,27 @@ impl Boot<'_> {
         uki: Started,
         handed: Option<&[u8]>,
     ) -> Result<Started, PredictError> {
-        let profile = self.stub_profile(&uki)?;
+        let [profile, _] = self.stub(&uki)?.around;
         match profile.options(handed) {
             StubOptions::Text { profile, .. } if profile > 0 => self.read_loader(uki.path, profile),
             _ => Ok(uki),
         }
     }
 
-    fn stub_profile(&self, uki: &Started) -> Result<StubProfile, PredictError> {
+    fn stub(&self, uki: &Started) -> Result<Stub, PredictError> {
         let refuse = |source| PredictError::Stub { file: uki.path.clone(), source };
-        let profile = match self.options.stub {
-            Some(profile) => profile,
-            None => StubProfile::from_magic(uki.file.section(".sdmagic")).map_err(refuse)?,
+        let name = uki.magic();
+        let around = match (self.options.stub, name.strip_prefix("systemd-stub ")) {
+            (Some(profile), _) => [profile; 2],
+            (None, Some(version)) => {
+                StubProfile::around(version).ok_or_else(|| unknown(uki, &name))?
+            }
+            (None, None) => return Err(refuse(StubError::Foreign { what: name })),
         };
-        if profile == StubProfile::V252 && uki.profile.is_some() {
+        if around.contains(&StubProfile::V252) && uki.profile.is_some() {
             return Err(refuse(StubError::Repeated));
         }
-        Ok(profile)
+        Ok(Stub { around, name })
     }
 
     /// The number of the profile unless it is the first, then the name (with terminator) and content of each
@@ -147,7 +180,7 @@ impl Boot<'_> {
         }
     }
 
-    fn push_load_options(&mut self, line: &str) {
+    pub(super) fn push_load_options(&mut self, line: &str) {
         let (component, pcr) = (Component::Pcr9LoadOptions, PcrIndex::BOOT_FILES);
         let wide = kernel::wide(line);
         self.push_data(component, pcr, EventKind::EVENT_TAG, &wide, line);
@@ -182,7 +215,7 @@ impl Boot<'_> {
         Ok(())
     }
 
-    fn push_initrd(&mut self, digests: BankDigests, path: &str) {
+    pub(super) fn push_initrd(&mut self, digests: BankDigests, path: &str) {
         let (component, pcr) = (Component::Pcr9Initrd, PcrIndex::BOOT_FILES);
         let initrd = Measurement::new(component, pcr, EventKind::EVENT_TAG, digests);
         self.push(initrd.of_file(path).about(".initrd"));

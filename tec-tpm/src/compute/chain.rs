@@ -32,21 +32,18 @@ impl ChainComputer {
     }
 
     /// Uses this profile instead of the one named by GRUB's `.sbat` section.
-    #[must_use]
     pub fn with_grub_profile(mut self, profile: GrubProfile) -> Self {
         self.predictor = self.predictor.with_grub_profile(profile);
         self
     }
 
     /// Uses these files as shim and GRUB instead of searching for them.
-    #[must_use]
     pub fn with_loaders(mut self, shim: impl Into<String>, grub: impl Into<String>) -> Self {
         self.predictor = self.predictor.with_stages(shim, Some(grub.into()));
         self
     }
 
     /// Uses this file as the kernel instead of searching for one.
-    #[must_use]
     pub fn with_kernel(mut self, path: impl Into<String>) -> Self {
         self.predictor = self.predictor.with_kernel(path);
         self
@@ -57,16 +54,12 @@ impl ChainComputer {
     /// # Security
     /// Only for predicting what a machine *would* measure, as simulated firmware does. The values
     /// of such files must not be approved.
-    #[must_use]
     pub fn dangerous_ignore_signatures(mut self) -> Self {
         self.predictor = self.predictor.dangerous_ignore_signatures();
         self
     }
 
     /// The measurements in boot order.
-    ///
-    /// # Errors
-    /// [`PredictError`], which names the file.
     pub fn measure(&self, image: &dyn BootImage) -> Result<Vec<Measurement>, PredictError> {
         let platform = PlatformState::with_unknown_variables(self.secure_boot);
         let prediction = self.predictor.predict(image, &platform)?;

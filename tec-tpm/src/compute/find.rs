@@ -3,7 +3,7 @@
 //! Layouts, tried in this order; the first one with a shim or a GRUB is used:
 //! `usr/lib/efi/**/EFI/*/{shimx64,grubx64}.efi`, the same below `usr/lib/bootupd/updates`, the
 //! packages of Debian (`usr/lib/shim`, `usr/lib/grub`), and an EFI system partition at the root, in
-//! `boot/efi`, or in `efi`. Kernels: `usr/lib/modules/*/vmlinuz`, else `boot/vmlinuz-*`, else
+//! `efi`, `boot/efi` or `boot`. Kernels: `usr/lib/modules/*/vmlinuz`, else `boot/vmlinuz-*`, else
 //! `vmlinuz*` at the root.
 
 use std::io::Read as _;
@@ -126,7 +126,7 @@ pub(super) fn spelled(image: &dyn BootImage, path: &str) -> Result<Option<String
 }
 
 /// Where an EFI system partition may be in an image.
-pub(super) const PARTITIONS: [&str; 3] = ["", "efi/", "boot/efi/"];
+pub(super) const PARTITIONS: [&str; 4] = ["", "efi/", "boot/efi/", "boot/"];
 /// What shim starts by default.
 pub(super) const GRUB: &str = "grubx64.efi";
 /// The program next to shim that creates boot entries (shim, README.fallback).

@@ -16,7 +16,6 @@ use crate::event_log::{Bank, Content, Event, EventKind, VerifiedLog};
 impl Prediction {
     /// Puts PCR 4 and 7 into the form in which the firmware measured them in an earlier boot, as far as the log
     /// proves these registers. Images state, and servers compare, the form without this.
-    #[must_use]
     pub fn in_form_of(mut self, log: &VerifiedLog<'_>) -> Self {
         for pcr in [PcrIndex::BOOT_MANAGER, PcrIndex::SECURE_BOOT] {
             if !log.registers().contains(pcr) || !self.predicted().contains(pcr) {
@@ -120,10 +119,12 @@ fn is_of_firmware(number: usize, logged: &[&Event<'_>]) -> bool {
         | EventKind::SEPARATOR
         | EventKind::EFI_VARIABLE_DRIVER_CONFIG => true,
         EventKind::EFI_VARIABLE_AUTHORITY => is_option_rom(number, logged),
-        // Programs on a disk have a path; those of the firmware lie in its volumes.
+        // Programs on a disk have a path; those of the firmware lie in its volumes, or come before the separator.
         EventKind::EFI_BOOT_SERVICES_APPLICATION => {
             let path = event.detail().unwrap_or_default();
-            !Path::new(&path).extension().is_some_and(|kind| kind.eq_ignore_ascii_case("efi"))
+            let is_file =
+                Path::new(&path).extension().is_some_and(|kind| kind.eq_ignore_ascii_case("efi"));
+            !is_file || logged.iter().skip(number).any(|event| event.kind == EventKind::SEPARATOR)
         }
         _ => false,
     }

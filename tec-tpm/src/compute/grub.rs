@@ -8,24 +8,28 @@ use super::sbat::{Sbat, SbatError};
 /// | profile | Secure Boot on | Secure Boot off |
 /// |---|---|---|
 /// | 2.06 (Debian's) | twice: its verifier and its loader both ask shim | not at all |
-/// | 2.12 | once | not at all |
+/// | 2.06 (Fedora, RHEL 9), 2.12 | once | not at all |
 /// | 2.14 | once | once: the firmware's `LoadImage` |
 ///
-/// Observed on real boots of Debian 12, 13 and sid, and for 2.12 of Fedora with Secure Boot on. If
-/// the user has turned off verification in shim, GRUB behaves as with Secure Boot off.
+/// Observed on real boots of Debian 12, 13 and sid, of Fedora's 2.06 with Secure Boot off, and of Fedora's
+/// 2.12 with Secure Boot on; the others are as in Red Hat's sources (rhboot/grub2, kern/efi/sb.c: the loader
+/// asks nobody). If the user has turned off verification in shim, GRUB behaves as with Secure Boot off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum GrubProfile {
     /// GRUB 2.06 as Debian ships it.
     V2_06,
+    /// GRUB 2.06 as Fedora and RHEL 9 ship it.
+    RedHat2_06,
     /// GRUB 2.12.
     V2_12,
+    /// GRUB 2.12 as Fedora ships it.
+    Fedora2_12,
+    /// GRUB 2.12 as RHEL 10 ships it.
+    Rhel2_12,
     /// GRUB 2.14.
     V2_14,
 }
-
-/// Vendors whose 2.12 has been observed with Secure Boot on: Debian, and Fedora.
-const OBSERVED_2_12: [&str; 3] = ["grub.debian", "grub.fedora", "grub.rh"];
 
 /// Whether a string passed to the kernel ends with a NUL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,17 +73,18 @@ pub enum GrubError {
 
 impl GrubProfile {
     /// Selects the profile of a GRUB by its `.sbat` section.
-    ///
-    /// # Errors
-    /// [`GrubError`] for anything that has not been observed.
     pub fn from_sbat(section: Option<&[u8]>) -> Result<Self, GrubError> {
         let sbat = Sbat::parse(section.ok_or(GrubError::NoSbat)?).map_err(GrubError::Sbat)?;
         let version = upstream_version(&sbat)?;
-        match version {
-            // Vendors patch GRUB so differently that only the observed builds count.
-            "2.06" if sbat.component("grub.debian").is_some() => Ok(Self::V2_06),
-            "2.12" if OBSERVED_2_12.iter().any(|v| sbat.component(v).is_some()) => Ok(Self::V2_12),
-            "2.14" if sbat.component("grub.debian").is_some() => Ok(Self::V2_14),
+        let is_debian = sbat.component("grub.debian").is_some();
+        // Vendors patch GRUB so differently that only the known builds count.
+        match (version, is_debian, red_hat(&sbat)) {
+            ("2.06", true, _) => Ok(Self::V2_06),
+            ("2.06", false, Some(_)) => Ok(Self::RedHat2_06),
+            ("2.12", true, _) => Ok(Self::V2_12),
+            ("2.12", false, Some(package)) if package.contains(".el") => Ok(Self::Rhel2_12),
+            ("2.12", false, Some(_)) => Ok(Self::Fedora2_12),
+            ("2.14", true, _) => Ok(Self::V2_14),
             _ => Err(GrubError::UnknownVersion {
                 version: version.to_owned(),
                 vendor: vendors(&sbat),
@@ -87,13 +92,10 @@ impl GrubProfile {
         }
     }
 
-    /// How many times the script is measured into PCR 9: from 2.12 on, the check whether it exists
-    /// reads it once more.
+    /// How many times the script is measured into PCR 9: from 2.12 on, and as Red Hat builds it, the check
+    /// whether it exists reads it once more.
     pub(super) fn script_measurements(self) -> usize {
-        match self {
-            Self::V2_06 => 1,
-            Self::V2_12 | Self::V2_14 => 2,
-        }
+        if self == Self::V2_06 { 1 } else { 2 }
     }
 
     /// Whether the commands of the embedded script are measured too.
@@ -101,11 +103,16 @@ impl GrubProfile {
         self == Self::V2_06
     }
 
+    /// Whether it is built as Red Hat builds it: it looks for its script beside itself, and knows `blscfg`.
+    pub(super) fn is_red_hat(self) -> bool {
+        matches!(self, Self::RedHat2_06 | Self::Fedora2_12 | Self::Rhel2_12)
+    }
+
     /// Whether the kernel is entered by its EFI stub and, if so, whether its command line ends
-    /// with a terminator. Debian's 2.06 jumps past the stub.
+    /// with a terminator. Debian's 2.06 and those of Red Hat jump past the stub.
     pub(super) fn load_options(self) -> Option<Terminator> {
         match self {
-            Self::V2_06 => None,
+            Self::V2_06 | Self::RedHat2_06 | Self::Fedora2_12 | Self::Rhel2_12 => None,
             Self::V2_12 => Some(Terminator::Absent),
             Self::V2_14 => Some(Terminator::Present),
         }
@@ -115,10 +122,16 @@ impl GrubProfile {
     pub fn kernel_measurements(self, secure_boot: SecureBoot) -> usize {
         match (self, secure_boot) {
             (Self::V2_06, SecureBoot::On) => 2,
-            (Self::V2_12 | Self::V2_14, SecureBoot::On) | (Self::V2_14, SecureBoot::Off) => 1,
-            (Self::V2_06 | Self::V2_12, SecureBoot::Off) => 0,
+            (_, SecureBoot::On) | (Self::V2_14, SecureBoot::Off) => 1,
+            (_, SecureBoot::Off) => 0,
         }
     }
+}
+
+/// Version of the package, if Red Hat built it.
+fn red_hat(sbat: &Sbat) -> Option<&str> {
+    let entry = sbat.component("grub.rh").or_else(|| sbat.component("grub.fedora"));
+    entry.map(|entry| entry.version.as_str())
 }
 
 fn upstream_version(sbat: &Sbat) -> Result<&str, GrubError> {

@@ -1,7 +1,6 @@
 //! What GRUB's script is run on in a boot: its files are those of the image, and what it measures are
 //! measurements of the boot.
 
-use std::collections::BTreeSet;
 use std::io::ErrorKind;
 
 use tec_core::pcr::PcrIndex;
@@ -9,14 +8,13 @@ use tec_core::pcr::PcrIndex;
 use super::boot::Boot;
 use super::boot_read::MAX_SCRIPT;
 use super::grub::GrubProfile;
-use super::grub_module;
+use super::grub_module::Modules;
 use super::grub_script::{Found, Host, Stop};
 use super::grub_tree::GrubTree;
 use super::hash::BankDigests;
 use super::measurement::Component;
 use super::pe::PeRequest;
 use super::predict_error::PredictError;
-use super::uki_table::SectionTable;
 use super::unpredictable::Unpredictable;
 use crate::event_log::EventKind;
 
@@ -33,15 +31,10 @@ pub(super) struct Loaded {
 pub(super) struct Grub<'g, 'b> {
     pub(super) boot: &'g mut Boot<'b>,
     pub(super) profile: GrubProfile,
-    /// Path of the program in the image.
-    pub(super) program: &'g str,
     pub(super) tree: GrubTree<'b>,
-    pub(super) modules: Option<BTreeSet<String>>,
+    pub(super) modules: Modules,
     pub(super) loaded: &'g mut Loaded,
 }
-
-/// Section of a GRUB image with its modules.
-const MODULES: &str = "mods";
 
 impl Host for Grub<'_, '_> {
     fn find(&mut self, device: &str, path: &str) -> Result<Found, Stop> {
@@ -72,11 +65,20 @@ impl Host for Grub<'_, '_> {
     }
 
     fn has_module(&mut self, name: &str) -> Result<bool, Stop> {
-        let modules = match self.modules.take() {
-            Some(modules) => modules,
-            None => self.built_in()?,
-        };
-        Ok(self.modules.insert(modules).contains(name))
+        Ok(self.modules.names.contains(name))
+    }
+
+    fn entries(&mut self, device: &str, folder: &str) -> Result<Option<Vec<String>>, Stop> {
+        let entries = self.tree.entries(device, folder)?;
+        let count = entries.as_ref().map_or(0, Vec::len);
+        if count > 1 {
+            self.boot.give_up(PcrIndex::BOOT_FILES, Unpredictable::EntryOrder { count });
+        }
+        Ok(entries)
+    }
+
+    fn is_red_hat(&self) -> bool {
+        self.profile.is_red_hat()
     }
 
     fn search(&mut self, wanted: &str, hint: Option<&str>) -> Result<String, Stop> {
@@ -120,16 +122,5 @@ impl Host for Grub<'_, '_> {
 
     fn has_setup_screen(&self) -> bool {
         self.boot.platform.has_setup_screen()
-    }
-}
-
-impl Grub<'_, '_> {
-    fn built_in(&self) -> Result<BTreeSet<String>, PredictError> {
-        let table = SectionTable::read(self.boot.image, self.program)?;
-        let Some(section) = table.section(MODULES, 0) else {
-            return Ok(BTreeSet::new());
-        };
-        let content = self.boot.read_part(self.program, section.start, section.content)?;
-        Ok(grub_module::built_in(&content))
     }
 }

@@ -10,12 +10,23 @@ const ENTRY: usize = 8;
 /// Type of an entry that is a module.
 const MODULE: u32 = 0;
 
+/// Type of the entry with GRUB's own folder.
+const PREFIX: u32 = 3;
+
+/// What a GRUB image has in its section `mods`.
+#[derive(Debug, Default)]
+pub(super) struct Modules {
+    pub(super) names: BTreeSet<String>,
+    /// The folder of its files, as a path without a slash at its beginning; empty if it names none.
+    pub(super) prefix: String,
+}
+
 /// The modules in a section `mods`.
-pub(super) fn built_in(section: &[u8]) -> BTreeSet<String> {
-    let mut names = BTreeSet::new();
+pub(super) fn built_in(section: &[u8]) -> Modules {
+    let mut found = Modules::default();
     let list = if section.starts_with(MAGIC) { section } else { &[] };
     let (Some(first), Some(size)) = (long(list, 8), long(list, 16)) else {
-        return names;
+        return found;
     };
     let mut rest = list.get(first..size.min(list.len())).unwrap_or_default();
     while let (Some(kind), Some(size)) = (word(rest, 0), word(rest, 4)) {
@@ -23,11 +34,14 @@ pub(super) fn built_in(section: &[u8]) -> BTreeSet<String> {
             break;
         };
         if kind == MODULE {
-            names.extend(part(content, b".modname").and_then(|name| texts(name).next()));
+            found.names.extend(part(content, b".modname").and_then(|name| texts(name).next()));
+        } else if kind == PREFIX {
+            let prefix = texts(content).next().unwrap_or_default();
+            prefix.trim_start_matches('/').clone_into(&mut found.prefix);
         }
         rest = rest.get(size as usize..).unwrap_or_default();
     }
-    names
+    found
 }
 
 /// The modules that a module needs.
@@ -107,10 +121,10 @@ pub(super) mod tests {
     }
 
     /// A section `mods`.
-    pub(in crate::compute) fn list(modules: &[Vec<u8>]) -> Vec<u8> {
+    pub(in crate::compute) fn list(modules: &[Vec<u8>], prefix: &str) -> Vec<u8> {
         let mut entries = Vec::new();
-        for (kind, content) in modules.iter().map(|m| (0_u32, m.as_slice())).chain([(3, &b"x"[..])])
-        {
+        let prefix = (PREFIX, prefix.as_bytes());
+        for (kind, content) in modules.iter().map(|m| (MODULE, m.as_slice())).chain([prefix]) {
             entries.extend(kind.to_le_bytes());
             entries.extend(u32::try_from(content.len() + 8).unwrap().to_le_bytes());
             entries.extend(content);
@@ -123,13 +137,15 @@ pub(super) mod tests {
     fn built_in_modules_and_needs_are_read() {
         let bli = module(&[(".modname", b"bli\0"), (".moddeps", b"part_gpt\0extcmd\0")]);
         assert_eq!(needs(&bli), ["part_gpt", "extcmd"]);
-        let modules = list(&[bli, module(&[(".text", b""), (".modname", b"gzio\0")])]);
+        let modules = [bli, module(&[(".text", b""), (".modname", b"gzio\0")])];
+        let modules = list(&modules, "/EFI/fedora\0\0");
         let expected = ["bli", "gzio"].map(str::to_owned);
-        assert_eq!(built_in(&modules), expected.into());
+        let found = built_in(&modules);
+        assert_eq!((found.names, found.prefix.as_str()), (expected.into(), "EFI/fedora"));
         for end in 0..modules.len() {
-            assert!(built_in(&modules[..end]).len() <= 2);
+            assert!(built_in(&modules[..end]).names.len() <= 2);
         }
-        assert!(built_in(b"").is_empty());
+        assert!(built_in(b"").names.is_empty());
         assert!(needs(b"no module").is_empty());
     }
 
@@ -141,7 +157,7 @@ pub(super) mod tests {
         let image = std::fs::read(image).unwrap();
         let beginning = [MAGIC, &[0; 4], &24_u64.to_le_bytes()].concat();
         let section = image.windows(beginning.len()).position(|window| window == beginning);
-        let real = built_in(&image[section.unwrap()..]);
+        let real = built_in(&image[section.unwrap()..]).names;
         let boots = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/boots");
         let listed = boots.join("bookworm-grub-it/grub/builtin-modules.txt");
         let listed = std::fs::read_to_string(listed).unwrap();

@@ -118,7 +118,9 @@ impl<'i> GrubTree<'i> {
             };
         }
         let taken: Vec<Place> = self.places.values().copied().collect();
-        for place in Place::ALL.into_iter().filter(|place| !taken.contains(place)) {
+        let free = Place::ALL.into_iter().filter(|place| !taken.contains(place));
+        let free: Vec<Place> = free.collect();
+        for place in free.iter().copied() {
             let found = match place.path(&path) {
                 Some(path) => self.lies_at(&path)?,
                 None => Found::Nothing,
@@ -128,7 +130,34 @@ impl<'i> GrubTree<'i> {
                 return Ok(found);
             }
         }
+        if let Some(place) = self.place_of_folder(&free, &path)? {
+            self.places.insert(device.to_owned(), place);
+            return Ok(Found::Nothing);
+        }
         Err(Stop::Unknown("the file system that it searched for is not in the image"))
+    }
+
+    /// Names of the boot entries in a folder of a device on which a file was found; none if there is no such
+    /// folder.
+    pub(super) fn entries(&self, device: &str, folder: &str) -> Result<Option<Vec<String>>, Stop> {
+        let folder: Vec<&str> = folder.split('/').filter(|part| !part.is_empty()).collect();
+        let folder = folder.join("/");
+        let path = if device == self.device {
+            Some(format!("{}{folder}", self.partition))
+        } else {
+            self.places.get(device).ok_or(NOT_IN_IMAGE)?.path(&folder)
+        };
+        let Some(path) = path else {
+            return Ok(None);
+        };
+        let files = find::list(self.image, &path).map_err(failed)?;
+        let names = files.iter().filter_map(|file| file.strip_prefix(&path)?.strip_prefix('/'));
+        let is_entry = |name: &&str| {
+            let stem = name.strip_suffix(".conf").unwrap_or_default();
+            !stem.is_empty() && !stem.starts_with('.') && !stem.contains('/')
+        };
+        let names = names.filter(is_entry).map(str::to_owned).collect();
+        Ok(Some(names).filter(|_| !files.is_empty()))
     }
 
     /// The file system of the EFI system partition ignores case.
@@ -150,9 +179,35 @@ impl<'i> GrubTree<'i> {
     /// Whether the image has the folder of the root that a path is below. An image of a part of the machine's
     /// files does not show what else there is. Of a whole machine, that folder may be too large to list.
     fn has_folder_of(&self, path: &str) -> Result<bool, Stop> {
-        let Some((folder, _)) = path.split_once('/') else {
-            return Ok(true);
-        };
+        match path.split_once('/') {
+            Some((folder, _)) => self.has_folder(folder),
+            None => Ok(true),
+        }
+    }
+
+    /// The only place that has the nearest folder around a path that does not exist.
+    fn place_of_folder(&self, places: &[Place], path: &str) -> Result<Option<Place>, Stop> {
+        let mut around = path;
+        while let Some((folder, _)) = around.rsplit_once('/') {
+            let mut found = Vec::new();
+            for place in places {
+                if let Some(folder) = place.path(folder)
+                    && !self.is_of_partition(&folder)
+                    && self.has_folder(&folder)?
+                {
+                    found.push(*place);
+                }
+            }
+            match found.as_slice() {
+                [] => around = folder,
+                [only] => return Ok(Some(*only)),
+                _ => return Ok(None),
+            }
+        }
+        Ok(None)
+    }
+
+    fn has_folder(&self, folder: &str) -> Result<bool, Stop> {
         match self.image.open(folder) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 Ok(!find::list(self.image, folder).map_err(failed)?.is_empty())
@@ -161,9 +216,13 @@ impl<'i> GrubTree<'i> {
         }
     }
 
+    /// The folder where the EFI system partition is mounted is empty for GRUB.
+    fn is_of_partition(&self, path: &str) -> bool {
+        !self.partition.is_empty() && format!("{path}/").starts_with(&self.partition)
+    }
+
     fn lies_at(&self, path: &str) -> Result<Found, Stop> {
-        // The folder where the EFI system partition is mounted is empty for GRUB.
-        if !self.partition.is_empty() && format!("{path}/").starts_with(&self.partition) {
+        if self.is_of_partition(path) {
             return Ok(Found::Nothing);
         }
         let Err(source) = self.image.open(path) else {

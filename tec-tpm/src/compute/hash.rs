@@ -23,7 +23,6 @@ impl Banks {
         Self(bit(Bank::Sha1) | bit(Bank::Sha256) | bit(Bank::Sha384) | bit(Bank::Sha512));
 
     /// Adds a bank.
-    #[must_use]
     pub const fn with(self, bank: Bank) -> Self {
         Self(self.0 | bit(bank))
     }

@@ -48,6 +48,7 @@ components! {
     Pcr7Separator: "The end of the variables.",
     Pcr7ShimCert: "The entry of `db` that allows what the firmware starts first: shim or a unified image.",
     Pcr7SbatLevel: "The revocation level of shim.",
+    Pcr7MokListTrusted: "Whether the kernel may trust machine owner keys.",
     Pcr7MokSbState: "Verification by shim is switched off.",
     Pcr7GrubDbCert: "An entry of `db` that allows GRUB.",
     Pcr7GrubVendorDbCert: "An entry of shim's own list that allows GRUB.",
@@ -142,14 +143,12 @@ impl Measurement {
     }
 
     /// Sets the file that the digest comes from.
-    #[must_use]
     pub fn of_file(mut self, file: impl Into<String>) -> Self {
         self.file = Some(file.into());
         self
     }
 
     /// Sets what was measured.
-    #[must_use]
     pub fn about(mut self, subject: impl Into<String>) -> Self {
         self.subject = Some(subject.into());
         self

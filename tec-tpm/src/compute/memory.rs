@@ -20,7 +20,6 @@ impl MemoryImage {
     }
 
     /// Adds or replaces a file; `path` is relative, separated by `/`.
-    #[must_use]
     pub fn with(mut self, path: impl Into<String>, content: impl Into<Arc<[u8]>>) -> Self {
         self.insert(path, content);
         self

@@ -71,6 +71,7 @@ mod authenticode;
 mod authority;
 mod boot;
 mod boot_addon;
+mod boot_entry;
 mod boot_firmware;
 mod boot_grub;
 mod boot_manager;

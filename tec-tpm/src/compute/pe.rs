@@ -51,14 +51,12 @@ impl PeRequest {
     }
 
     /// Keeps the content of these sections in memory; long names count too.
-    #[must_use]
     pub fn keep<'n>(mut self, names: impl IntoIterator<Item = &'n str>) -> Self {
         self.keep.extend(names.into_iter().map(str::to_owned));
         self
     }
 
     /// Hashes the content of these sections as it lies in memory once loaded.
-    #[must_use]
     pub fn hash<'n>(mut self, names: impl IntoIterator<Item = &'n str>) -> Self {
         self.hash.extend(names.into_iter().map(str::to_owned));
         self
@@ -66,7 +64,6 @@ impl PeRequest {
 
     /// Reads the content of this section as a PE file too: the kernel within a unified kernel
     /// image.
-    #[must_use]
     pub fn nested(mut self, name: impl Into<String>) -> Self {
         self.nested = Some(name.into());
         self
@@ -74,14 +71,12 @@ impl PeRequest {
 
     /// Skips the sections whose content begins at these offsets: those that are not used among
     /// several with the same name.
-    #[must_use]
     pub(super) fn leaving_out(mut self, starts: Vec<u64>) -> Self {
         self.left_out = starts;
         self
     }
 
     /// Hashes all bytes of the file as well.
-    #[must_use]
     pub fn whole(mut self) -> Self {
         self.whole = true;
         self

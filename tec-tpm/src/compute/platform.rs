@@ -18,10 +18,6 @@ const GRUB_DEVICE: &str = "hd0,gpt1";
 
 /// State of Secure Boot on the machines that boot the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[expect(
-    clippy::exhaustive_enums,
-    reason = "the firmware variable SecureBoot is one byte, 0 or 1 (UEFI 2.10, 3.3)"
-)]
 pub enum SecureBoot {
     /// Images are verified before they start.
     On,
@@ -156,7 +152,6 @@ impl PlatformState {
 
     /// Declares that the lists of machine owner keys are those added as variables, and are empty if none were
     /// added.
-    #[must_use]
     pub fn with_known_mok_lists(mut self) -> Self {
         self.unknown.mok_lists = false;
         self
@@ -165,9 +160,6 @@ impl PlatformState {
     /// Takes shim's lists from the files `MokListRT`, `MokListXRT`, `MokListTrustedRT` and `SbatLevelRT`
     /// below `folder`, without attributes, as Linux shows them in `/sys/firmware/efi/mok-variables`.
     /// `MokListRT`, which every shim creates, must exist.
-    ///
-    /// # Errors
-    /// [`PlatformError`] naming the file.
     pub fn with_mok_variables(
         mut self,
         image: &dyn BootImage,
@@ -187,7 +179,6 @@ impl PlatformState {
     }
 
     /// Adds or replaces a variable.
-    #[must_use]
     pub fn with_variable(
         mut self,
         name: impl Into<String>,
@@ -236,7 +227,6 @@ impl PlatformState {
     }
 
     /// Sets whether firmware verifies images, regardless of the other variables.
-    #[must_use]
     pub fn with_secure_boot(self, state: SecureBoot) -> Self {
         let state = [u8::from(state == SecureBoot::On)];
         self.with_variable("SecureBoot", Guid::GLOBAL, BOOT_SERVICES_RUNTIME, state)
@@ -244,7 +234,6 @@ impl PlatformState {
 
     /// Sets how GRUB names the partition that it starts from; without it, `hd0,gpt1`. GRUB 2.06 measures that
     /// name.
-    #[must_use]
     pub fn with_grub_device(mut self, device: impl Into<String>) -> Self {
         self.grub_device = Some(device.into());
         self
@@ -252,7 +241,6 @@ impl PlatformState {
 
     /// Sets how GRUB names the partition that its script searches for first. Without it, the search is assumed
     /// to find what the script gives as a hint, as `grub-install` writes it; without a hint, `hd0,gpt2`.
-    #[must_use]
     pub fn with_grub_root(mut self, device: impl Into<String>) -> Self {
         self.grub_root = Some(device.into());
         self
@@ -260,7 +248,6 @@ impl PlatformState {
 
     /// Declares which shim wrote the mirrors. Without it, the one that boots next is assumed to have written
     /// them.
-    #[must_use]
     pub fn with_running_shim(mut self, shim: RunningShim) -> Self {
         self.running_shim = Some(shim);
         self
@@ -276,9 +263,6 @@ impl PlatformState {
     ///
     /// A running system shows shim's lists only as mirrors (`MokListRT`, `SbatLevelRT`); they are treated as
     /// the variables that they mirror.
-    ///
-    /// # Errors
-    /// [`PlatformError`] naming the file.
     pub fn from_efivars(image: &dyn BootImage, folder: &str) -> Result<Self, PlatformError> {
         let mut state = Self::new();
         let files = image
@@ -292,9 +276,6 @@ impl PlatformState {
     }
 
     /// Adds one file of efivarfs.
-    ///
-    /// # Errors
-    /// [`PlatformError::Name`] and [`PlatformError::Attributes`].
     pub fn insert_efivarfs(&mut self, file: &str, content: &[u8]) -> Result<(), PlatformError> {
         let base = file.rsplit('/').next().unwrap_or(file);
         let named = || {

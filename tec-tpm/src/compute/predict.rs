@@ -14,8 +14,8 @@ use super::stub::StubProfile;
 
 /// Predicts PCRs 4, 7, 8, 9, 11, 12 and 14 of the next boot of an image on a machine.
 ///
-/// Chains: shim → GRUB → kernel, shim → unified kernel image, firmware → unified kernel image, and the last
-/// through systemd-boot, if it has nothing to choose. What starts is the file of the machine's first boot
+/// Chains: shim → GRUB → kernel, shim → unified kernel image, firmware → unified kernel image, and
+/// firmware → systemd-boot → unified kernel image or kernel of an entry. What starts is the file of the machine's first boot
 /// entry whose file the image has, otherwise the file in the usual place. The versions of shim, GRUB and stub
 /// are read from the files; the `with_` methods override them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -70,42 +70,36 @@ impl BootPredictor {
     }
 
     /// Computes these banks.
-    #[must_use]
     pub fn with_banks(mut self, banks: Banks) -> Self {
         self.banks = banks;
         self
     }
 
     /// Uses these files: what firmware starts and, if that is shim, what shim starts.
-    #[must_use]
     pub fn with_stages(mut self, first: impl Into<String>, second: Option<String>) -> Self {
         self.stages = Some((first.into(), second));
         self
     }
 
     /// Uses this file as the kernel that GRUB starts.
-    #[must_use]
     pub fn with_kernel(mut self, path: impl Into<String>) -> Self {
         self.kernel = Some(path.into());
         self
     }
 
     /// Uses this profile instead of the one that GRUB's `.sbat` section names.
-    #[must_use]
     pub fn with_grub_profile(mut self, profile: GrubProfile) -> Self {
         self.grub = Some(profile);
         self
     }
 
     /// Uses this profile instead of the one that the stub's `.sdmagic` section names.
-    #[must_use]
     pub fn with_stub_profile(mut self, profile: StubProfile) -> Self {
         self.stub = Some(profile);
         self
     }
 
     /// Uses this profile instead of the one that shim's `.data.ident` section names.
-    #[must_use]
     pub fn with_shim_profile(mut self, profile: ShimProfile) -> Self {
         self.shim = Some(profile);
         self
@@ -113,7 +107,6 @@ impl BootPredictor {
 
     /// Predicts only these registers, and reads no more than they need: without PCR 9, programs are hashed
     /// once instead of twice.
-    #[must_use]
     pub fn with_registers(mut self, registers: PcrSet) -> Self {
         self.registers = Some(registers);
         self

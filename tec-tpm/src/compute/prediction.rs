@@ -1,6 +1,6 @@
 //! What a prediction says about each register.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use tec_core::digest::Sha256Digest;
@@ -92,7 +92,6 @@ impl Prediction {
     ///
     /// Only registers that are not predicted are taken. PCR 0 stays unpredictable if the TPM was
     /// started at a locality other than 0, as its value then does not start at zero.
-    #[must_use]
     pub fn with_recorded(mut self, log: &VerifiedLog<'_>, registers: PcrSet) -> Self {
         for pcr in registers.iter() {
             let is_firmware = self.unpredictable.get(&pcr) == Some(&Unpredictable::Firmware);
@@ -117,7 +116,9 @@ impl Prediction {
         let measured = Measurement::fold(known.filter(|m| self.is_known(m.pcr)).cloned());
         let empty = PcrIndex::all().filter(|pcr| self.has_to_stay_empty(*pcr));
         let empty = empty.map(|pcr| ExpectedPcr::from_events(pcr, []));
-        ExpectedPcrs::new(measured.pcrs.into_iter().chain(empty).collect())
+        let mut expected = ExpectedPcrs::new(measured.pcrs.into_iter().chain(empty).collect());
+        expected.root_hash = self.has_root_hash();
+        expected
     }
 
     /// Whether an empty register is meaningful: PCR 12 of a unified kernel image, into which
@@ -132,17 +133,33 @@ impl Prediction {
     /// systemd-veritysetup-generator(8)); `None` if none is predicted. Without it, whoever can write to the disk can
     /// replace programs of the root file system, unless that is encrypted.
     pub fn has_root_hash(&self) -> Option<bool> {
-        let is_line = |one: &&Measurement| {
-            matches!(one.component, Component::Pcr8KernelCmdline | Component::Pcr9LoadOptions)
-        };
         let is_hash = |word: &str| {
             let hash = word.strip_prefix("roothash=").or_else(|| word.strip_prefix("usrhash="));
             hash.is_some_and(|hash| hash.len() >= HASH)
         };
-        let lines =
-            self.measurements.iter().filter(is_line).filter_map(|one| one.subject.as_deref());
+        let lines = self.command_lines();
         let found: Vec<_> = lines.map(|line| line.split_whitespace().any(is_hash)).collect();
         (!found.is_empty()).then(|| found.into_iter().all(|found| found))
+    }
+
+    /// The words of the measured command line with which the system that boots, or its initramfs, gives a shell
+    /// or starts another program than its own (kernel-command-line(7), dracut.cmdline(7)), once each.
+    pub fn shell_words(&self) -> Vec<String> {
+        let is_shell = |word: &&str| {
+            SHELL_WORDS.contains(word)
+                || SHELL_OPTIONS.iter().any(|name| {
+                    word.strip_prefix(name).is_some_and(|v| v.is_empty() || v.starts_with('='))
+                })
+        };
+        let words = self.command_lines().flat_map(str::split_whitespace).filter(is_shell);
+        words.map(str::to_owned).collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    fn command_lines(&self) -> impl Iterator<Item = &str> {
+        let is_line = |one: &&Measurement| {
+            matches!(one.component, Component::Pcr8KernelCmdline | Component::Pcr9LoadOptions)
+        };
+        self.measurements.iter().filter(is_line).filter_map(|one| one.subject.as_deref())
     }
 
     fn is_known(&self, pcr: PcrIndex) -> bool {
@@ -156,6 +173,18 @@ const SECTIONS: u8 = 11;
 /// Digits of the shortest hash that counts, SHA-256.
 const HASH: usize = 64;
 const PARAMETERS: u8 = 12;
+/// See [`Prediction::shell_words`].
+const SHELL_WORDS: [&str; 6] = [
+    "emergency",
+    "recovery",
+    "rescue",
+    "single",
+    "systemd.unit=emergency.target",
+    "systemd.unit=rescue.target",
+];
+/// The same, with or without a value.
+const SHELL_OPTIONS: [&str; 6] =
+    ["break", "init", "rd.break", "rdinit", "systemd.debug-shell", "systemd.debug_shell"];
 
 fn recorder(pcr: PcrIndex) -> Option<Component> {
     Some(match u8::from(pcr) {
@@ -216,5 +245,19 @@ mod tests {
         assert_eq!(with_lines(&[&root, &usr]).has_root_hash(), Some(true));
         assert_eq!(with_lines(&[short]).has_root_hash(), Some(false));
         assert_eq!(with_lines(&[&root, short]).has_root_hash(), Some(false));
+        assert_eq!(with_lines(&[&root]).expected().root_hash, Some(true));
+    }
+
+    #[test]
+    fn words_that_give_a_shell_are_found_on_every_command_line() {
+        let words = |lines: &[&str]| with_lines(lines).shell_words();
+        let plain =
+            "root=/dev/x ro quiet recovery_key=x initrd=single rd.breakx systemd.unit=a.target";
+        assert!(words(&[plain]).is_empty());
+        let second = "single init=/bin/sh rd.break=pre-mount";
+        assert_eq!(words(&[plain, second]), ["init=/bin/sh", "rd.break=pre-mount", "single"]);
+        for word in ["recovery", "emergency", "rescue", "rd.break", "systemd.debug-shell"] {
+            assert_eq!(words(&[&format!("ro {word} quiet")]), [word]);
+        }
     }
 }

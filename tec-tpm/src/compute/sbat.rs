@@ -48,9 +48,6 @@ const MAX_LINES: usize = 256;
 
 impl Sbat {
     /// Reads the content of a section, up to the first NUL.
-    ///
-    /// # Errors
-    /// [`SbatError`] with the offset or line.
     pub fn parse(section: &[u8]) -> Result<Self, SbatError> {
         let text = section.split(|b| *b == 0).next().unwrap_or_default();
         let text = std::str::from_utf8(text)

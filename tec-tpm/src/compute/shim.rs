@@ -5,7 +5,9 @@ use super::platform::{PlatformState, SecureBoot};
 use super::running_shim::RunningShim;
 use super::sbat::{Sbat, SbatLevel};
 use super::shim_error::ShimError;
-use super::shim_variable::{kept_or_mirrored, or_placeholder, sbat_level, trusts_list, user_list};
+use super::shim_variable::{
+    LEVELS_15_6, kept_or_mirrored, or_placeholder, sbat_level, trusts_list, user_list,
+};
 use super::vendor::VendorLists;
 use crate::guid::Guid;
 
@@ -13,6 +15,10 @@ use crate::guid::Guid;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ShimProfile {
+    /// shim 15.6.
+    V15_6,
+    /// shim 15.7.
+    V15_7,
     /// shim 15.8.
     V15_8,
     /// shim 16.1.
@@ -51,9 +57,6 @@ const REQUESTS: [&str; 10] = [
 const NX_REQUIRED: u8 = 1;
 impl ShimProfile {
     /// Selects the profile by the section `.data.ident`.
-    ///
-    /// # Errors
-    /// [`ShimError`] for anything that has not been observed.
     pub fn from_ident(section: Option<&[u8]>) -> Result<Self, ShimError> {
         let text = section.and_then(|section| {
             let text = section.split(|byte| *byte == 0).next()?;
@@ -62,10 +65,22 @@ impl ShimProfile {
         let line = text.and_then(|text| text.lines().find_map(|l| l.strip_prefix("$Version: ")));
         let version = line.ok_or(ShimError::NoVersion)?;
         match version.trim_end_matches('$').trim() {
+            "15.6" => Ok(Self::V15_6),
+            "15.7" => Ok(Self::V15_7),
             "15.8" => Ok(Self::V15_8),
             "16.1" => Ok(Self::V16_1),
             other => Err(ShimError::UnknownVersion { version: other.chars().take(32).collect() }),
         }
+    }
+
+    /// Whether `MokListTrusted` is measured into PCR 7 as well (shim, mok.c, `mok_state_variable_data`).
+    pub(super) fn has_trust_in_pcr_7(self) -> bool {
+        self == Self::V15_6
+    }
+
+    /// Whether the first level is restored whenever Secure Boot is off.
+    fn resets_level(self) -> bool {
+        !matches!(self, Self::V15_6 | Self::V15_7)
     }
 }
 
@@ -74,6 +89,7 @@ impl Shim {
         file: &PeFile,
         platform: &PlatformState,
         secure_boot: SecureBoot,
+        profile: ShimProfile,
     ) -> Result<Self, ShimError> {
         let VendorLists { db: vendor_db, allowed, revoked } = VendorLists::of(file)?;
         // The mirrors begin with the lists of the shim that wrote them.
@@ -87,12 +103,16 @@ impl Shim {
         if let Some(variable) = REQUESTS.iter().find(requested) {
             return Err(ShimError::PendingRequest { variable });
         }
+        let levels = match profile {
+            ShimProfile::V15_6 => Some(LEVELS_15_6),
+            _ => file.section(".sbatlevel"),
+        };
         let shim = Self {
             vendor_db,
             vendor_revoked: revoked,
             mok_list,
             user_revoked,
-            sbat_level: sbat_level(file.section(".sbatlevel"), platform, secure_boot)?,
+            sbat_level: sbat_level(levels, profile.resets_level(), platform, secure_boot)?,
             sb_state: kept_or_mirrored(platform, "MokSBState", "MokSBStateRT"),
             db_state: kept_or_mirrored(platform, "MokDBState", "MokIgnoreDB"),
             trusted: trusts_list(platform),

@@ -12,6 +12,9 @@ const RUNTIME: u32 = 4;
 const TIME_BASED: u32 = 0x20;
 /// shim, sbat_var.S and SbatLevel_Variable.txt: the first level, to which shim resets with Secure Boot off.
 const ORIGINAL_LEVEL: &[u8] = b"sbat,1,2021030218\n";
+/// The levels of shim 15.6 (shim, sbat.h), which has no section for them, in the form of that section.
+pub(super) const LEVELS_15_6: &[u8] =
+    b"\0\0\0\0\x08\0\0\0\x1b\0\0\0sbat,1,2021030218\n\0sbat,1,2022052400\nshim,2\ngrub,2\n\0";
 
 /// An empty list is measured as one entry of zeros.
 pub(super) fn or_placeholder(list: Vec<u8>) -> Vec<u8> {
@@ -70,19 +73,24 @@ pub(super) fn user_list(
     user.map(<[u8]>::to_vec).ok_or(ShimError::ForeignMirror)
 }
 
-/// The level that is in force after shim has checked the stored one (shim, sbat.c, `set_sbat_uefi_variable`).
+/// The level that is in force after shim, which has these levels, has checked the stored one (shim, sbat.c,
+/// `set_sbat_uefi_variable`). `is_reset`: whether it restores the first level whenever Secure Boot is off.
 pub(super) fn sbat_level(
-    section: Option<&[u8]>,
+    levels: Option<&[u8]>,
+    is_reset: bool,
     platform: &PlatformState,
     secure_boot: SecureBoot,
 ) -> Result<Vec<u8>, ShimError> {
     // SBAT.md, "SBAT policy": 1 is the latest level, 3 a reset, which Secure Boot forbids.
     let policy = platform.variable("SbatPolicy", Guid::SHIM);
-    let level = |field| level(section, field).ok_or(ShimError::SbatLevel);
+    let level = |field| level(levels, field).ok_or(ShimError::SbatLevel);
     let candidate = match (policy.and_then(<[u8]>::first), secure_boot) {
         (Some(1), _) => level(8)?,
-        (Some(2), _) | (_, SecureBoot::On) => level(4)?,
-        (_, SecureBoot::Off) => return Ok(ORIGINAL_LEVEL.to_vec()),
+        (Some(3), SecureBoot::Off) => return Ok(ORIGINAL_LEVEL.to_vec()),
+        (policy, SecureBoot::Off) if is_reset && policy != Some(&2) => {
+            return Ok(ORIGINAL_LEVEL.to_vec());
+        }
+        _ => level(4)?,
     };
     Ok(match stored_level(platform) {
         Some(stored) if is_at_least(stored, candidate) => stored.to_vec(),

@@ -33,7 +33,10 @@ pub enum SignedDigest {
 #[non_exhaustive]
 pub enum SignatureError {
     /// A required SHA-256 signature is missing.
-    #[error("the file has no embedded SHA-256 signature, and Secure Boot needs one")]
+    #[error(
+        "the file has no embedded SHA-256 signature, and Secure Boot needs one (--secure-boot off, if \
+         it is off)"
+    )]
     Unsigned,
     /// A signature is for different content.
     #[error("the file's digest is {computed}, but its signature is over {signed}")]

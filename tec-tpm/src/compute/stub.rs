@@ -7,13 +7,14 @@ use super::pe::PeFile;
 use super::unpredictable::Unpredictable;
 use super::{cpio, kernel, load_options};
 
-/// A generation of systemd-stub whose measurements are known.
+/// A generation of systemd-stub whose measurements are known. A register on which the generations before and
+/// after another version do not agree for an image is not predicted.
 ///
 /// | profile | sections in PCR 11 | add-ons | archives after the initrd | inner kernel in PCR 4 |
 /// |---|---|---|---|---|
 /// | 252 | without `.uname` and `.sbat` | no | keys of `.pcrpkey` | with Secure Boot off |
 /// | 257 | all | yes | the same, and `.osrel` | with Secure Boot off |
-/// | 262 | all | yes | the same, and a secret of the machine | never |
+/// | 262 | all | yes | the same, and a secret of the machine | never (since 258) |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum StubProfile {
@@ -29,9 +30,15 @@ pub enum StubProfile {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StubError {
-    /// The section that identifies the stub is missing or invalid.
-    #[error("there is no .sdmagic section to identify the stub")]
-    NoMagic,
+    /// The file is not an image of systemd-stub.
+    #[error(
+        "it is {what}, not systemd-stub (if a boot of it is as it should be: tec image approve NAME \
+         --from-attempt ID)"
+    )]
+    Foreign {
+        /// What the file is, as far as it says so.
+        what: String,
+    },
     /// The boot entry selects a profile that the image does not have.
     #[error("this boot would be refused: the image has no profile {profile}")]
     NoProfile {
@@ -41,13 +48,13 @@ pub enum StubError {
     /// The stub does not support several sections with the same name.
     #[error("systemd-stub 252 may use any of several sections with the same name")]
     Repeated,
-    /// A version that has not been observed.
+    /// A version older than any that was observed, or one for which those around it start different programs.
     #[error(
-        "the measurements of systemd-stub {version} are not known; select a profile to override"
+        "the measurements of {stub} are not known (--stub-profile selects those of another version)"
     )]
     UnknownVersion {
-        /// Version.
-        version: String,
+        /// The stub with its version.
+        stub: String,
     },
 }
 
@@ -88,24 +95,17 @@ pub(super) fn hashed_sections() -> impl Iterator<Item = &'static str> {
 }
 
 impl StubProfile {
-    /// Selects the profile by the section `.sdmagic`.
-    ///
-    /// # Errors
-    /// [`StubError`] for anything that has not been observed.
-    pub fn from_magic(section: Option<&[u8]>) -> Result<Self, StubError> {
-        let text = section.and_then(|section| std::str::from_utf8(section).ok());
-        let version = text.and_then(|text| {
-            let text = text.trim_end_matches('\0');
-            let text = text.strip_prefix("#### LoaderInfo: systemd-stub ")?;
-            text.strip_suffix(" ####")
-        });
-        let version = version.ok_or(StubError::NoMagic)?;
-        let major = version.split(['.', '-', '~']).next().unwrap_or_default();
-        match major {
-            "252" => Ok(Self::V252),
-            "257" => Ok(Self::V257),
-            "262" => Ok(Self::V262),
-            _ => Err(StubError::UnknownVersion { version: version.chars().take(32).collect() }),
+    /// The generations between which a version of systemd lies, the older one first: the same twice for an
+    /// observed version, and for one after the last, of which only the specification is known.
+    pub(super) fn around(version: &str) -> Option<[Self; 2]> {
+        let major = version.split(['.', '-', '~']).next()?;
+        match major.parse::<u32>().ok()? {
+            0..=251 => None,
+            252 => Some([Self::V252; 2]),
+            253..=256 => Some([Self::V252, Self::V257]),
+            257 => Some([Self::V257; 2]),
+            258..=261 => Some([Self::V257, Self::V262]),
+            _ => Some([Self::V262; 2]),
         }
     }
 

@@ -21,6 +21,12 @@ pub enum Unpredictable {
     /// The lists of machine owner keys were not given.
     #[error("it holds the machine owner keys, which were not given")]
     MokLists,
+    /// What this version measures was not observed, and the versions before and after it differ.
+    #[error("it is not known what {program} measures")]
+    Version {
+        /// Program with its version.
+        program: String,
+    },
     /// systemd-stub from version 258 on adds a secret of the machine to the initial file system.
     #[error("the stub adds a secret of the machine to the initial file system")]
     BootSecret,
@@ -47,9 +53,18 @@ pub enum Unpredictable {
         /// UUID or label of the file system.
         wanted: String,
     },
-    /// This vendor's GRUB has not been observed; vendors change what GRUB measures.
-    #[error("the measurements of this vendor's GRUB are not known here")]
-    GrubVendor,
+    /// What this vendor's GRUB measures was not observed; vendors change it.
+    #[error("what GRUB of {vendor} measures there is not known")]
+    GrubVendor {
+        /// Vendor, with what limits it.
+        vendor: &'static str,
+    },
+    /// GRUB reads several files in the order of their folder on the disk.
+    #[error("GRUB reads {count} boot entries in the order on the disk, which files do not show")]
+    EntryOrder {
+        /// Number of files.
+        count: usize,
+    },
     /// The kernel has not been observed.
     #[error("it is not known whether kernel {version} measures its command line and initrd")]
     KernelVersion {

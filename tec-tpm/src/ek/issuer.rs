@@ -69,7 +69,6 @@ impl CredentialIssuer {
 
     /// Also challenges these endorsement keys, without checking their certificates; without roots, only
     /// these.
-    #[must_use]
     pub fn with_listed(self, eks: impl IntoIterator<Item = Fingerprint>) -> Self {
         Self { listed: Some(eks.into_iter().collect()), ..self }
     }
@@ -95,9 +94,6 @@ impl CredentialIssuer {
     }
 
     /// Checks both keys and creates a challenge.
-    ///
-    /// # Errors
-    /// [`IssuerError`] with the check that failed.
     pub fn issue(
         &self,
         offer: &EkOffer,

@@ -102,9 +102,6 @@ pub struct EndorsementKey {
 
 impl EndorsementKey {
     /// Reads a TPM2B_PUBLIC and compares it with the default templates.
-    ///
-    /// # Errors
-    /// [`EkError`] with what differs.
     pub fn from_tpm2b(bytes: &[u8]) -> Result<Self, EkError> {
         let area = PublicArea::from_tpm2b(bytes).map_err(EkError::Public)?;
         let attributes = area.attributes();

@@ -65,6 +65,7 @@ mod kind;
 mod measured;
 mod parse;
 mod replay;
+mod systemd;
 mod text;
 mod verify;
 mod view;
@@ -80,6 +81,7 @@ pub use kind::EventKind;
 pub use measured::DataProof;
 pub use parse::{EventLog, Format, Limits};
 pub use replay::Replayed;
+pub use systemd::systemd_records;
 pub use verify::{VerifiedLog, VerifyLogError, evidence};
 pub use view::{EventView, LogView};
 

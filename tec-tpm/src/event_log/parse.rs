@@ -74,17 +74,11 @@ const TYPICAL_EVENT: usize = 128;
 
 impl<'a> EventLog<'a> {
     /// Reads a log within the default [`Limits`].
-    ///
-    /// # Errors
-    /// [`EventLogError`] with the offset of what is wrong.
     pub fn parse(log: &'a [u8]) -> Result<Self, EventLogError> {
         Self::parse_within(log, Limits::default())
     }
 
     /// Reads a log within `limits`.
-    ///
-    /// # Errors
-    /// [`EventLogError`] with the offset of what is wrong.
     pub fn parse_within(log: &'a [u8], limits: Limits) -> Result<Self, EventLogError> {
         match Self::read_within(log, limits)? {
             (parsed, None) => Ok(parsed),

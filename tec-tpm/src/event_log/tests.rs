@@ -203,6 +203,25 @@ fn what_comes_before_a_cut_still_proves_registers() {
     }
 }
 
+/// More events than are read: what comes after is not explained, and what comes before is.
+#[test]
+fn a_log_of_100_000_events_explains_the_registers_that_it_ends_with_in_time() {
+    let mut log = EventLogBuilder::new();
+    log.separator(pcr(4));
+    for number in 0..100_000_u32 {
+        log.measure(pcr(8), EventKind::IPL, &number.to_le_bytes());
+    }
+    let bytes = log.separator(pcr(7)).build();
+    let limits = Limits::new(bytes.len(), 1 << 17);
+    let quoted = EventLog::parse_within(&bytes, limits).unwrap().replay_sha256().unwrap();
+    let LogEvidence::Parsed { events, replayed, cut } = evidence(&bytes, &quoted) else {
+        panic!("it can be read in part");
+    };
+    assert!(cut.is_some() && events.len() < 1 << 16, "{cut:?}, {} events", events.len());
+    let left: Vec<_> = PcrIndex::all().filter(|pcr| !replayed.contains(*pcr)).collect();
+    assert_eq!(left, [pcr(7), pcr(8)]);
+}
+
 #[test]
 fn words_of_systemd_follow_the_log() {
     let mut log = EventLogBuilder::new();

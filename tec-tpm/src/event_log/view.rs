@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 use serde_json::Value;
+use tec_core::attest::LoggedEvent;
+use tec_core::digest::Sha256Digest;
 use tec_core::pcr::PcrIndex;
 
 use super::bank::Bank;
@@ -20,7 +22,7 @@ use super::replay::Replayed;
 pub struct EventView {
     /// Number in the log, from 0.
     pub number: u32,
-    /// Where the event begins in the log, in bytes.
+    /// Where the event begins in the log, in bytes; 0 for one of systemd.
     pub offset: usize,
     /// The register that it names; none for some events that extend nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -50,6 +52,23 @@ impl EventView {
     /// An event with the digest of one bank.
     pub(super) fn of(event: &Event<'_>, bank: Bank) -> Self {
         Self::with_banks(event, &[bank])
+    }
+
+    /// An event that systemd measured after the log of the firmware ended.
+    pub fn of_systemd(event: &LoggedEvent) -> Self {
+        let text = event.detail.as_deref().unwrap_or_default();
+        let is_hashed = Sha256Digest::of(text) == event.digest;
+        Self {
+            number: event.number,
+            offset: 0,
+            pcr: Some(event.pcr),
+            kind: event.kind.clone(),
+            digests: [(Bank::Sha256.as_str(), event.digest.to_string())].into(),
+            size: text.len(),
+            data: if is_hashed { DataProof::Hashed } else { DataProof::Unverified },
+            detail: event.detail.clone(),
+            content: None,
+        }
     }
 
     /// A readable table: one line per event.

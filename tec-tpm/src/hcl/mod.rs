@@ -66,9 +66,6 @@ pub struct HclReport<'a> {
 
 impl<'a> HclReport<'a> {
     /// Reads the header and the frame of the runtime data. What follows the JSON is ignored.
-    ///
-    /// # Errors
-    /// [`HclError`] with the field that is invalid.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, HclError> {
         if bytes.len() > MAX_HCL_REPORT {
             return Err(HclError::TooLarge { length: bytes.len() });
@@ -108,9 +105,6 @@ impl<'a> HclReport<'a> {
     }
 
     /// The JSON, parsed.
-    ///
-    /// # Errors
-    /// [`HclError`] with the member that is missing or malformed.
     pub fn runtime_data(&self) -> Result<RuntimeData, HclError> {
         RuntimeData::parse(self.variable)
     }

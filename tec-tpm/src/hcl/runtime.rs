@@ -43,9 +43,6 @@ struct Key {
 
 impl RuntimeData {
     /// Parses the runtime data of an HCL report or of another carrier of the same JSON.
-    ///
-    /// # Errors
-    /// [`HclError`] names what is missing or malformed.
     pub fn parse(json: &[u8]) -> Result<Self, HclError> {
         let wire: Wire = serde_json::from_slice(json).map_err(HclError::Json)?;
         let is_ak = |key: &&Key| key.kid.as_deref() == Some(AK_NAME);

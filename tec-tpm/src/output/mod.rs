@@ -61,7 +61,7 @@ pub use self::pcrlock::pcrlock;
 pub use self::pcrread::{pcrread, read_pcrread};
 pub use self::prediction::{
     PredictedEvent, PredictedRegister, PredictionReport, UnpredictableRegisters, root_text,
-    unpredictable_text,
+    shell_text, unpredictable_text,
 };
 pub use self::trustee::ReferenceValues;
 

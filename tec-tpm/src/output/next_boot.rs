@@ -28,7 +28,6 @@ pub struct CurrentBoot<'b> {
 
 /// Values that are accepted.
 #[derive(Clone, Copy, Debug)]
-#[expect(clippy::exhaustive_structs, reason = "a bundle of references, built field by field")]
 pub struct Accepted<'a> {
     /// Determines the states that the images can be in: one of them must have all values.
     pub states: &'a dyn BootStates,
@@ -166,7 +165,6 @@ impl NextBoot {
     }
 
     /// With the prediction in the form that images state, if `registers` have that of this machine's firmware.
-    #[must_use]
     pub fn stated_as(mut self, prediction: &Prediction) -> Self {
         let stated = prediction.expected().pcrs;
         self.stated = stated.into_iter().map(|stated| (stated.id, stated.value)).collect();
@@ -183,7 +181,6 @@ impl NextBoot {
 
     /// Determines whether the pinned registers have accepted values, as a server with these pins does. A
     /// register that nothing is measured into, or that cannot be predicted, is never accepted.
-    #[must_use]
     pub fn judged(mut self, accepted: Accepted<'_>, pins: Pins) -> Self {
         self.verdict = Some(self.verdict_of(accepted, pins));
         self
@@ -201,7 +198,6 @@ impl NextBoot {
 
     /// Determines whether the pinned registers stay as they are now: for a node, which does not know what its
     /// servers accept.
-    #[must_use]
     pub fn beside_the_running_boot(mut self, pins: Pins) -> Self {
         let pinned: PcrSet = match pins {
             Pins::Exactly(pinned) => pinned.iter().collect(),

@@ -22,6 +22,9 @@ pub struct PredictionReport {
     /// See [`Prediction::has_root_hash`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub root_hash: Option<bool>,
+    /// See [`Prediction::shell_words`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub shell_words: Vec<String>,
 }
 
 /// One register whose value is known.
@@ -89,6 +92,7 @@ impl PredictionReport {
             pcrs: PcrIndex::all().filter_map(|pcr| register(prediction, pcr)).collect(),
             unpredictable: unpredictable(prediction, remedy),
             root_hash: prediction.has_root_hash(),
+            shell_words: prediction.shell_words(),
         }
     }
 
@@ -106,7 +110,8 @@ impl PredictionReport {
                 let _ = writeln!(text, "  {}  {:15} {said}", event.hash, event.id);
             }
         }
-        text + &unpredictable_text(&self.unpredictable) + root_text(self.root_hash)
+        let rest = unpredictable_text(&self.unpredictable) + root_text(self.root_hash);
+        text + &rest + &shell_text(&self.shell_words)
     }
 }
 
@@ -126,15 +131,29 @@ pub fn unpredictable_text(unpredictable: &[UnpredictableRegisters]) -> String {
     text
 }
 
-/// What it means that a command line names no hash of the root, see [`Prediction::has_root_hash`]; empty if it does.
+/// What it means that a command line names no hash of the root, or that none is known, see
+/// [`Prediction::has_root_hash`]; empty if it does.
 pub fn root_text(root_hash: Option<bool>) -> &'static str {
     match root_hash {
+        Some(true) => "",
         Some(false) => {
-            "root file system: not measured (no roothash= or usrhash= on the command line); only encryption with the \
-             released key protects it\n"
+            "root file system: not measured (no roothash= or usrhash= on a command line that is checked); only \
+             encryption with the released key protects it\n"
         }
-        _ => "",
+        None => "root file system: whether a hash on the command line covers it is not known\n",
     }
+}
+
+/// What it means that a command line has such words, see [`Prediction::shell_words`]; empty if it has none.
+pub fn shell_text(words: &[String]) -> String {
+    if words.is_empty() {
+        return String::new();
+    }
+    let words = printable(&words.join(" "));
+    format!(
+        "warning: the command line has {words}: this boot may give a shell, without a password, to someone \
+         at the console, and it gets the key; approve the regular boot entry instead\n"
+    )
 }
 
 fn plural(count: usize) -> &'static str {

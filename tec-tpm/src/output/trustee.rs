@@ -68,7 +68,6 @@ impl ReferenceValues {
     }
 
     /// Adds a value.
-    #[must_use]
     pub fn with(mut self, pcr: PcrIndex, value: Sha256Digest) -> Self {
         self.registers.entry(pcr).or_default().insert(value);
         self

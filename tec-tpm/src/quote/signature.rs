@@ -34,9 +34,6 @@ pub trait SignatureCheck: fmt::Debug + Send + Sync {
     ) -> Result<(), QuoteError>;
 
     /// ECDSA on P-256 over SHA-256 (FIPS 186-5); `r` and `s` have 32 bytes, most significant first.
-    ///
-    /// # Errors
-    /// As [`Self::rsa_pkcs1_sha256`].
     fn ecdsa_p256_sha256(
         &self,
         key: &PublicKey,
@@ -48,7 +45,6 @@ pub trait SignatureCheck: fmt::Debug + Send + Sync {
 
 /// Pure Rust, without code in C or assembly.
 #[derive(Clone, Copy, Debug, Default)]
-#[expect(clippy::exhaustive_structs, reason = "there is nothing to add")]
 pub struct PureRust;
 
 impl SignatureCheck for PureRust {

@@ -60,7 +60,6 @@ impl GuestPolicy {
     }
 
     /// The union of both.
-    #[must_use]
     pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }

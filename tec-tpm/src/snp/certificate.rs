@@ -55,9 +55,6 @@ pub struct KeyCertificate {
 
 impl KeyCertificate {
     /// Parses the DER form.
-    ///
-    /// # Errors
-    /// [`KeyCertificateError`] with what is invalid.
     pub fn from_der(der: &[u8]) -> Result<Self, KeyCertificateError> {
         let parsed = Parsed::from_der(der)
             .map_err(|error| KeyCertificateError::Certificate { reason: chain(&error) })?;

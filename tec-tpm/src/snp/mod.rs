@@ -109,9 +109,6 @@ impl<'a> UntrustedReport<'a> {
     }
 
     /// Runs all checks and collects all findings.
-    ///
-    /// # Errors
-    /// [`Refused`] with every finding.
     pub fn verify(
         self,
         roots: &Roots,

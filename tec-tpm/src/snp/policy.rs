@@ -49,7 +49,6 @@ impl Policy {
     }
 
     /// The reported, committed and launch TCBs of a product must be at least this, part by part.
-    #[must_use]
     pub fn with_minimum_tcb(mut self, product: Product, minimum: Tcb) -> Self {
         self.minimum_tcb.insert(product, minimum);
         self
@@ -57,7 +56,6 @@ impl Policy {
 
     /// The same minimum for every product. Each product has its own scale: use this for machines of one
     /// product, or for a minimum that suits all products.
-    #[must_use]
     pub fn with_minimum_tcb_of_all(self, minimum: Tcb) -> Self {
         Product::ALL
             .into_iter()
@@ -98,14 +96,12 @@ impl Policy {
     }
 
     /// The guest's policy must not allow any of these, either.
-    #[must_use]
     pub fn forbidding(mut self, bits: GuestPolicy) -> Self {
         self.forbidden = self.forbidden.union(bits);
         self
     }
 
     /// The guest's policy must have all of these.
-    #[must_use]
     pub fn requiring(mut self, bits: GuestPolicy) -> Self {
         self.required = self.required.union(bits);
         self

@@ -25,7 +25,6 @@ const MODULUS: usize = 4096 / 8;
 
 /// Certificates of one product, in DER.
 #[derive(Clone, Copy, Debug)]
-#[expect(clippy::exhaustive_structs, reason = "these three are all that there are")]
 pub struct ProductCertificates<'a> {
     /// AMD Root Key; self-signed.
     pub ark: &'a [u8],
@@ -159,9 +158,6 @@ impl Roots {
 
     /// Trusts an ARK for a product, in place of the previous one; ASK and ASVK must be signed by
     /// it.
-    ///
-    /// # Errors
-    /// [`RootError`] with the certificate that is invalid.
     pub fn add(
         &mut self,
         product: Product,

@@ -7,7 +7,6 @@ use super::Product;
 /// Security version numbers of the trusted computing base (SEV-SNP Firmware ABI Specification,
 /// "TCB_VERSION"). Greater is newer; each part counts separately.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[expect(clippy::exhaustive_structs, reason = "operators write minimum versions out, part by part")]
 pub struct Tcb {
     /// Firmware management controller; Turin only, else 0.
     pub fmc: u8,

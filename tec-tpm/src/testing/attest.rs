@@ -8,7 +8,6 @@ use crate::wire::push_sized;
 
 /// One entry of a TPML_PCR_SELECTION.
 #[derive(Clone, Debug)]
-#[expect(clippy::exhaustive_structs, reason = "tests write it out, field by field")]
 pub struct SelectionFields {
     /// TPM_ALG_ID of the bank.
     pub bank: u16,
@@ -19,7 +18,6 @@ pub struct SelectionFields {
 /// Fields of a TPMS_ATTEST (TPM 2.0 Library Part 2, "TPMS_ATTEST"); change one, and sign it with
 /// [`SoftTpm::sign`](super::SoftTpm::sign).
 #[derive(Clone, Debug)]
-#[expect(clippy::exhaustive_structs, reason = "tests change it, field by field")]
 pub struct AttestFields {
     /// TPM_GENERATED_VALUE.
     pub magic: u32,

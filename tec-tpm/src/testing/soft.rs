@@ -116,7 +116,6 @@ impl SoftTpm {
     }
 
     /// Its clock never runs: equal inputs give equal evidence.
-    #[must_use]
     pub fn with_still_clock(mut self) -> Self {
         self.began = None;
         self

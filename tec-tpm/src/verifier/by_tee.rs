@@ -28,7 +28,6 @@ impl ByTee {
     }
 
     /// Accepts evidence of one more type, or of this type with another verifier.
-    #[must_use]
     pub fn with(mut self, tee: Tee, verifier: Arc<dyn Verifier>) -> Self {
         self.0.insert(tee, verifier);
         self

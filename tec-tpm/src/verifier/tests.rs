@@ -168,3 +168,29 @@ async fn evidence_of_an_upstream_attester_is_read_and_refused_for_its_old_nonce(
         "{error:?}"
     );
 }
+
+#[tokio::test]
+async fn the_log_of_systemd_explains_what_that_of_the_firmware_ends_before() {
+    let (tpm, pcr) = (SoftTpm::p256(1), PcrIndex::BOOT_FILES);
+    let texts = ["os-separator", "nvpcr-init:hardware:0x1d10200:000b9f0e", "nvpcr-separator"];
+    let record = |text: &&str| {
+        let digests = json!([{ "hashAlg": "sha256", "digest": Sha256Digest::of(text) }]);
+        let record = json!({ "pcr": pcr, "digests": digests, "content": { "string": text } });
+        format!("\u{1e}{record}\n").into_bytes()
+    };
+    let log: Vec<u8> = texts.iter().flat_map(record).collect();
+    for text in ["initrd"].iter().chain(&texts) {
+        tpm.extend(pcr, &Sha256Digest::of(text));
+    }
+    tpm.set_event_log(EventLogBuilder::new().measure(pcr, EventKind::IPL, b"initrd").build());
+    let sent = tpm.quote(&nonce(&REPORT_DATA));
+    assert_eq!(verify(&sent.to_value()).await.unwrap().logged(pcr), None);
+    let verified = verify(&sent.clone().with_systemd_log(log).to_value()).await.unwrap();
+    let logged = verified.logged(pcr).unwrap();
+    let named: Vec<_> = logged.iter().skip(1).filter_map(|event| event.detail.as_deref()).collect();
+    assert_eq!(named, texts);
+    assert!(logged.iter().skip(1).all(|event| event.kind == "systemd"));
+
+    let sent = sent.with_systemd_log(b"{".to_vec()).to_value();
+    assert_eq!(verify(&sent).await.unwrap().logged(pcr), None, "as good as none");
+}

@@ -11,9 +11,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tec_core::code::Code;
 use tec_core::endpoint::{BaseUrl, Endpoint};
+use tec_core::rotation::KeyMark;
 use zeroize::Zeroizing;
 
 use super::{CallError, Deadlines, RcarError, SetupError, Stage, tls_config};
+use crate::rotation::MARK;
 use crate::wire::{BASE_PATH, ErrorBody, SESSION_COOKIE};
 
 /// Largest answer: a resource of 1 MiB in base64, with room to spare.
@@ -43,6 +45,7 @@ pub(super) struct Call<'a> {
     place: &'a str,
     body: Option<Vec<u8>>,
     cookie: Option<&'a str>,
+    shown: Option<KeyMark>,
     stage: Stage,
 }
 
@@ -54,6 +57,7 @@ impl<'a> Call<'a> {
             // Our own types always serialize.
             body: Some(serde_json::to_vec(body).unwrap_or_default()),
             cookie,
+            shown: None,
             stage: Stage::Handshake,
         }
     }
@@ -77,8 +81,14 @@ impl<'a> Call<'a> {
             place,
             body: None,
             cookie: Some(cookie),
+            shown: None,
             stage: Stage::Resource,
         }
+    }
+
+    /// Shows a key, if there is one.
+    pub(super) fn with_shown(self, shown: Option<KeyMark>) -> Self {
+        Self { shown, ..self }
     }
 }
 
@@ -139,6 +149,9 @@ impl Server {
         let mut request = self.request(call.method, call.place);
         if let Some(cookie) = call.cookie {
             request = request.header(COOKIE, format!("{SESSION_COOKIE}={cookie}"));
+        }
+        if let Some(mark) = call.shown {
+            request = request.header(MARK, mark.digest().to_string());
         }
         if let Some(body) = call.body {
             request = request.header(CONTENT_TYPE, "application/json").body(body);

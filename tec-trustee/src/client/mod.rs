@@ -30,6 +30,7 @@ use tec_core::digest::Sha256Digest;
 use tec_core::endpoint::Endpoint;
 use tec_core::id::ResourcePath;
 use tec_core::port::{Attester, Entropy, EntropyRng};
+use tec_core::rotation::KeyMark;
 use tec_core::secret::SecretBytes;
 
 pub use self::error::{CallError, RcarError, SetupError, Stage};
@@ -96,9 +97,6 @@ impl RcarClient {
     /// A client for `servers`, tried in this order. An HTTPS server is verified against its CA bundle alone
     /// or, without one, against the platform's roots.
     ///
-    /// # Errors
-    /// There is no server, or a CA bundle is not PEM.
-    ///
     /// # Security
     /// Plain HTTP is used if a server's address says so, with a warning. The resource is still encrypted to a
     /// key that the evidence binds, but anyone on the network path can answer.
@@ -164,16 +162,18 @@ impl RcarClient {
     }
 
     /// Attests, and fetches one of the disk keys whose current one is at `path`. A server that rotates no keys
-    /// returns the current one.
+    /// returns the current one. After the initramfs, a machine shows the mark of a key that it has.
     pub async fn fetch_key(
         &self,
         path: &ResourcePath,
-        which: Which,
+        (which, shown): (Which, Option<KeyMark>),
         attester: &dyn Attester,
     ) -> Result<SecretBytes, RcarError> {
         self.round(|server| async {
             let (session, _) = self.handshake(server, attester).await?;
-            at_place(server, &session, &format!("resource/{path}{}", which.query())).await
+            let place = format!("resource/{path}{}", which.query());
+            let call = Call::get(&place, &session.cookie).with_shown(shown);
+            opened(server, &session, call).await
         })
         .await
     }
@@ -230,9 +230,6 @@ impl RcarClient {
 
     /// The CA certificates (PEM) that nodes should trust for the first server that answers; `None` if it
     /// provides none, as Trustee does.
-    ///
-    /// # Errors
-    /// No server can be reached or trusted.
     ///
     /// # Security
     /// The answer is only as trustworthy as the server that the trusted CA vouches for.
@@ -350,15 +347,17 @@ async fn resource(
     session: &Session,
     path: &ResourcePath,
 ) -> Result<SecretBytes, RcarError> {
-    at_place(server, session, &format!("resource/{path}")).await
+    let place = format!("resource/{path}");
+    opened(server, session, Call::get(&place, &session.cookie)).await
 }
 
-async fn at_place(
+/// What a call returns for this session alone.
+async fn opened(
     server: &Server,
     session: &Session,
-    place: &str,
+    call: Call<'_>,
 ) -> Result<SecretBytes, RcarError> {
-    let (jwe, _): (Jwe, _) = server.call(Call::get(place, &session.cookie)).await?;
+    let (jwe, _): (Jwe, _) = server.call(call).await?;
     session
         .key
         .decrypt(&jwe)

@@ -63,7 +63,6 @@ impl RetryPolicy {
     }
 
     /// Sets the delays.
-    #[must_use]
     pub fn with_delays(mut self, base: Duration, cap: Duration) -> Self {
         self.base = base;
         self.cap = cap;
@@ -72,9 +71,6 @@ impl RetryPolicy {
 
     /// Repeats rounds until one succeeds, another round cannot help, or the rounds or the time run out. A
     /// denial is final, since asking again costs a server a whole appraisal.
-    ///
-    /// # Errors
-    /// The error of the last round.
     ///
     /// # Cancel safety
     /// Nothing is kept between rounds.
@@ -102,7 +98,6 @@ impl RetryPolicy {
     }
 
     /// Sets a deadline, counted from the beginning of the first round.
-    #[must_use]
     pub fn with_deadline(mut self, deadline: Duration) -> Self {
         self.deadline = Some(deadline);
         self

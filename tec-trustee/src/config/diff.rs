@@ -33,9 +33,6 @@ impl fmt::Display for Change {
 }
 
 /// What differs between two configurations, ordered by key. Comments and layout are ignored.
-///
-/// # Errors
-/// One of the texts does not parse.
 pub fn changes(before: &str, after: &str) -> Result<Vec<Change>, PatchError> {
     let (before, mut after) = (flat(before)?, flat(after)?);
     let mut changes = Vec::new();

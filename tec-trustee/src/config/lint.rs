@@ -10,7 +10,6 @@ use super::{DEFAULT_POLICIES, parse};
 
 /// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[expect(clippy::exhaustive_enums, reason = "callers must handle every severity")]
 pub enum Severity {
     /// The configuration works, but not as desired.
     Warn,
@@ -126,7 +125,6 @@ pub struct Facts {
 
 impl Facts {
     /// Sets the policies that are on a read-only mount.
-    #[must_use]
     pub fn with_mounted_policies<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
         self.mounted_policies = Some(names.into_iter().map(str::to_owned).collect());
         self
@@ -134,9 +132,6 @@ impl Facts {
 }
 
 /// Returns all findings, in a fixed order.
-///
-/// # Errors
-/// The text does not parse.
 pub fn lint(text: &str, facts: &Facts) -> Result<Vec<Finding>, PatchError> {
     let mut check = Check { config: parse(text)?, findings: Vec::new() };
     check.tables();
@@ -147,6 +142,9 @@ pub fn lint(text: &str, facts: &Facts) -> Result<Vec<Finding>, PatchError> {
     check.mounts(facts);
     Ok(check.findings)
 }
+
+/// Names of the attestation service that runs in the KBS itself (Trustee, KBS configuration).
+const BUILTIN: [&str; 2] = ["coco_as_builtin", "CoCoASBuiltIn"];
 
 struct Check {
     config: Table,
@@ -236,11 +234,14 @@ impl Check {
         if !trusts {
             self.find(Rule::NoTrustedSigner, "attestation_token.trusted_certs_paths");
         }
-        let signer = "attestation_service.attestation_token_broker.signer";
-        for key in ["key_path", "cert_path"] {
-            let key = format!("{signer}.{key}");
-            if self.text(&key).is_none() {
-                self.find(Rule::NoTrustedSigner, key);
+        // The signer of a remote service is in its own configuration.
+        let service = self.text("attestation_service.type").unwrap_or(BUILTIN[0]);
+        if BUILTIN.contains(&service) {
+            let signer = "attestation_service.attestation_token_broker.signer";
+            for key in ["key_path", "cert_path"].map(|key| format!("{signer}.{key}")) {
+                if self.text(&key).is_none() {
+                    self.find(Rule::NoTrustedSigner, key);
+                }
             }
         }
         let duration = "attestation_service.attestation_token_broker.duration_min";
@@ -250,12 +251,11 @@ impl Check {
     }
 
     fn storage(&mut self) {
-        let kind = self.text("storage_backend.storage_type").map(str::to_owned);
-        match kind.as_deref() {
+        match self.text("storage_backend.storage_type").map(storage_name) {
             None | Some("Memory") => self.find(Rule::MemoryOnly, "storage_backend.storage_type"),
             Some("LocalJson") => {
                 self.find(Rule::JsonFile, "storage_backend.storage_type");
-                if self.text("session_storage_type") != Some("Memory") {
+                if self.text("session_storage_type").map(storage_name) != Some("Memory") {
                     self.find(Rule::LostSessions, "session_storage_type");
                 }
             }
@@ -271,6 +271,18 @@ impl Check {
                 }
             }
         }
+    }
+}
+
+/// A storage back end by its first name; Trustee accepts another one for each (key-value storage, configuration).
+pub(super) fn storage_name(name: &str) -> &str {
+    match name {
+        "memory" => "Memory",
+        "local_fs" => "LocalFs",
+        "local_json" => "LocalJson",
+        "postgres" => "Postgres",
+        "redis" => "Redis",
+        other => other,
     }
 }
 

@@ -46,7 +46,6 @@ pub const DEFAULT_POLICIES: [&str; 4] =
 /// Schema of the configuration of Trustee v0.21 and later. It follows from the code of the KBS, not from the
 /// tag of its image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "there is nothing to configure")]
 pub struct Schema;
 
 impl TrusteeConfigurator for Schema {

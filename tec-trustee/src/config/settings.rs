@@ -3,6 +3,8 @@
 use tec_core::trustee::TrusteeIntent;
 use toml::{Table, Value};
 
+use super::lint::storage_name;
+
 /// Dotted path of a key.
 pub(super) type Path = &'static [&'static str];
 
@@ -77,7 +79,7 @@ impl Settings {
             .get("storage_backend")
             .and_then(|storage| storage.get("storage_type"))
             .and_then(Value::as_str)
-            .is_some_and(|kind| SHARED_STORAGE.contains(&kind));
+            .is_some_and(|kind| SHARED_STORAGE.contains(&storage_name(kind)));
         if shared {
             return;
         }

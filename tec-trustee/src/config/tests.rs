@@ -106,6 +106,8 @@ fn what_is_dangerous_is_found_and_mended_by_the_patch() {
         ("", Rule::NoTrustedSigner),
         ("", Rule::NoResourcePlugin),
         ("", Rule::MemoryOnly),
+        ("[storage_backend]\nstorage_type = \"memory\"", Rule::MemoryOnly),
+        ("[storage_backend]\nstorage_type = \"local_json\"", Rule::JsonFile),
         ("[storage_backend]\nstorage_type = \"LocalJson\"", Rule::LostSessions),
         ("[storage_backend]\nstorage_type = \"LocalJson\"", Rule::JsonFile),
         ("[http_server]\nsockets = [\"0.0.0.0:8080\"]\ninsecure_http = true", Rule::PlainHttp),
@@ -131,6 +133,46 @@ fn a_loopback_listener_may_speak_plain_http() {
     intent.socket = "127.0.0.1:8081".to_owned();
     let config = text("", &intent);
     assert_eq!(rules(&config, &Facts::default()), []);
+}
+
+/// Whole configurations with one thing about them.
+#[test]
+fn aliases_and_a_remote_attestation_service_are_understood() {
+    let config = |service: &str, storage: &str| {
+        format!(
+            "[http_server]\nsockets = [\"0.0.0.0:8080\"]\nprivate_key = \"/k\"\ncertificate = \"/c\"\n\
+             [attestation_token]\ntrusted_certs_paths = [\"/ca\"]\n\
+             [attestation_service]\n{service}\n[admin]\nauthorization_mode = \"DenyAll\"\n\
+             [storage_backend]\nstorage_type = \"{storage}\"\n\
+             [[plugins]]\nname = \"resource\"\nstorage_backend_type = \"kvstorage\"\n"
+        )
+    };
+    let signer = "[attestation_service.attestation_token_broker.signer]\n\
+                  key_path = \"/t\"\ncert_path = \"/t2\"";
+    for (service, storage, found) in [
+        (signer, "LocalFs", &[][..]),
+        (signer, "local_fs", &[]),
+        (signer, "memory", &[Rule::MemoryOnly]),
+        ("type = \"coco_as_grpc\"", "LocalFs", &[]),
+        ("type = \"intel_ta\"", "LocalFs", &[]),
+        ("type = \"coco_as_builtin\"", "LocalFs", &[Rule::NoTrustedSigner; 2]),
+        ("", "LocalFs", &[Rule::NoTrustedSigner; 2]),
+    ] {
+        let config = config(service, storage);
+        assert_eq!(rules(&config, &Facts::default()), found, "{config}");
+    }
+}
+
+#[test]
+#[ignore = "needs recorded-boots: set TEC_FIXTURES"]
+fn configurations_that_were_judged_wrong_are_judged_right() {
+    let folder = std::env::var_os("TEC_FIXTURES").unwrap();
+    let found = |file: &str| {
+        let path = std::path::Path::new(&folder).join("hunt").join(file);
+        rules(&std::fs::read_to_string(path).unwrap(), &Facts::default())
+    };
+    assert_eq!(found("lint-memory.toml"), [Rule::MemoryOnly]);
+    assert_eq!(found("lint-grpc.toml"), []);
 }
 
 #[test]
@@ -186,9 +228,12 @@ fn admin_tokens_for_somebody_else_are_refused_where_an_audience_is_intended() {
 
 #[test]
 fn shared_storage_is_left_alone() {
-    let config = patched("[storage_backend]\nstorage_type = \"Postgres\"\n", &intent());
-    assert_eq!(config["storage_backend"]["storage_type"].as_str(), Some("Postgres"));
-    assert!(!config.contains_key("session_storage_type"));
+    for kind in ["Postgres", "postgres", "redis"] {
+        let current = format!("[storage_backend]\nstorage_type = \"{kind}\"\n");
+        let config = patched(&current, &intent());
+        assert_eq!(config["storage_backend"]["storage_type"].as_str(), Some(kind));
+        assert!(!config.contains_key("session_storage_type"));
+    }
 }
 
 #[test]

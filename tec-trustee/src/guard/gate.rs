@@ -45,7 +45,6 @@ impl Passage {
 
 /// How the key broker answered what the guard forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "yes or no")]
 pub enum BrokerAnswer {
     /// With the resource.
     Granted,
@@ -55,7 +54,6 @@ pub enum BrokerAnswer {
 
 /// Approved images, and what counts as a boot of one.
 #[derive(Clone, Debug)]
-#[expect(clippy::exhaustive_structs, reason = "a bundle of ports, built field by field")]
 pub struct ApprovedBoots {
     /// The images.
     pub images: Arc<dyn ImageRegistry>,
@@ -68,7 +66,6 @@ pub struct ApprovedBoots {
 /// Decides over the registries which machine a piece of evidence belongs to, with or without approved images,
 /// and records the outcome, which is durable when a call returns.
 #[derive(Clone, Debug)]
-#[expect(clippy::exhaustive_structs, reason = "a bundle of ports, built field by field")]
 pub struct Registries {
     /// Keys and their machines.
     pub aks: Arc<dyn AkRegistry>,

@@ -114,14 +114,12 @@ impl GuardConfig {
     }
 
     /// Accepts evidence of these types; other types never reach the Trustee, and neither does `Sample`.
-    #[must_use]
     pub fn with_tees(mut self, tees: impl IntoIterator<Item = Tee>) -> Self {
         self.tees = tees.into_iter().filter(|tee| *tee != Tee::Sample).collect();
         self
     }
 
     /// Reports to nodes which CAs to trust for this server, and accepts their reports.
-    #[must_use]
     pub fn with_authorities(mut self, authorities: Arc<dyn Authorities>) -> Self {
         self.authorities = Some(authorities);
         self
@@ -129,7 +127,6 @@ impl GuardConfig {
 
     /// Bounds on sessions, on bytes of evidence, and on the time to send it. One client gets at most a
     /// quarter of the sessions; see [`KbsConfig::with_limits`](crate::kbs::KbsConfig).
-    #[must_use]
     pub fn with_limits(
         mut self,
         max_sessions: usize,

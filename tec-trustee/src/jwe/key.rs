@@ -111,9 +111,6 @@ pub enum TeePubKey {
 impl TeePubKey {
     /// Checks that data can be encrypted to this key: the point is on its curve, or the modulus has 2048 to
     /// 4096 bits.
-    ///
-    /// # Errors
-    /// `PublicKey` or `Member`.
     pub fn check(&self) -> Result<(), JweError> {
         match self {
             Self::Ec(key) => super::ec::check(key),

@@ -77,7 +77,6 @@ impl AdminAuth {
     }
 
     /// Requires this `aud`, alone or in a list.
-    #[must_use]
     pub fn with_audience(mut self, audience: impl Into<String>) -> Self {
         self.audience = Some(audience.into());
         self

@@ -39,7 +39,6 @@ impl Admission {
     }
 
     /// Refused with a code.
-    #[must_use]
     pub fn refused_with(mut self, code: Code) -> Self {
         self.refused = Some(code);
         self
@@ -48,7 +47,6 @@ impl Admission {
 
 /// Decision of the resource policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "yes or no")]
 pub enum PolicyDecision {
     /// The policy allows the request.
     Allow,
@@ -83,12 +81,13 @@ pub trait Backend: fmt::Debug + Send + Sync {
     /// A reference value; `None` if there is none.
     async fn reference_value(&self, name: &str) -> Result<Option<Value>, PortError>;
 
-    /// Releases a resource.
+    /// Releases a resource. `shown` is the mark of a key that the client says to have.
     async fn release(
         &self,
         admission: &Admission,
         path: &ResourcePath,
         policy: PolicyDecision,
+        shown: Option<KeyMark>,
     ) -> Result<SecretBytes, ReleaseError>;
 
     /// Keeps a recovery key that an attested machine deposits, sealed to an admin, and returns its number. A

@@ -73,21 +73,18 @@ impl KbsConfig {
 
     /// Accepts evidence of these types. `Sample` is ignored here; see
     /// [`dangerous_accept_sample`](Self::dangerous_accept_sample).
-    #[must_use]
     pub fn with_tees(mut self, tees: impl IntoIterator<Item = Tee>) -> Self {
         self.tees = tees.into_iter().filter(|tee| *tee != Tee::Sample).collect();
         self
     }
 
     /// Opens the admin API to tokens that `auth` accepts.
-    #[must_use]
     pub fn with_admin(mut self, auth: AdminAuth) -> Self {
         self.admin = Some(auth);
         self
     }
 
     /// Lifetimes of sessions and tokens.
-    #[must_use]
     pub fn with_lifetimes(mut self, session_seconds: u32, token_seconds: u32) -> Self {
         self.session_seconds = session_seconds;
         self.token_seconds = token_seconds;
@@ -97,7 +94,6 @@ impl KbsConfig {
     /// Bounds on sessions and on bytes per request. If the server reports the address of a client
     /// ([`ConnectInfo`](axum::extract::ConnectInfo)), one address, or one IPv6 /64 network, gets at most a
     /// quarter of the sessions.
-    #[must_use]
     pub fn with_limits(mut self, max_sessions: usize, max_payload: usize) -> Self {
         self.max_sessions = max_sessions;
         self.max_payload = max_payload;
@@ -105,7 +101,6 @@ impl KbsConfig {
     }
 
     /// Time limit for receiving a request's body (default 10 seconds).
-    #[must_use]
     pub fn with_body_timeout(mut self, body_timeout: Duration) -> Self {
         self.body_timeout = body_timeout;
         self
@@ -122,14 +117,12 @@ impl KbsConfig {
     /// is single-use at each replica, but no longer across all of them. That does not give anyone a key: a
     /// replay yields a JWE for the session key that the evidence binds, which only its client has. To change
     /// the key, restart the replicas with a new one; clients then attest again.
-    #[must_use]
     pub fn with_shared_sessions(mut self, key: SecretArray<32>) -> Self {
         self.shared = Some(key);
         self
     }
 
     /// Reports to nodes which CAs to trust for this server, and accepts their reports.
-    #[must_use]
     pub fn with_authorities(mut self, authorities: Arc<dyn Authorities>) -> Self {
         self.authorities = Some(authorities);
         self
@@ -139,7 +132,6 @@ impl KbsConfig {
     ///
     /// # Security
     /// For tests of the protocol only: the policies decide whether it obtains anything.
-    #[must_use]
     pub fn dangerous_accept_sample(mut self) -> Self {
         tracing::warn!("sample evidence is accepted, which anybody can make");
         self.tees.insert(Tee::Sample);

@@ -75,14 +75,12 @@ impl LivePorts {
     }
 
     /// Leaves firmware and Secure Boot policy unchecked: whoever replaces the firmware of a machine gets its key.
-    #[must_use]
     pub fn dangerous_without_platforms(mut self) -> Self {
         self.platforms = None;
         self
     }
 
     /// Also rotates disk keys.
-    #[must_use]
     pub fn with_disk_keys(mut self, disk_keys: Arc<dyn DiskKeys>) -> Self {
         self.disk_keys = Some(disk_keys);
         self
@@ -142,9 +140,6 @@ impl LiveBackend {
     ///
     /// They can only refuse more. The registries still decide what is pinned and which machine gets which
     /// key.
-    ///
-    /// # Errors
-    /// A text does not parse.
     pub fn with_policies(mut self, attestation: &str, resource: &str) -> Result<Self, PolicyError> {
         AttestationPolicy::parse(attestation)?;
         ResourcePolicy::parse(resource)?;
@@ -155,14 +150,12 @@ impl LiveBackend {
 
     /// Judges boots by these registers, regardless of what the policies ask about. For [`Pins::Predicted`], the
     /// default, the intent should pin PCR 4, which every admitted image pins.
-    #[must_use]
     pub fn with_pins(mut self, pins: Pins) -> Self {
         self.pins = pins;
         self
     }
 
     /// Admits what `states` admits, for example machines between two images.
-    #[must_use]
     pub fn with_states(mut self, states: Arc<dyn BootStates>) -> Self {
         self.states = states;
         self
@@ -294,6 +287,7 @@ impl Backend for LiveBackend {
         admission: &Admission,
         path: &ResourcePath,
         policy: PolicyDecision,
+        shown: Option<KeyMark>,
     ) -> Result<SecretBytes, ReleaseError> {
         let (Some(attested), Some(record)) = (&admission.attested, &admission.record) else {
             let code = admission.refused.unwrap_or(Code::ReleaseDenied);
@@ -318,7 +312,7 @@ impl Backend for LiveBackend {
                 &*self.ports.audit,
                 &*self.ports.clock,
             )
-            .with_disk_keys(self.ports.disk_keys.as_deref());
+            .with_disk_keys(self.ports.disk_keys.as_deref(), shown);
             flow::release(ports, attested, path, &mut attempt).await
         };
         if let Err(error) = self.ports.attempts.record(&attempt).await {

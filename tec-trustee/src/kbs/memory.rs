@@ -11,6 +11,7 @@ use tec_core::code::Code;
 use tec_core::flow::ReleaseError;
 use tec_core::id::{AttemptId, ResourcePath};
 use tec_core::port::{KeyBroker, PolicySlot, PortError, PortErrorKind};
+use tec_core::rotation::KeyMark;
 use tec_core::secret::SecretBytes;
 
 use super::backend::code_of;
@@ -70,6 +71,7 @@ impl Backend for MemoryBackend {
         admission: &Admission,
         path: &ResourcePath,
         policy: PolicyDecision,
+        _shown: Option<KeyMark>,
     ) -> Result<SecretBytes, ReleaseError> {
         if policy == PolicyDecision::Deny || admission.refused.is_some() {
             return Err(ReleaseError::Refused { code: Code::ReleaseDenied });

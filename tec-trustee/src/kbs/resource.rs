@@ -8,6 +8,7 @@ use tec_core::code::Code;
 use tec_core::flow::ReleaseError;
 use tec_core::id::{AttemptId, ResourcePath};
 use tec_core::port::{EntropyRng, PortError};
+use tec_core::rotation::KeyMark;
 
 use super::cookie::own_claims;
 use super::reply::{Refusal, Reply};
@@ -18,7 +19,7 @@ use crate::jwe;
 use crate::jwe::TeePubKey;
 use crate::jwt::is_current;
 use crate::policy::{PolicyError, ResourcePolicy};
-use crate::rotation::Which;
+use crate::rotation::{MARK, Which};
 use crate::wire::ErrorKind;
 
 /// Where a token may hold the session key, in this order (KBS attestation protocol 0.4.0).
@@ -48,7 +49,7 @@ impl Kbs {
             .0
             .config
             .backend
-            .release(&admission, &path, policy)
+            .release(&admission, &path, policy, shown(headers))
             .await
             .map_err(|error| refusal(&error, &admission))?;
         let encrypted = session_key(&claims).and_then(|key| {
@@ -155,6 +156,12 @@ pub(crate) fn parse_path(tail: &str) -> Result<ResourcePath, Refusal> {
     tail.strip_prefix('/').unwrap_or(tail).parse().map_err(|_| {
         Refusal::new(&ErrorKind::PluginInternalError, "a resource path must have three segments")
     })
+}
+
+/// The mark that a client shows; what is none shows nothing.
+fn shown(headers: &HeaderMap) -> Option<KeyMark> {
+    let digest = headers.get(MARK)?.to_str().ok()?.parse().ok()?;
+    Some(KeyMark::from_digest(digest))
 }
 
 /// Names and values as they appear in the query, not decoded.

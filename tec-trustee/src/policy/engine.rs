@@ -25,7 +25,6 @@ const MAX_WANTED: usize = 256;
 const MAX_ROUNDS: usize = 8;
 /// How far an evaluation got.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "callers must handle every outcome")]
 pub enum Evaluation {
     /// The evaluation is done.
     Done(Verdict),
@@ -245,9 +244,6 @@ impl ResourcePolicy {
 
     /// Whether the policy allows the request: `data.policy.allow` is `true`; undefined and everything else
     /// means no. `claims` are those of the token, `request` is `{"plugin","resource-path","query"}`.
-    ///
-    /// # Errors
-    /// Runtime errors of the policy.
     pub fn allows(&self, claims: &Value, request: &Value) -> Result<bool, PolicyError> {
         let (claims, request) = (to_rego(claims)?, to_rego(request)?);
         if let Some(compiled) = &self.compiled {

@@ -25,7 +25,6 @@ const MAX_TEXT: usize = 128;
 /// Minimum firmware versions of a processor, as reported in the SNP report (`REPORTED_TCB`, SEV-SNP firmware
 /// ABI specification, table 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "the four parts of a TCB version")]
 pub struct SnpTcb {
     /// Boot loader of the security processor.
     pub bootloader: u8,
@@ -48,14 +47,12 @@ pub struct SnpRequirement {
 impl SnpRequirement {
     /// The launch measurement must be one of the reference values under
     /// [`SNP_MEASUREMENT`](super::SNP_MEASUREMENT), in standard base64.
-    #[must_use]
     pub fn with_approved_measurement(mut self) -> Self {
         self.is_measured = true;
         self
     }
 
     /// No part of the reported TCB may be older.
-    #[must_use]
     pub fn with_minimum_tcb(mut self, minimum: SnpTcb) -> Self {
         self.minimum = Some(minimum);
         self

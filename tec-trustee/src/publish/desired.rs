@@ -117,9 +117,6 @@ impl Desired {
     }
 
     /// Sets a reference value of any name.
-    ///
-    /// # Errors
-    /// The name is not legal, or reserved.
     pub fn set_reference(&self, name: &str, value: Value) -> Result<(), DesiredError> {
         let name: ReferenceName = name.parse().map_err(DesiredError::Name)?;
         if index::is_reserved(&name) {

@@ -92,7 +92,6 @@ impl Fanout {
 
     /// Sets delays other than the defaults, 2 s to 5 min. The number of rounds is ignored: targets are never
     /// given up.
-    #[must_use]
     pub fn with_retry(mut self, retry: RetryPolicy) -> Self {
         self.retry = retry;
         self

@@ -125,9 +125,6 @@ impl fmt::Debug for SignerCa {
 
 impl SignerCa {
     /// A new CA, valid for ten years. The same `rng` and `now` give the same bytes.
-    ///
-    /// # Errors
-    /// `Build`, for a time beyond what certificates can express.
     pub fn generate(rng: &mut dyn CryptoRng, now: Timestamp) -> Result<Self, SignerError> {
         let key = SigningKey::from(SecretKey::generate_from_rng(rng));
         let period = (now.plus_seconds(-SKEW_SECONDS), now.plus_seconds(CA_DAYS * DAY));

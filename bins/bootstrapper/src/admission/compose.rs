@@ -34,7 +34,6 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 
 /// The parts of the program over an API server.
 #[derive(Debug)]
-#[expect(clippy::exhaustive_structs, reason = "the program runs all of them")]
 pub struct Parts {
     /// The ports of the service; [`keep`] keeps its keys usable.
     pub ports: JoinServicePorts,

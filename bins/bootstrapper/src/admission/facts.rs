@@ -53,7 +53,6 @@ fn failed(operation: impl Into<String>) -> PortError {
 /// The API server's names in its certificate: its own names and addresses, those of its service, and the load
 /// balancer's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "a certificate has these two")]
 pub struct ApiServerNames {
     /// Addresses.
     pub addresses: BTreeSet<IpAddr>,

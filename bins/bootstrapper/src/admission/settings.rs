@@ -18,7 +18,6 @@ const PORT: u16 = 30090;
 /// All settings.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
-#[expect(clippy::exhaustive_structs, reason = "a file of settings, read whole")]
 pub struct Settings {
     /// Listening address for ticket requests.
     #[serde(default = "listen")]

@@ -77,7 +77,6 @@ impl Authority {
     }
 
     /// Also refuses to certify a node with one of these addresses: they belong to other nodes.
-    #[must_use]
     pub fn reserving(mut self, addresses: BTreeSet<IpAddr>) -> Self {
         let addresses = addresses.into_iter();
         self.reserved.extend(addresses.map(|address| address.to_canonical()));

@@ -31,7 +31,6 @@ struct Record {
 
 /// A claim, and the key that it belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "callers write all of it out")]
 pub struct Founder {
     /// The claim.
     pub claim: Claim,

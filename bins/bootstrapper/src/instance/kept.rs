@@ -69,7 +69,6 @@ impl TicketFile {
 
 /// Tickets from a source; only the first one is used.
 #[derive(Debug)]
-#[expect(clippy::exhaustive_structs, reason = "callers write all of it out")]
 pub struct KeptTickets<'k> {
     /// The file.
     pub file: TicketFile,

@@ -125,7 +125,6 @@ pub fn measurements(path: &Path) -> anyhow::Result<Measurements> {
 
 /// Whether the node must still be bootstrapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "callers must handle every state")]
 pub enum Standing {
     /// The node is a member.
     Member,

@@ -14,7 +14,6 @@ use crate::instance::{finding, mapping};
 
 /// What may be erased from a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "all or nothing")]
 pub enum Erase {
     /// Only what nobody can need.
     Nothing,

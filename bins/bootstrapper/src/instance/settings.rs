@@ -28,7 +28,6 @@ const VARIANT: &str = "qemu-vtpm";
 /// All settings.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-#[expect(clippy::exhaustive_structs, reason = "a file of settings, read whole")]
 pub struct Settings {
     /// Listening address of Init.
     pub listen: SocketAddr,
@@ -93,7 +92,6 @@ impl Default for Settings {
 /// Source of metadata.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, tag = "kind", rename_all = "kebab-case")]
-#[expect(clippy::exhaustive_enums, reason = "a file of settings, read whole")]
 pub enum Metadata {
     /// A file.
     File {
@@ -131,7 +129,6 @@ impl Default for Metadata {
 /// The TPM.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, default)]
-#[expect(clippy::exhaustive_structs, reason = "a file of settings, read whole")]
 pub struct TpmSettings {
     /// Settings for accessing the source.
     pub tcti: String,
@@ -163,7 +160,6 @@ impl Default for TpmSettings {
 /// The state disk.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-#[expect(clippy::exhaustive_structs, reason = "a file of settings, read whole")]
 pub struct Disk {
     /// Device with the LUKS2 header.
     pub device: PathBuf,
@@ -202,7 +198,6 @@ impl Default for Disk {
 /// Properties of clusters.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-#[expect(clippy::exhaustive_structs, reason = "a file of settings, read whole")]
 pub struct Kubernetes {
     /// Name in kubeconfigs.
     pub cluster_name: Option<String>,

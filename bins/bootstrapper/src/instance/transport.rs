@@ -53,7 +53,6 @@ const GRACE: Duration = Duration::from_secs(10);
 
 /// Limits on the resources that a client, possibly a stranger, can make a server hold.
 #[derive(Clone, Copy, Debug)]
-#[expect(clippy::exhaustive_structs, reason = "servers write all of it out")]
 pub struct Bounds {
     /// Maximum size of a message in bytes, with its frame.
     pub message: usize,

@@ -16,7 +16,6 @@ use tec_tpm::snp::{Policy, Tcb};
 /// What the other end must prove. If no keys are set, it is refused.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, default)]
-#[expect(clippy::exhaustive_structs, reason = "a file of settings, read whole")]
 pub struct Trust {
     /// File with the required registers, JSON.
     pub measurements: Option<PathBuf>,

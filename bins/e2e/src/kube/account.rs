@@ -23,9 +23,6 @@ const TOKEN_SECONDS: i64 = 24 * 60 * 60;
 
 impl ControlPlane {
     /// Installs the custom resources; repeating it changes nothing.
-    ///
-    /// # Errors
-    /// The API server refuses a definition.
     pub async fn install_resources(&self) -> anyhow::Result<()> {
         let crds: Api<CustomResourceDefinition> = Api::all(self.admin()?);
         let manager = PatchParams::apply("tests").force();
@@ -43,9 +40,6 @@ impl ControlPlane {
     }
 
     /// A new namespace with this word in its name.
-    ///
-    /// # Errors
-    /// The namespace cannot be created.
     pub async fn namespace(&self, word: &str) -> anyhow::Result<String> {
         let name = format!("{word}-{}", self.next_namespace());
         let namespace = Namespace {
@@ -60,9 +54,6 @@ impl ControlPlane {
 
     /// A bearer token of a service account. The account is created if necessary, with a Role of these rules
     /// in its namespace.
-    ///
-    /// # Errors
-    /// The API server refuses.
     pub async fn account_token(
         &self,
         namespace: &str,
@@ -85,9 +76,6 @@ impl ControlPlane {
     }
 
     /// A bearer token of an existing service account, with the permissions it has.
-    ///
-    /// # Errors
-    /// The API server refuses.
     pub async fn token(&self, namespace: &str, name: &str) -> anyhow::Result<String> {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.admin()?, namespace);
         let request = TokenRequest {
@@ -104,9 +92,6 @@ impl ControlPlane {
 
     /// A kubeconfig with the token of an existing service account, as for its pods: its namespace is the
     /// default.
-    ///
-    /// # Errors
-    /// The API server refuses, or the file cannot be written.
     pub async fn account_kubeconfig(&self, namespace: &str, name: &str) -> anyhow::Result<PathBuf> {
         let token = self.token(namespace, name).await?;
         let path = self.kubeconfig(&format!("{namespace}-{name}"), &token)?;
@@ -117,9 +102,6 @@ impl ControlPlane {
     }
 
     /// A client of a service account, created as in [`account_token`](Self::account_token).
-    ///
-    /// # Errors
-    /// The API server refuses.
     pub async fn account(
         &self,
         namespace: &str,

@@ -88,17 +88,11 @@ impl std::fmt::Debug for Broker {
 
 impl Broker {
     /// An empty broker; `seed` determines which requests fail when some do.
-    ///
-    /// # Errors
-    /// No port is available.
     pub async fn start(seed: u64) -> anyhow::Result<Self> {
         Self::with_audience(seed, Some(ADMIN_AUDIENCE)).await
     }
 
     /// A broker outside any cluster: tokens must name its address.
-    ///
-    /// # Errors
-    /// No port is available.
     pub async fn outside(seed: u64) -> anyhow::Result<Self> {
         Self::with_audience(seed, None).await
     }
@@ -180,7 +174,7 @@ impl Broker {
         let backend = Arc::clone(&self.shared.inside().backend);
         let admission = Admission::new(sample::attempt_id(1));
         let path = ResourcePath::luks_root(machine);
-        let key = backend.release(&admission, &path, PolicyDecision::Allow).await;
+        let key = backend.release(&admission, &path, PolicyDecision::Allow, None).await;
         Some(key.ok()?.expose("the test compares it").to_vec())
     }
 

@@ -90,9 +90,6 @@ impl Container {
     }
 
     /// Starts it; `program` stands for the program in its image.
-    ///
-    /// # Errors
-    /// A volume has a kind that is not supported here.
     pub fn start(&self, program: &Path, logs: &Transcript) -> anyhow::Result<Guarded> {
         let arguments = self.arguments(program)?;
         Guarded::start(&self.spec.name, Path::new("/usr/bin/unshare"), arguments, &[], logs)

@@ -36,7 +36,6 @@ const CONTROLLERS: &str =
 
 /// What to do with a running process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "there are these two signals")]
 pub enum Freeze {
     /// SIGSTOP.
     Stop,
@@ -63,9 +62,6 @@ pub struct ControlPlane {
 impl ControlPlane {
     /// The one with the custom resources that all tests of this process share, each in its own namespace. It
     /// ends with the process: the tests that run at a time may all have their own.
-    ///
-    /// # Errors
-    /// As for [`start`](Self::start).
     pub async fn shared() -> anyhow::Result<Arc<Self>> {
         static SHARED: OnceCell<(Arc<ControlPlane>, Child)> = OnceCell::const_new();
         let start = async || {
@@ -161,9 +157,6 @@ impl ControlPlane {
     }
 
     /// Makes etcd refuse every write, as if its disk quota were used up, or stops doing so.
-    ///
-    /// # Errors
-    /// etcd does not answer.
     pub async fn fill_etcd(&self, is_full: bool) -> anyhow::Result<()> {
         let [etcd, ..] = self.ports;
         let ask = async |path: &str, body: serde_json::Value| {
@@ -183,9 +176,6 @@ impl ControlPlane {
 
     /// Starts the API server, for the first time or after [`stop_api_server`](Self::stop_api_server), and
     /// waits until it is ready.
-    ///
-    /// # Errors
-    /// The API server does not become ready.
     pub async fn start_api_server(&mut self) -> anyhow::Result<()> {
         let [etcd, _, port] = self.ports;
         let [certificate, key] = &self.pki.server;
@@ -218,9 +208,6 @@ impl ControlPlane {
 
     /// Stops the API server in the middle of whatever it does, like a machine that hangs, or continues it.
     /// Connections stay open, but nothing answers.
-    ///
-    /// # Errors
-    /// The API server is not running.
     pub fn freeze_api_server(&self, freeze: Freeze) -> anyhow::Result<()> {
         let server = self.api_server.as_ref().context("no API server runs")?;
         let pid = rustix::process::Pid::from_raw(server.pid()?.try_into()?);
@@ -260,17 +247,11 @@ impl ControlPlane {
     }
 
     /// A client with all permissions.
-    ///
-    /// # Errors
-    /// The certificates are unusable.
     pub fn admin(&self) -> anyhow::Result<Client> {
         self.client(&self.token)
     }
 
     /// A client with this bearer token.
-    ///
-    /// # Errors
-    /// The certificates are unusable.
     pub fn client(&self, token: &str) -> anyhow::Result<Client> {
         // A provider installed by other code is just as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -288,17 +269,11 @@ impl ControlPlane {
     }
 
     /// A kubeconfig for kubectl and other programs, with this bearer token.
-    ///
-    /// # Errors
-    /// The file cannot be written.
     pub fn kubeconfig(&self, name: &str, token: &str) -> anyhow::Result<PathBuf> {
         self.kubeconfig_at(&self.url(), name, token)
     }
 
     /// Like [`kubeconfig`](Self::kubeconfig), with a different URL for the API server.
-    ///
-    /// # Errors
-    /// The file cannot be written.
     pub fn kubeconfig_at(&self, url: &str, name: &str, token: &str) -> anyhow::Result<PathBuf> {
         let path = self.directory.path().join(format!("{name}.kubeconfig"));
         let value = serde_json::json!({
@@ -319,9 +294,6 @@ impl ControlPlane {
     }
 
     /// A kubeconfig with all permissions.
-    ///
-    /// # Errors
-    /// The file cannot be written.
     pub fn admin_kubeconfig(&self) -> anyhow::Result<PathBuf> {
         self.kubeconfig("admin", &self.token)
     }

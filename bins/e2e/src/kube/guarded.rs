@@ -23,9 +23,6 @@ pub struct Guarded {
 
 impl Guarded {
     /// Starts a program, with its output in a log of this name.
-    ///
-    /// # Errors
-    /// The program cannot be started.
     pub fn start(
         name: &str,
         program: &Path,
@@ -48,9 +45,6 @@ impl Guarded {
     }
 
     /// What the program printed so far.
-    ///
-    /// # Errors
-    /// The log cannot be read.
     pub fn log(&self) -> anyhow::Result<String> {
         let text = std::fs::read(&self.log)
             .with_context(|| format!("cannot read {}", self.log.display()))?;
@@ -58,9 +52,6 @@ impl Guarded {
     }
 
     /// Its process ID, once it has started.
-    ///
-    /// # Errors
-    /// The kernel does not report it.
     pub fn pid(&self) -> anyhow::Result<u32> {
         let keeper = self.keeper.id();
         // Linux, proc_pid_task(5): the program is the only child of the waiting shell.

@@ -140,9 +140,6 @@ impl std::fmt::Debug for Link {
 
 impl Link {
     /// A link with the identity of `client`.
-    ///
-    /// # Errors
-    /// No port is available.
     pub async fn new(client: Client) -> anyhow::Result<Self> {
         let shared = Arc::new(Shared {
             client,
@@ -168,9 +165,6 @@ impl Link {
     }
 
     /// A client that uses this link.
-    ///
-    /// # Errors
-    /// No client can be built.
     pub fn client(&self) -> anyhow::Result<Client> {
         Ok(Client::try_from(Config::new(self.url.parse()?))?)
     }

@@ -51,17 +51,11 @@ pub struct Bench {
 
 impl Bench {
     /// A new namespace without an operator.
-    ///
-    /// # Errors
-    /// The control plane does not start.
     pub async fn new() -> anyhow::Result<Self> {
         Self::on(ControlPlane::shared().await?).await
     }
 
     /// Like [`new`](Self::new), on a separate control plane, which the test may break.
-    ///
-    /// # Errors
-    /// The control plane does not start.
     pub async fn alone() -> anyhow::Result<Self> {
         let plane = Arc::new(ControlPlane::start().await?);
         plane.install_resources().await?;
@@ -69,17 +63,11 @@ impl Bench {
     }
 
     /// The control plane of [`alone`](Self::alone), to break it.
-    ///
-    /// # Errors
-    /// The control plane is shared.
     pub fn plane_mut(&mut self) -> anyhow::Result<&mut ControlPlane> {
         Arc::get_mut(&mut self.plane).context("other tests use this control plane")
     }
 
     /// A new namespace on this control plane, which has the custom resources or gets them later.
-    ///
-    /// # Errors
-    /// The API server refuses.
     pub async fn on(plane: Arc<ControlPlane>) -> anyhow::Result<Self> {
         let namespace = plane.namespace("operator").await?;
         let account = Component::Operator.service_account();
@@ -102,17 +90,11 @@ impl Bench {
     }
 
     /// A new namespace with a cluster object and a running operator.
-    ///
-    /// # Errors
-    /// The control plane does not start.
     pub async fn at_work() -> anyhow::Result<Self> {
         Self::at_work_on(&cluster("cluster")).await
     }
 
     /// Like [`at_work`](Self::at_work), with this cluster object.
-    ///
-    /// # Errors
-    /// The control plane does not start.
     pub async fn at_work_on(object: &TrustedExecutionCluster) -> anyhow::Result<Self> {
         let mut bench = Self::new().await?;
         bench.create(object).await?;
@@ -121,25 +103,16 @@ impl Bench {
     }
 
     /// Starts a replica.
-    ///
-    /// # Errors
-    /// No client can be built.
     pub fn start(&mut self, identity: &str) -> anyhow::Result<Health> {
         self.start_over(identity, self.client()?)
     }
 
     /// Starts a replica that reaches the API server through this client.
-    ///
-    /// # Errors
-    /// None so far.
     pub fn start_over(&mut self, identity: &str, client: Client) -> anyhow::Result<Health> {
         Ok(self.start_of(self.parts(identity, client)))
     }
 
     /// Starts a replica that compares its clock with the API server's, like the program.
-    ///
-    /// # Errors
-    /// No client can be built.
     pub fn start_comparing(&mut self, identity: &str) -> anyhow::Result<Health> {
         let parts = self.parts(identity, self.client()?);
         Ok(self.start_of(parts.with_server_clock()))
@@ -183,9 +156,6 @@ impl Bench {
     }
 
     /// Stops all replicas, and waits for them.
-    ///
-    /// # Errors
-    /// One of them failed.
     pub async fn stop(&mut self) -> anyhow::Result<()> {
         self.stops.clear();
         while let Some(ended) = self.running.join_next().await {
@@ -214,42 +184,27 @@ impl Bench {
     }
 
     /// A kubeconfig with the operator's permissions, for a replica that is a program.
-    ///
-    /// # Errors
-    /// The file cannot be written.
     pub fn kubeconfig(&self, identity: &str) -> anyhow::Result<PathBuf> {
         self.kubeconfig_at(identity, &self.plane.url())
     }
 
     /// Like [`kubeconfig`](Self::kubeconfig), with a different URL for the API server.
-    ///
-    /// # Errors
-    /// The file cannot be written.
     pub fn kubeconfig_at(&self, identity: &str, api_server: &str) -> anyhow::Result<PathBuf> {
         let name = format!("{}-{identity}", self.namespace);
         self.plane.kubeconfig_at(api_server, &name, &self.token)
     }
 
     /// A client with the operator's permissions.
-    ///
-    /// # Errors
-    /// No client can be built.
     pub fn client(&self) -> anyhow::Result<Client> {
         self.plane.client(&self.token)
     }
 
     /// A client with all permissions.
-    ///
-    /// # Errors
-    /// No client can be built.
     pub fn admin(&self) -> anyhow::Result<Client> {
         self.plane.admin()
     }
 
     /// Objects of the namespace, as the admin.
-    ///
-    /// # Errors
-    /// No client can be built.
     pub fn objects<K>(&self) -> anyhow::Result<Api<K>>
     where
         K: Resource<Scope = NamespaceResourceScope>,
@@ -259,9 +214,6 @@ impl Bench {
     }
 
     /// Creates an object.
-    ///
-    /// # Errors
-    /// The API server refuses it.
     pub async fn create<K>(&self, object: &K) -> anyhow::Result<K>
     where
         K: Resource<Scope = NamespaceResourceScope>
@@ -277,9 +229,6 @@ impl Bench {
 }
 
 /// The permissions that the packages grant to a component.
-///
-/// # Errors
-/// The packages contain no Role for the component.
 pub fn rights(component: Component) -> anyhow::Result<Vec<PolicyRule>> {
     let name = format!("{}-role", component.service_account());
     let objects = tec_k8s::render::operator(&Installation::default());

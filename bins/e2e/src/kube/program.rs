@@ -13,9 +13,6 @@ use crate::settings::own_program;
 
 /// Starts a replica with this name that reconciles a namespace, with the permissions of a kubeconfig and these
 /// additional arguments.
-///
-/// # Errors
-/// The program is missing.
 pub fn start_operator_with(
     plane: &ControlPlane,
     namespace: &str,
@@ -36,17 +33,11 @@ pub fn start_operator_with(
 
 impl Bench {
     /// Starts a replica as a process, with these additional arguments. It is stopped on drop.
-    ///
-    /// # Errors
-    /// The program cannot be started.
     pub fn start_program(&self, identity: &str, arguments: &[&str]) -> anyhow::Result<Guarded> {
         self.start_program_at(&self.plane.url(), identity, arguments)
     }
 
     /// Like [`start_program`](Self::start_program), with a different URL for the API server.
-    ///
-    /// # Errors
-    /// The program cannot be started.
     pub fn start_program_at(
         &self,
         api_server: &str,

@@ -109,9 +109,6 @@ impl Server {
     }
 
     /// Its output so far.
-    ///
-    /// # Errors
-    /// The log cannot be read.
     pub fn log(&self) -> anyhow::Result<String> {
         self.process.log()
     }
@@ -124,9 +121,6 @@ fn is_certificate(flag: &OsStr) -> bool {
 
 impl ControlPlane {
     /// A kubeconfig for the program of a component, with the permissions that its package grants.
-    ///
-    /// # Errors
-    /// The API server refuses.
     pub async fn component(
         &self,
         component: Component,
@@ -152,9 +146,6 @@ fn role(component: Component) -> anyhow::Result<Vec<PolicyRule>> {
 }
 
 /// A program of this workspace.
-///
-/// # Errors
-/// The program is not built.
 pub fn program(name: &str) -> anyhow::Result<PathBuf> {
     let program = programs()?.join(name);
     anyhow::ensure!(
@@ -166,9 +157,6 @@ pub fn program(name: &str) -> anyhow::Result<PathBuf> {
 }
 
 /// A program of this workspace as a static program, for images.
-///
-/// # Errors
-/// The program is not built.
 pub fn static_program(name: &str) -> anyhow::Result<PathBuf> {
     let programs = programs()?;
     let profile = programs.file_name().context("the programs have no folder")?;

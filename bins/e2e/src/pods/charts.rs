@@ -80,9 +80,6 @@ impl Charts {
     }
 
     /// Loads an image into the node.
-    ///
-    /// # Errors
-    /// containerd does not accept it.
     pub fn load(&self, image: &Image) -> anyhow::Result<()> {
         self.node.load(image)
     }
@@ -120,9 +117,6 @@ impl Charts {
     }
 
     /// Output of `kubectl tec`, whether it succeeds or not.
-    ///
-    /// # Errors
-    /// The program cannot be run.
     pub fn tec(&self, arguments: &[&str]) -> anyhow::Result<String> {
         let mut tec = self.node.command(program("tec")?);
         tec.args(["--namespace", NAMESPACE]).args(arguments);
@@ -132,9 +126,6 @@ impl Charts {
     }
 
     /// Applies objects of the operator's namespace.
-    ///
-    /// # Errors
-    /// The API server refuses.
     pub fn apply(&self, name: &str, objects: &str) -> anyhow::Result<()> {
         let file = self.files().join(name);
         std::fs::write(&file, objects)?;
@@ -147,18 +138,12 @@ impl Charts {
     }
 
     /// `helm install` or `helm upgrade` of both charts, from a folder.
-    ///
-    /// # Errors
-    /// Helm refuses, or the operator does not become available.
     pub fn charts(&self, verb: &str, charts: &Path) -> anyhow::Result<()> {
         self.helm(&[verb, "tec-crds", &charts.join("tec-crds").display().to_string()])?;
         self.operator(verb, charts)
     }
 
     /// Like [`charts`](Self::charts), only for the operator's chart.
-    ///
-    /// # Errors
-    /// Helm refuses, or the operator does not become available.
     pub fn operator(&self, verb: &str, charts: &Path) -> anyhow::Result<()> {
         let chart = charts.join("tec-operator").display().to_string();
         self.helm(&[verb, "tec", &chart, SET_REGISTRY, "--namespace", NAMESPACE])?;
@@ -166,9 +151,6 @@ impl Charts {
     }
 
     /// Upgrades to the current chart with one value set.
-    ///
-    /// # Errors
-    /// Helm refuses.
     pub fn upgrade_with(&self, value: &str) -> anyhow::Result<()> {
         let chart = charts_of_today().join("tec-operator").display().to_string();
         let upgrade = ["upgrade", "tec", &chart, SET_REGISTRY, "--namespace", NAMESPACE];
@@ -176,17 +158,11 @@ impl Charts {
     }
 
     /// Rolls back to the revision before the last.
-    ///
-    /// # Errors
-    /// Helm refuses.
     pub fn roll_back(&self) -> anyhow::Result<()> {
         self.helm(&["rollback", "tec", "--namespace", NAMESPACE])
     }
 
     /// Uninstalls the operator's chart.
-    ///
-    /// # Errors
-    /// Helm refuses.
     pub fn uninstall(&self) -> anyhow::Result<()> {
         self.helm(&["uninstall", "tec", "--namespace", NAMESPACE, "--wait"])
     }
@@ -202,9 +178,6 @@ impl Charts {
     }
 
     /// Removes everything, so that the next installation finds nothing.
-    ///
-    /// # Errors
-    /// Something is left.
     pub fn remove_everything(&self) -> anyhow::Result<()> {
         let said = format!("{DANGEROUS_DELETE}=yes");
         self.kubectl(&["annotate", "trustedexecutionclusters", "--all", &said])?;
@@ -222,9 +195,6 @@ impl Charts {
     }
 
     /// Creates the cluster object with this key broker; machines reach everything through node ports.
-    ///
-    /// # Errors
-    /// The API server refuses.
     pub fn cluster(&self, key_broker: &str) -> anyhow::Result<()> {
         let object = json!({
             "apiVersion": format!("{GROUP}/v1alpha1"),
@@ -241,9 +211,6 @@ impl Charts {
     }
 
     /// Creates node ports for the current three Services.
-    ///
-    /// # Errors
-    /// There are no such Services.
     pub fn expose(&self) -> anyhow::Result<()> {
         for (service, port, node_port) in PORTS {
             let ports = json!({"spec": {"ports": [{"port": port, "nodePort": node_port}]}});
@@ -269,9 +236,6 @@ impl Charts {
     }
 
     /// Names of the pods of a Deployment.
-    ///
-    /// # Errors
-    /// The pods cannot be listed.
     pub fn pods(&self, name: &str) -> anyhow::Result<Vec<String>> {
         let all = self.kubectl(&["get", "pods", "--output=name"])?;
         let pods = all.lines().filter_map(|line| line.strip_prefix("pod/"));
@@ -297,9 +261,6 @@ impl Charts {
     }
 
     /// The config with which installers direct new machines to the registration server.
-    ///
-    /// # Errors
-    /// `kubectl tec` fails.
     pub fn merge(&self) -> anyhow::Result<Value> {
         let url = format!("https://{ADDRESS}:30000");
         let merge = self.tec(&["ignition", "merge", "--url", &url])?;
@@ -307,9 +268,6 @@ impl Charts {
     }
 
     /// The CA that signs the servers' certificates, PEM.
-    ///
-    /// # Errors
-    /// The operator has created none.
     pub fn ca(&self) -> anyhow::Result<String> {
         let template = "--template={{index .data \"tls.crt\" | base64decode}}";
         self.kubectl(&["get", "secret", "trust-anchor-ca", template])

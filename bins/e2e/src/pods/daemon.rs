@@ -120,9 +120,6 @@ pub(super) fn pause(step: Duration) {
 }
 
 /// Polls until the condition is true.
-///
-/// # Errors
-/// The condition does not become true within the limit.
 pub fn until(what: &str, limit: Duration, is_so: impl Fn() -> bool) -> anyhow::Result<()> {
     let begin = Instant::now();
     while !is_so() {

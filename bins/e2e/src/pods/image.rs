@@ -49,7 +49,6 @@ impl Release {
 
 /// An image of a program.
 #[derive(Clone, Debug)]
-#[expect(clippy::exhaustive_structs, reason = "every part is the caller's")]
 pub struct Image {
     /// Name and tag.
     pub tag: String,
@@ -85,29 +84,23 @@ impl Image {
     }
 
     /// Runs it as root.
-    #[must_use]
     pub fn as_root(self) -> Self {
         Self { user: "0:0".to_owned(), ..self }
     }
 
     /// Adds a program.
-    #[must_use]
     pub fn with(mut self, program: impl Into<PathBuf>) -> Self {
         self.beside.push(program.into());
         self
     }
 
     /// Adds a folder, and the libraries that its programs need.
-    #[must_use]
     pub fn with_tree(mut self, from: impl Into<PathBuf>, to: impl Into<PathBuf>) -> Self {
         self.trees.push((from.into(), to.into()));
         self
     }
 
     /// Builds it in this folder, which exists for this purpose; returns the archive.
-    ///
-    /// # Errors
-    /// A program or one of its libraries is missing.
     pub fn build(&self, work: &Path) -> anyhow::Result<PathBuf> {
         let root = work.join("root");
         let folder = root.join(&self.folder);

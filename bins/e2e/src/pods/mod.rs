@@ -116,9 +116,6 @@ impl Node {
 
     /// Moves the calling thread into the network of the node, and with it every program and connection it
     /// starts from now on.
-    ///
-    /// # Errors
-    /// The node is not up.
     pub fn enter(&self) -> anyhow::Result<()> {
         daemon::enter().context("cannot enter the network of the node")
     }

@@ -89,18 +89,12 @@ impl Platform {
     }
 
     /// Applies a file in a namespace.
-    ///
-    /// # Errors
-    /// The API server refuses.
     pub fn apply(&self, namespace: &str, file: &Path) -> anyhow::Result<()> {
         let file = file.to_str().context("the path of the file is not UTF-8")?;
         self.kubectl(&["--namespace", namespace, "apply", "--filename", file]).map(drop)
     }
 
     /// `helm install` with default values, except for these.
-    ///
-    /// # Errors
-    /// Helm refuses.
     pub fn install(&self, values: &[&str]) -> anyhow::Result<()> {
         let mut helm = self.node.command(tool("bin/helm")?);
         helm.args(["install", "services", SET_REGISTRY, "--namespace", PLATFORM]).arg(chart());
@@ -121,9 +115,6 @@ impl Platform {
     }
 
     /// The authorities, as published by the controller.
-    ///
-    /// # Errors
-    /// The authorities are not published.
     pub fn authorities(&self) -> anyhow::Result<String> {
         let template = "--output=jsonpath={.data.ca\\.crt}";
         self.kubectl(&["--namespace", PLATFORM, "get", "configmap", AUTHORITIES, template])

@@ -74,9 +74,6 @@ pub struct Registry(());
 
 impl Registry {
     /// Starts a registry in its own namespace, with TLS.
-    ///
-    /// # Errors
-    /// The pod does not become ready.
     pub fn start(charts: &Charts) -> anyhow::Result<Self> {
         charts.load(&Image::of(TAG, cache()?.join("bin/docker-registry")))?;
         charts.everywhere(&["create", "namespace", "registry"])?;
@@ -100,9 +97,6 @@ impl Registry {
     }
 
     /// Pushes a single-layer image with these labels, and returns its reference.
-    ///
-    /// # Errors
-    /// The registry refuses.
     pub fn push(
         &self,
         charts: &Charts,
@@ -125,9 +119,6 @@ impl Registry {
     }
 
     /// Pushes the boot files of a tree, without a label for their measurements.
-    ///
-    /// # Errors
-    /// A file cannot be read, or the registry refuses.
     pub fn push_tree(&self, charts: &Charts, root: &Path) -> anyhow::Result<String> {
         let mut paths = Vec::new();
         collect(root, &mut paths)?;

@@ -105,9 +105,6 @@ impl Node {
     }
 
     /// Starts the API server, and waits until it is ready.
-    ///
-    /// # Errors
-    /// The API server does not become ready.
     pub fn start_api_server(&self) -> anyhow::Result<()> {
         self.begin_api_server()?;
         self.api_server_is_ready()

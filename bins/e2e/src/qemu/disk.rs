@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{Seek as _, SeekFrom};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::process::Command;
 use std::{fs, io};
@@ -42,27 +43,35 @@ pub fn write(directory: &Path, disk: &Path) -> anyhow::Result<()> {
 }
 
 /// Writes a disk with an EFI system partition of fixed size and an empty partition named `root`.
-///
-/// # Errors
-/// The disk cannot be written.
 pub fn write_with_root(disk: &Path) -> anyhow::Result<()> {
     let both = [Partition::system(SYSTEM), Partition::root(ROOT)];
     let written = File::create(disk).and_then(|file| partition(file, &both));
     written.with_context(|| format!("partition {}", disk.display()))
 }
 
+/// Partitions of an installer.
+const INSTALLED: [Partition; 3] = [
+    Partition::system(INSTALLED_SYSTEM),
+    Partition::boot(INSTALLED_BOOT),
+    Partition::root(INSTALLED_ROOT),
+];
+
 /// Writes a disk with the empty partitions of an installer.
-///
-/// # Errors
-/// The disk cannot be written.
 pub fn write_as_installer(disk: &Path) -> anyhow::Result<()> {
-    let three = [
-        Partition::system(INSTALLED_SYSTEM),
-        Partition::boot(INSTALLED_BOOT),
-        Partition::root(INSTALLED_ROOT),
-    ];
-    let written = File::create(disk).and_then(|file| partition(file, &three));
+    let written = File::create(disk).and_then(|file| partition(file, &INSTALLED));
     written.with_context(|| format!("partition {}", disk.display()))
+}
+
+/// Adds a partition of this size in bytes, with this content, to such a disk.
+pub fn add_to_installed(disk: &Path, size: u64, content: &[u8]) -> anyhow::Result<()> {
+    let added = Partition::added(size);
+    let all: Vec<_> = INSTALLED.into_iter().chain([added]).collect();
+    let file = File::options().read(true).write(true).open(disk);
+    let file = file.with_context(|| format!("open {}", disk.display()))?;
+    let at = offset_of_installed_root() + INSTALLED_ROOT;
+    // The end of the disk, with the table's copy, was there.
+    file.set_len(at).and_then(|()| partition(file.try_clone()?, &all))?;
+    file.write_all_at(content, at).with_context(|| format!("write {}", disk.display()))
 }
 
 /// Offset and size in bytes of the system partition and of `/boot`, on a disk created by
@@ -79,9 +88,6 @@ pub fn offset_of_installed_root() -> u64 {
 
 /// Replaces the content of the EFI system partition, on a disk created by [`write_with_root()`], with the
 /// files of `directory`.
-///
-/// # Errors
-/// As in [`write()`], or the files do not fit.
 pub fn replace_system(directory: &Path, disk: &Path) -> anyhow::Result<()> {
     write_system(directory, disk, SYSTEM)
 }

@@ -50,6 +50,11 @@ impl Partition {
     pub(super) const fn root(size: u64) -> Self {
         Self { kind: LINUX, id: *b"TEC e2e root id.", name: "root", size }
     }
+
+    /// One that someone adds who has the disk in hand.
+    pub(super) const fn added(size: u64) -> Self {
+        Self { kind: LINUX, id: *b"TEC e2e more id.", name: "more", size }
+    }
 }
 
 /// Offset of the first partition, in bytes.

@@ -27,21 +27,18 @@ impl Initramfs {
     }
 
     /// Adds a file, and the directories above it.
-    #[must_use]
     pub fn with(mut self, path: &str, content: impl Into<Vec<u8>>) -> Self {
         self.files.insert(path.to_owned(), content.into());
         self
     }
 
     /// Adds a symbolic link, and the directories above it.
-    #[must_use]
     pub fn with_link(mut self, path: &str, target: &str) -> Self {
         self.links.insert(path.to_owned(), target.to_owned());
         self
     }
 
     /// Removes a file or a link.
-    #[must_use]
     pub fn without(mut self, path: &str) -> Self {
         self.files.remove(path);
         self.links.remove(path);
@@ -49,7 +46,6 @@ impl Initramfs {
     }
 
     /// Adds an empty directory, and the directories above it.
-    #[must_use]
     pub fn with_directory(mut self, path: &str) -> Self {
         self.directories.insert(path.to_owned());
         self
@@ -61,9 +57,6 @@ impl Initramfs {
     }
 
     /// The archive, uncompressed.
-    ///
-    /// # Errors
-    /// A file is larger than 4 GiB.
     pub fn build(&self) -> anyhow::Result<Vec<u8>> {
         let mut entries: BTreeMap<&str, (u32, &[u8])> = BTreeMap::new();
         let files = self.files.iter().map(|(path, content)| (path, PROGRAM, content.as_slice()));

@@ -33,9 +33,6 @@ impl SigningKey {
     /// Generates a key; its files are named `NAME.key` and `NAME.crt`.
     ///
     /// Uses RSA, the only algorithm that OVMF's Secure Boot supports.
-    ///
-    /// # Errors
-    /// openssl is not installed, or cannot write to the directory.
     pub fn generate(directory: &Path, name: &str) -> anyhow::Result<Self> {
         let key = Self::open(directory, name);
         let mut openssl = Command::new("openssl");
@@ -60,9 +57,6 @@ impl SigningKey {
     }
 
     /// The certificate as the only entry of a signature list, as stored in variables.
-    ///
-    /// # Errors
-    /// The certificate cannot be read.
     pub fn signature_list(&self) -> anyhow::Result<Vec<u8>> {
         let text = fs::read_to_string(&self.certificate)
             .with_context(|| format!("cannot read {}", self.certificate.display()))?;
@@ -74,9 +68,6 @@ impl SigningKey {
     }
 
     /// Signs a program.
-    ///
-    /// # Errors
-    /// sbsign is not installed, or refuses the program.
     pub fn sign(&self, program: &Path, signed: &Path) -> anyhow::Result<()> {
         let mut sbsign = Command::new("sbsign");
         sbsign.arg("--key").arg(&self.private);
@@ -86,9 +77,6 @@ impl SigningKey {
 }
 
 /// A signature list of this type with one entry.
-///
-/// # Errors
-/// The entry is too long for a list.
 pub fn signature_list(kind: Guid, value: &[u8]) -> anyhow::Result<Vec<u8>> {
     let entry_size = OWNER.as_bytes().len() + value.len();
     let mut list = kind.as_bytes().to_vec();

@@ -16,9 +16,6 @@ const CHECKSUM: (usize, usize) = (448, 64);
 const MAGIC: [&[u8]; 2] = [b"LUKS\xba\xbe", b"SKUL\xba\xbe"];
 
 /// Changes both copies of the header at this offset of a disk.
-///
-/// # Errors
-/// There is none, or the disk cannot be written.
 pub fn change(disk: &Path, offset: u64, change: impl Fn(&mut Value)) -> anyhow::Result<()> {
     let failed = || format!("cannot change the header on {}", disk.display());
     let file = File::options().read(true).write(true).open(disk).with_context(failed)?;

@@ -84,7 +84,6 @@ impl Machine {
     }
 
     /// Forwards loopback ports of this host to ports of a node.
-    #[must_use]
     pub fn with_forwards(mut self, forwards: &[(u16, u16)]) -> Self {
         self.forwards = forwards.to_vec();
         self
@@ -92,14 +91,12 @@ impl Machine {
 
     /// Adds the parts of a node: a network card with the host at 10.0.2.2, a config for Ignition, and more
     /// memory.
-    #[must_use]
     pub fn as_node(mut self, ignition: &Path) -> Self {
         self.ignition = Some(ignition.to_owned());
         self
     }
 
     /// Logs what is written to the disk, and what is flushed, for [`WriteLog`](super::WriteLog).
-    #[must_use]
     pub fn with_write_log(mut self, log: &Path) -> Self {
         self.writes = Some(log.to_owned());
         self
@@ -269,9 +266,6 @@ impl Running {
     }
 
     /// Waits until the machine has switched itself off.
-    ///
-    /// # Errors
-    /// The machine did not switch itself off in time.
     pub fn wait_for_power_off(mut self, limit: Duration) -> anyhow::Result<()> {
         let qemu = &mut self.qemu;
         let waited =

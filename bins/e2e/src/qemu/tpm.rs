@@ -22,18 +22,12 @@ pub struct VirtualTpm {
 
 impl VirtualTpm {
     /// Creates a new TPM with all banks active; its state goes to `state`.
-    ///
-    /// # Errors
-    /// swtpm_setup is not installed, or fails.
     pub fn manufacture(state: &Path) -> anyhow::Result<Self> {
         Self::with_banks(state, BANKS)
     }
 
     /// Creates a new TPM with SHA-256 as the only active bank, as on most machines. Firmware then measures
     /// what it starts once, not four times.
-    ///
-    /// # Errors
-    /// As in [`manufacture`](Self::manufacture).
     pub fn manufacture_plain(state: &Path) -> anyhow::Result<Self> {
         Self::with_banks(state, "sha256")
     }

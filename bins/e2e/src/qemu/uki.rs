@@ -37,9 +37,6 @@ pub struct Uki {
 
 impl Uki {
     /// Starts from a stub as shipped by distributions.
-    ///
-    /// # Errors
-    /// The stub is not a PE file.
     pub fn new(stub: &[u8]) -> anyhow::Result<Self> {
         let pe = u32_at(stub, PE_OFFSET)?;
         ensure!(field(stub, pe)? == *b"PE\0\0", "the stub is not a PE file");

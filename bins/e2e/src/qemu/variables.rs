@@ -41,9 +41,6 @@ pub struct VariableStore {
 
 impl VariableStore {
     /// Reads an image such as `OVMF_VARS.fd`.
-    ///
-    /// # Errors
-    /// The image has no authenticated variable store.
     pub fn new(image: Vec<u8>) -> anyhow::Result<Self> {
         let start = u16_at(&image, VOLUME_HEADER)?;
         ensure!(
@@ -56,9 +53,6 @@ impl VariableStore {
     }
 
     /// Sets a variable, replacing one of the same name.
-    ///
-    /// # Errors
-    /// The store is full.
     pub fn with(
         mut self,
         name: &str,

@@ -39,7 +39,6 @@ pub struct Write {
 
 /// An entry of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "both ends are built together")]
 pub enum Entry {
     /// Lost by a power failure, unless a flush follows.
     Write(Write),
@@ -85,9 +84,6 @@ impl Write {
 
 impl WriteLog {
     /// Reads a log of a machine that is off, or that writes nothing at the moment.
-    ///
-    /// # Errors
-    /// The file cannot be read, or is not such a log.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
         let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
         Self::parse(&bytes).with_context(|| format!("{} is no log of writes", path.display()))
@@ -115,9 +111,6 @@ impl WriteLog {
     }
 
     /// Writes to `disk`, which is in the state from before the log, what a power failure at its end leaves.
-    ///
-    /// # Errors
-    /// The disk cannot be written.
     pub fn cut(
         &self,
         disk: &mut (impl std::io::Write + Seek),

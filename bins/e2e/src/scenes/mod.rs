@@ -44,9 +44,6 @@ struct Node {
 
 impl Stage {
     /// Sets up the stage below `directory`: a server with an empty store.
-    ///
-    /// # Errors
-    /// Something is missing, or the server does not start.
     pub fn new(settings: Settings, directory: &Path) -> anyhow::Result<Self> {
         settings.check()?;
         let logs = Arc::new(Transcript::new(directory.join("logs"))?);

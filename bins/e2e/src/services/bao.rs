@@ -35,7 +35,6 @@ pub struct Bao {
 
 /// What protects the root key of a vault.
 #[derive(Clone, Debug)]
-#[expect(clippy::exhaustive_enums, reason = "there are these two")]
 pub enum Seal {
     /// A key that is given at each start.
     Shamir,
@@ -69,18 +68,12 @@ impl Seal {
 
 impl Bao {
     /// Writes the configuration below `dir`, which is created.
-    ///
-    /// # Errors
-    /// Files cannot be written.
     pub fn prepare(dir: &Path, seal: &Seal) -> anyhow::Result<Self> {
         Self::node(dir, "bao", &[], seal)
     }
 
     /// One of several vaults that share their storage; those that it joins must already exist. It runs the same
     /// program, and has the same certificate.
-    ///
-    /// # Errors
-    /// Files cannot be written.
     pub fn node(dir: &Path, name: &str, others: &[&Self], seal: &Seal) -> anyhow::Result<Self> {
         let dir = dir.join(name);
         fs::create_dir_all(dir.join("data"))?;
@@ -115,9 +108,6 @@ impl Bao {
     }
 
     /// Writes the configuration again, for the next start.
-    ///
-    /// # Errors
-    /// The configuration cannot be written.
     pub fn configure(&self, seal: &Seal) -> anyhow::Result<()> {
         // Raft elects itself only if it reaches its own address, even alone, and listens for itself
         // only beside a TCP listener.
@@ -161,9 +151,6 @@ impl Bao {
     }
 
     /// The program of the vault, and its arguments.
-    ///
-    /// # Errors
-    /// The program is missing.
     pub fn command(&self) -> anyhow::Result<Vec<OsString>> {
         let config = self.dir.join("config.hcl");
         let program = match &self.program {
@@ -175,9 +162,6 @@ impl Bao {
     }
 
     /// Like [`command`](Self::command), with the output in a separate log.
-    ///
-    /// # Errors
-    /// The program is missing, or the log cannot be created.
     pub fn command_with_log(&self, logs: &Transcript) -> anyhow::Result<Vec<OsString>> {
         let (log, _) = logs.file("bao")?;
         let script = r#"log=$1; shift; exec "$@" >>"$log" 2>&1"#;
@@ -204,9 +188,6 @@ impl Bao {
     }
 
     /// Waits until its socket accepts connections.
-    ///
-    /// # Errors
-    /// The socket accepts no connection in time.
     pub async fn wait(&self) -> anyhow::Result<()> {
         eventually("a vault that answers", async || {
             Ok(tokio::net::UnixStream::connect(self.socket()).await.is_ok())
@@ -220,9 +201,6 @@ impl Bao {
     }
 
     /// Empties the vault's storage, as if the volume were lost. The vault must not be running.
-    ///
-    /// # Errors
-    /// The storage cannot be emptied.
     pub fn wipe(&self) -> anyhow::Result<()> {
         fs::remove_dir_all(self.storage())?;
         fs::create_dir(self.storage())?;

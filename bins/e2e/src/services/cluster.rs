@@ -74,17 +74,11 @@ pub fn controller_rules() -> Vec<PolicyRule> {
 
 impl Cluster {
     /// Namespaces and accounts on the control plane that other tests use, too.
-    ///
-    /// # Errors
-    /// The control plane does not start, or refuses.
     pub async fn shared() -> anyhow::Result<Self> {
         Self::on(ControlPlane::shared().await?).await
     }
 
     /// Like [`shared`](Self::shared), on a separate control plane, which the test may freeze.
-    ///
-    /// # Errors
-    /// The control plane does not start, or refuses.
     pub async fn alone() -> anyhow::Result<Self> {
         Self::on(Arc::new(ControlPlane::start().await?)).await
     }
@@ -105,17 +99,11 @@ impl Cluster {
     }
 
     /// An account of the platform's namespace.
-    ///
-    /// # Errors
-    /// The name is not valid.
     pub fn account(&self, name: &str) -> anyhow::Result<Account> {
         Ok(Account::new(&self.platform, name)?)
     }
 
     /// A component: an account of its namespace, created if it does not exist.
-    ///
-    /// # Errors
-    /// The API server refuses.
     pub async fn component(&self, name: &str) -> anyhow::Result<Account> {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.plane.admin()?, &self.apps);
         let account = ServiceAccount { metadata: named(name), ..ServiceAccount::default() };
@@ -125,26 +113,17 @@ impl Cluster {
     }
 
     /// A token as a kubelet projects it, for the controller.
-    ///
-    /// # Errors
-    /// The API server refuses.
     pub async fn token(&self, account: &Account) -> anyhow::Result<String> {
         self.token_for(account, AUDIENCE).await
     }
 
     /// Like [`token`](Self::token), for another audience.
-    ///
-    /// # Errors
-    /// The API server refuses.
     pub async fn token_for(&self, account: &Account, audience: &str) -> anyhow::Result<String> {
         self.bound_token(account, audience, None).await
     }
 
     /// A token of an account as the kubelet projects it into a pod, which is created if it does not
     /// exist; with the addresses that a kubelet reported.
-    ///
-    /// # Errors
-    /// The API server refuses.
     pub async fn pod_token(
         &self,
         account: &Account,

@@ -47,9 +47,6 @@ impl Story<'_> {
 
 /// Plays the demo; returns the platform, which keeps running. The calling thread is in its network from then
 /// on.
-///
-/// # Errors
-/// A part does not come up, or not in time.
 pub fn play(out: &mut dyn Write) -> anyhow::Result<Platform> {
     let platform = Platform::begin()?;
     platform.load_telemetry()?;

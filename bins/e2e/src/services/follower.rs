@@ -24,9 +24,6 @@ pub struct Follower {
 
 impl Follower {
     /// A vault that runs, is empty, and joins these as soon as it can be unsealed.
-    ///
-    /// # Errors
-    /// A program is missing, or does not start.
     pub async fn start(stage: &Stage, number: u32, others: &[&Bao]) -> anyhow::Result<Self> {
         let pod = format!("vault-{number}");
         let volume = stage.path(&format!("volume-{number}"));
@@ -37,9 +34,6 @@ impl Follower {
     }
 
     /// Its controller, which gets the wrapped key from the controllers at these addresses.
-    ///
-    /// # Errors
-    /// The flags are not understood.
     pub async fn controller(
         &self,
         stage: &Stage,
@@ -49,9 +43,6 @@ impl Follower {
     }
 
     /// Like [`controller`](Self::controller), with more flags.
-    ///
-    /// # Errors
-    /// The flags are not understood.
     pub async fn controller_with(
         &self,
         stage: &Stage,
@@ -72,9 +63,6 @@ impl Follower {
     }
 
     /// Loses its storage and its wrapped key, and stops.
-    ///
-    /// # Errors
-    /// Files cannot be removed.
     pub fn lose_volume(&mut self) -> anyhow::Result<()> {
         self.bao.kill();
         self.bao.wipe()?;

@@ -43,9 +43,6 @@ pub struct Member {
 
 impl Member {
     /// Free addresses.
-    ///
-    /// # Errors
-    /// There is no port.
     pub fn new() -> anyhow::Result<Self> {
         let (clients, servers) = (free_address()?, free_address()?);
         Ok(Self { clients, servers, monitor: free_address()? })
@@ -189,9 +186,6 @@ impl Nats {
     }
 
     /// Its output so far.
-    ///
-    /// # Errors
-    /// The log cannot be read.
     pub fn log(&self) -> anyhow::Result<String> {
         self.process.log()
     }

@@ -64,9 +64,6 @@ pub struct Answer {
 
 impl Place {
     /// A place on a stage.
-    ///
-    /// # Errors
-    /// There is no address.
     pub fn on(stage: &Stage) -> anyhow::Result<Self> {
         let listen = free_address()?;
         let account = stage.cluster.account("opensearch")?;
@@ -80,9 +77,6 @@ impl Place {
     }
 
     /// Flags of its initializer.
-    ///
-    /// # Errors
-    /// The account's name is not valid.
     pub fn flags(&self, stage: &Stage) -> anyhow::Result<Vec<String>> {
         let at = |name: &str| self.dir.join(name).display().to_string();
         let host = stage.cluster.account("opensearch")?.host();
@@ -168,9 +162,6 @@ impl OpenSearch {
     }
 
     /// A client that trusts these authorities, and presents a certificate if it has one.
-    ///
-    /// # Errors
-    /// The authorities cannot be used.
     pub fn client(&self, authorities: &str, own: &Arc<Certificate>) -> anyhow::Result<Http> {
         let target = Target::Tls {
             address: self.place.address.clone(),
@@ -182,9 +173,6 @@ impl OpenSearch {
 }
 
 /// Calls as a user with this password, or anonymously.
-///
-/// # Errors
-/// There is no answer.
 pub async fn ask(
     client: &Http,
     method: Method,

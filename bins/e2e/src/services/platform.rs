@@ -45,26 +45,17 @@ pub struct Served {
 
 impl Platform {
     /// Brings everything up on the shared cluster.
-    ///
-    /// # Errors
-    /// A program is missing, or something does not come up.
     pub async fn new(flags: &[&str]) -> anyhow::Result<Self> {
         Self::on(Stage::new().await?, flags).await
     }
 
     /// Like [`new`](Self::new), on this stage.
-    ///
-    /// # Errors
-    /// Something does not come up.
     pub async fn on(stage: Stage, flags: &[&str]) -> anyhow::Result<Self> {
         let controller = stage.controller(flags).await?;
         Self::of(stage, controller).await
     }
 
     /// Like [`on`](Self::on), with this controller.
-    ///
-    /// # Errors
-    /// Something does not come up.
     pub async fn of(stage: Stage, controller: Controller) -> anyhow::Result<Self> {
         let controller = Arc::new(controller);
         let round = controller.round().await?;
@@ -73,9 +64,6 @@ impl Platform {
     }
 
     /// Starts the server of a controller whose vault is up.
-    ///
-    /// # Errors
-    /// There is no port.
     pub async fn serve(controller: &Controller) -> anyhow::Result<Served> {
         let listener = serve::bind(([127, 0, 0, 1], 0).into())?;
         let address = listener.local_addr()?;
@@ -92,9 +80,6 @@ impl Platform {
     }
 
     /// Makes the controller maintain the vault and the accounts by itself from now on, as its program does.
-    ///
-    /// # Errors
-    /// Signals cannot be watched.
     pub fn keep(&mut self) -> anyhow::Result<()> {
         let controller = Arc::clone(&self.controller);
         let (shutdown, signals) = Shutdown::on_signals()?;
@@ -106,17 +91,11 @@ impl Platform {
     }
 
     /// A caller of the controller.
-    ///
-    /// # Errors
-    /// The authorities are not published.
     pub async fn client(&self) -> anyhow::Result<BootstrapClient<Channel>> {
         self.client_at(self.address).await
     }
 
     /// A caller of another controller of this vault.
-    ///
-    /// # Errors
-    /// The authorities are not published.
     pub async fn client_at(&self, address: SocketAddr) -> anyhow::Result<BootstrapClient<Channel>> {
         let account = self.stage.cluster.account("nats")?;
         let mut args = self.init(&account, &["nats"]).await?;
@@ -125,9 +104,6 @@ impl Platform {
     }
 
     /// The command line of an initializer in the pod of an account.
-    ///
-    /// # Errors
-    /// The flags are not understood.
     pub async fn init(&self, account: &Account, service: &[&str]) -> anyhow::Result<InitArgs> {
         let mounted = self.stage.mount(account, &self.address.to_string()).await?;
         let line = ["services-init"].into_iter().chain(service.iter().copied());
@@ -136,9 +112,6 @@ impl Platform {
     }
 
     /// A component's request for an identity with a new key.
-    ///
-    /// # Errors
-    /// The API server refuses.
     pub async fn request(&self, name: &str) -> anyhow::Result<ComponentBootstrapRequest> {
         let account = self.stage.cluster.component(name).await?;
         Ok(ComponentBootstrapRequest {
@@ -150,9 +123,6 @@ impl Platform {
     }
 
     /// The identity of a component's broker, in its pod.
-    ///
-    /// # Errors
-    /// The API server refuses.
     pub async fn identity(&self, name: &str) -> anyhow::Result<Arc<Identity>> {
         let account = self.stage.cluster.component(name).await?;
         let mut args = self.init(&account, &["nats"]).await?;
@@ -162,9 +132,6 @@ impl Platform {
     }
 
     /// A component that is connected to NATS.
-    ///
-    /// # Errors
-    /// The controller or NATS refuses.
     pub async fn broker(&self, name: &str, nats: &str) -> anyhow::Result<Bus> {
         Bus::connect(self.identity(name).await?, nats.to_owned()).await
     }

@@ -19,7 +19,6 @@ const LAST: Duration = Duration::from_secs(10);
 
 /// How much is published.
 #[derive(Clone, Copy, Debug)]
-#[expect(clippy::exhaustive_structs, reason = "every part is the caller's")]
 pub struct Load {
     /// How many components publish.
     pub components: usize,

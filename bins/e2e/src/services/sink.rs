@@ -35,9 +35,6 @@ pub struct Sink {
 
 impl Sink {
     /// Serves with the certificate of a collector.
-    ///
-    /// # Errors
-    /// The certificate cannot be used, or no port is available.
     pub fn start(tls: &TlsMaterial) -> anyhow::Result<Self> {
         let verifier = WebPkiClientVerifier::builder(Arc::new(roots(&tls.authorities)?)).build()?;
         let chain = CertificateDer::pem_slice_iter(tls.certificate_chain.as_bytes());

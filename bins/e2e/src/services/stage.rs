@@ -37,17 +37,11 @@ pub struct Stage {
 
 impl Stage {
     /// A vault that was never initialized, on the shared cluster.
-    ///
-    /// # Errors
-    /// A program is missing, or does not start.
     pub async fn new() -> anyhow::Result<Self> {
         Self::on(Cluster::shared().await?).await
     }
 
     /// Like [`new`](Self::new), on this cluster.
-    ///
-    /// # Errors
-    /// A program is missing, or does not start.
     pub async fn on(cluster: Cluster) -> anyhow::Result<Self> {
         let mut stage = Self::prepare(cluster, &Seal::Shamir)?;
         stage.bao.start(&stage.logs).await?;
@@ -55,9 +49,6 @@ impl Stage {
     }
 
     /// Like [`on`](Self::on), with a vault that is not running yet.
-    ///
-    /// # Errors
-    /// Files cannot be written.
     pub fn prepare(cluster: Cluster, seal: &Seal) -> anyhow::Result<Self> {
         let dir = tempfile::tempdir()?;
         std::fs::create_dir(dir.path().join("volume"))?;
@@ -78,9 +69,6 @@ impl Stage {
     }
 
     /// The flags of a controller, as its manifest has them; those in `more` take precedence.
-    ///
-    /// # Errors
-    /// The API server issues no token.
     pub async fn flags(&self, more: &[&str]) -> anyhow::Result<Vec<String>> {
         let cluster = &self.cluster;
         let own = cluster.token(&cluster.account("controller")?).await?;
@@ -116,9 +104,6 @@ impl Stage {
     }
 
     /// A process of the controller; it keeps nothing from the previous one.
-    ///
-    /// # Errors
-    /// The flags are not understood.
     pub async fn controller(&self, more: &[&str]) -> anyhow::Result<Controller> {
         let flags = self.flags(more).await?;
         let line = ["services-bootstrap", "serve"].map(str::to_owned);
@@ -130,27 +115,18 @@ impl Stage {
     }
 
     /// A Secret of the platform's namespace, as JSON.
-    ///
-    /// # Errors
-    /// There is none.
     pub async fn secret(&self, name: &str) -> anyhow::Result<Value> {
         let secret = self.secrets()?.get(name).await?;
         Ok(serde_json::to_value(secret)?)
     }
 
     /// Secrets of the platform's namespace.
-    ///
-    /// # Errors
-    /// There is no client.
     pub fn secrets(&self) -> anyhow::Result<Api<Secret>> {
         let admin = self.cluster.plane.admin()?;
         Ok(Api::namespaced(admin, &self.cluster.platform))
     }
 
     /// The authorities, as callers find them: in the published Secret.
-    ///
-    /// # Errors
-    /// The authorities are not published.
     pub async fn authorities(&self) -> anyhow::Result<String> {
         self.published("ca.crt").await
     }
@@ -187,9 +163,6 @@ impl Stage {
 
     /// Writes what the kubelet would mount for an account: its token, and what the controller published.
     /// Returns the flags for connecting to a controller at `address`.
-    ///
-    /// # Errors
-    /// The API server refuses, or files cannot be written.
     pub async fn mount(&self, account: &Account, address: &str) -> anyhow::Result<Vec<String>> {
         let dir = self.path(&format!("pod-{}", account.name()));
         std::fs::create_dir_all(dir.join("shared"))?;

@@ -60,9 +60,6 @@ pub enum Ended {
 
 impl Boot {
     /// Reads steps after [`greet`] until the machine is off; `hands` may act after each step.
-    ///
-    /// # Errors
-    /// The boot does not end in time.
     pub(super) fn watch(
         mut running: Running,
         console: &Path,
@@ -85,9 +82,6 @@ impl Boot {
     }
 
     /// The outcome.
-    ///
-    /// # Errors
-    /// The outcome is unknown.
     pub fn ended(&self) -> anyhow::Result<Ended> {
         let last = self.steps.last().context("the machine reported nothing")?;
         Ok(match last.mark {

@@ -61,30 +61,24 @@ impl Cloud {
     }
 
     /// Adds a file in /etc/tec.
-    #[must_use]
     pub(super) fn with(mut self, name: &str, text: &str) -> Self {
         self.files.push((name.to_owned(), text.to_owned()));
         self
     }
 
     /// Also starts this unit.
-    #[must_use]
     pub(super) fn with_service(mut self, name: &'static str) -> Self {
         self.services.push(name);
         self
     }
 
     /// Also runs this script.
-    #[must_use]
     pub(super) fn beside(mut self, script: &'static str) -> Self {
         self.beside = script;
         self
     }
 
     /// Writes the script.
-    ///
-    /// # Errors
-    /// The file cannot be written.
     pub(super) fn write(&self, path: &Path) -> anyhow::Result<()> {
         let file = |(name, text): &(String, String)| {
             format!("cat > /etc/tec/{name} <<'{END}'\n{text}\n{END}\n")

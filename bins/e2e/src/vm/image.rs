@@ -20,7 +20,6 @@ const COMMAND_LINE: &str = "console=ttyS0,115200 panic=-1 no_timer_check logleve
 
 /// The parts of an image.
 #[derive(Clone, Debug)]
-#[expect(clippy::exhaustive_structs, reason = "built field by field by every scene")]
 pub struct Parts {
     /// Debian suite of shim and GRUB.
     pub loader: &'static str,
@@ -42,9 +41,6 @@ pub struct Image {
 
 impl Image {
     /// Writes the files to a new directory.
-    ///
-    /// # Errors
-    /// A part is missing, or the directory cannot be written.
     pub fn write(settings: &Settings, directory: &Path, parts: &Parts) -> anyhow::Result<Self> {
         let loader = settings.cache.join("boot").join(parts.loader);
         let kernel = settings.cache.join("node").join(parts.kernel).join("vmlinuz");

@@ -129,9 +129,6 @@ pub struct InitialSystem {
 
 impl InitialSystem {
     /// Assembles everything.
-    ///
-    /// # Errors
-    /// A program or a file is missing.
     pub fn new(settings: &Settings, work: &Path) -> anyhow::Result<Self> {
         let mut files = Initramfs::new();
         for name in PROGRAMS {
@@ -167,7 +164,6 @@ impl InitialSystem {
     }
 
     /// Adds a file.
-    #[must_use]
     pub fn with(mut self, path: &str, content: &str) -> Self {
         self.files = self.files.with(path, content);
         self
@@ -175,9 +171,6 @@ impl InitialSystem {
 
     /// Writes it as GRUB passes it to the kernel: compressed, since firmware reads and measures it at a few
     /// megabytes per second.
-    ///
-    /// # Errors
-    /// zstd is not installed, or the file cannot be written.
     pub fn write(&self, path: &Path) -> anyhow::Result<()> {
         let archive = path.with_extension("cpio");
         fs::write(&archive, self.files.build()?)

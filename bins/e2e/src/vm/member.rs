@@ -78,9 +78,6 @@ const ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 impl InitialSystem {
     /// The initial system of a bootstrapped node.
-    ///
-    /// # Errors
-    /// A program or a file is missing.
     pub(super) fn of_member(&self, settings: &Settings, work: &Path) -> anyhow::Result<Self> {
         let mut files = self.files.clone();
         for path in NOT {

@@ -34,9 +34,6 @@ pub struct Node {
 
 impl Node {
     /// A node with an empty root and a new TPM that boots `image`; `ignition` is its config.
-    ///
-    /// # Errors
-    /// The parts of the node cannot be created.
     pub fn new(
         settings: &Settings,
         name: &str,
@@ -83,25 +80,16 @@ impl Node {
     }
 
     /// Replaces the image on the EFI system partition.
-    ///
-    /// # Errors
-    /// The disk cannot be written.
     pub fn install(&self, image: &Image) -> anyhow::Result<()> {
         disk::replace_system(image.directory(), &self.disk())
     }
 
     /// Switches the machine on and watches until it is off.
-    ///
-    /// # Errors
-    /// The machine does not boot, or does not switch off.
     pub fn boot(&mut self) -> anyhow::Result<Boot> {
         self.boot_attended(&mut boot::nobody)
     }
 
     /// Like [`boot`](Self::boot), with actions after each step.
-    ///
-    /// # Errors
-    /// As in [`boot`](Self::boot), or an action fails.
     pub(super) fn boot_attended(&mut self, hands: Hands<'_>) -> anyhow::Result<Boot> {
         let (running, console) = self.power_on()?;
         boot::greet(&running).map_err(|error| running.explain(&error))?;
@@ -109,9 +97,6 @@ impl Node {
     }
 
     /// Switches it on; also returns the path of its console file.
-    ///
-    /// # Errors
-    /// A part of it cannot be used.
     pub(super) fn power_on(&mut self) -> anyhow::Result<(Running, PathBuf)> {
         let machine = self.machine()?;
         Ok((machine.power_on()?, machine.console()))
@@ -131,9 +116,6 @@ impl Node {
 
     /// Cuts the power of a machine that was switched on with a log: of what the machine had not flushed, a
     /// random part is on the disk.
-    ///
-    /// # Errors
-    /// The log cannot be read, or the disk cannot be written.
     pub(super) fn cut(&self, running: Running, entropy: &dyn Entropy) -> anyhow::Result<PowerCut> {
         running.cut();
         let log = WriteLog::read(&self.write_log())?;
@@ -163,9 +145,6 @@ impl Node {
     }
 
     /// The root partition as a file, for programs that read volumes.
-    ///
-    /// # Errors
-    /// The disk cannot be read.
     pub fn root(&self) -> anyhow::Result<PathBuf> {
         let path = self.directory.join("root.img");
         let copied = copy_root(&self.disk(), &path);
@@ -174,9 +153,6 @@ impl Node {
     }
 
     /// Writes to the root partition.
-    ///
-    /// # Errors
-    /// The disk cannot be written.
     pub(super) fn write_root(&self, content: &[u8]) -> anyhow::Result<()> {
         let mut disk = File::options().write(true).open(self.disk())?;
         disk.seek(SeekFrom::Start(disk::offset_of_root()))?;
@@ -184,9 +160,6 @@ impl Node {
     }
 
     /// Deletes its parts to free space; the logs stay.
-    ///
-    /// # Errors
-    /// The files cannot be removed.
     pub fn discard(self) -> anyhow::Result<()> {
         fs::remove_file(self.disk()).context("cannot remove the disk")?;
         fs::remove_file(self.variables()).context("cannot remove the variables")
@@ -194,9 +167,6 @@ impl Node {
 }
 
 /// Copies the root partition of a disk to a file.
-///
-/// # Errors
-/// The disk cannot be read.
 pub(super) fn copy_root(disk: &Path, path: &Path) -> io::Result<()> {
     let mut disk = File::open(disk)?;
     disk.seek(SeekFrom::Start(disk::offset_of_root()))?;

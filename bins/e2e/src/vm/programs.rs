@@ -12,9 +12,6 @@ use crate::qemu::Initramfs;
 const PLACES: [&str; 4] = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
 /// The file of a program of this host.
-///
-/// # Errors
-/// The program is not installed.
 pub(super) fn find(name: &str) -> anyhow::Result<PathBuf> {
     let mut places = PLACES.iter().map(|place| Path::new(place).join(name));
     let found = places.find(|path| path.is_file());
@@ -22,9 +19,6 @@ pub(super) fn find(name: &str) -> anyhow::Result<PathBuf> {
 }
 
 /// Adds a file, possibly a program, at `place`, with the libraries that it names.
-///
-/// # Errors
-/// The file cannot be read.
 pub(super) fn add(system: Initramfs, file: &Path, place: &str) -> anyhow::Result<Initramfs> {
     let content = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
     let is_elf = content.starts_with(b"\x7fELF");

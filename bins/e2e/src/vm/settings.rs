@@ -58,17 +58,17 @@ pub enum Scene {
     Recovery,
     /// The state disk of a bootstrapped node: created, re-keyed by Init, recovered; power failures
     Bootstrap,
-    /// Debian 12 as it is: its GRUB, initramfs-tools and Clevis, on an encrypted disk, and attacks on it
+    /// Debian 12 as it is: its GRUB, initramfs-tools and Clevis, on an encrypted disk, an upgrade of it, and attacks on it
     Debian,
-    /// The same with a unified kernel image, and an initramfs made by dracut, with systemd
+    /// The same with a unified kernel image that the firmware starts, and an initramfs made by dracut, with systemd
     DebianUki,
     /// Same as debian, with Debian 13
     #[value(name = "debian-13")]
     Debian13,
-    /// Same as debian-uki, with Debian 13
+    /// Same as debian-uki, with Debian 13 and systemd-boot
     #[value(name = "debian-13-uki")]
     Debian13Uki,
-    /// Same as debian-uki, with Debian's unstable suite
+    /// Same as debian-13-uki, with Debian's unstable suite
     DebianSidUki,
     /// A second machine joins it over attested TLS; power failures until it is a member
     Join,

@@ -44,9 +44,6 @@ pub struct Stage {
 impl Stage {
     /// Sets up the stage in the artifacts directory, which is emptied first: a server with an empty store,
     /// and the initial file system of the nodes.
-    ///
-    /// # Errors
-    /// Something is missing, or the server does not start.
     pub fn new(settings: Settings) -> anyhow::Result<Self> {
         let work = settings.artefacts.clone();
         if work.exists() {
@@ -99,8 +96,8 @@ impl Stage {
                 Scene::Debian => self.debian("bookworm", Chain::Grub)?,
                 Scene::DebianUki => self.debian("bookworm-dracut", Chain::Unified)?,
                 Scene::Debian13 => self.debian("trixie", Chain::Grub)?,
-                Scene::Debian13Uki => self.debian("trixie-dracut", Chain::Unified)?,
-                Scene::DebianSidUki => self.debian("sid-dracut", Chain::Unified)?,
+                Scene::Debian13Uki => self.debian("trixie-dracut", Chain::Manager)?,
+                Scene::DebianSidUki => self.debian("sid-dracut", Chain::Manager)?,
             }
         }
         self.story.scene('z', "Afterwards");

@@ -70,7 +70,6 @@ const NAMES: [(Mark, &str); 15] = [
 
 /// The host's answer when a disk stays closed, or when an attended root runs, as one byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "both ends are built together")]
 pub enum Answer {
     /// No one is at the console: the machine switches off.
     GoOff,

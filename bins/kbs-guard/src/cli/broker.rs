@@ -13,7 +13,6 @@ use tec_support::pins::PinsArgs;
 /// request and keeps nothing itself, so any number of replicas can run.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "key-broker", version)]
-#[expect(clippy::exhaustive_structs, reason = "a command line, built field by field")]
 pub struct Args {
     /// Port to listen on
     #[arg(short, long, default_value_t = 8080)]

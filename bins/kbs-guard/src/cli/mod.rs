@@ -16,7 +16,6 @@ use tec_support::program::LogArgs;
 /// all registers, and was not used before
 #[derive(Clone, Debug, Parser)]
 #[command(name = "kbs-guard", version)]
-#[expect(clippy::exhaustive_structs, reason = "a command line, built field by field")]
 pub struct Args {
     /// Address that nodes connect to
     #[arg(long, env = "KBS_GUARD_LISTEN", default_value = "0.0.0.0:8080")]

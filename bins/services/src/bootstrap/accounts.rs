@@ -33,7 +33,6 @@ const LIFE: Duration = Duration::from_mins(1);
 
 /// Keeps the accounts of a NATS server up to date.
 #[derive(Debug)]
-#[expect(clippy::exhaustive_structs, reason = "composed by main and by tests")]
 pub struct Accounts {
     /// The vault whose keys sign.
     pub vault: Vault,

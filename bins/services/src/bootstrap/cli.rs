@@ -14,7 +14,6 @@ use tec_support::program::LogArgs;
 /// Sets up a vault from scratch, and serves the services that bootstrap from it.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "services-bootstrap", version)]
-#[expect(clippy::exhaustive_structs, reason = "a command line, built field by field")]
 pub struct Args {
     /// The log.
     #[command(flatten)]
@@ -26,7 +25,6 @@ pub struct Args {
 
 /// What to do.
 #[derive(Clone, Debug, clap::Subcommand)]
-#[expect(clippy::exhaustive_enums, reason = "a command line")]
 pub enum Action {
     /// Run the controller beside the vault, in its pod
     Serve(Box<Serve>),
@@ -62,7 +60,6 @@ pub enum Action {
 
 /// What to do with the files of snapshots; `kubectl exec` needs no other program in the container.
 #[derive(Clone, Debug, clap::Subcommand)]
-#[expect(clippy::exhaustive_enums, reason = "a command line")]
 pub enum Copy {
     /// Print the names of the snapshots, the latest one last
     List,
@@ -82,7 +79,6 @@ pub enum Copy {
 
 /// Flags of the password command; the defaults match the controller's.
 #[derive(Clone, Debug, clap::Args)]
-#[expect(clippy::exhaustive_structs, reason = "a command line, built field by field")]
 pub struct Password {
     /// Name of the user
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(OPENSEARCH_USERS))]
@@ -97,7 +93,6 @@ pub struct Password {
 
 /// Flags of the restore command; the defaults match the controller's.
 #[derive(Clone, Debug, clap::Args)]
-#[expect(clippy::exhaustive_structs, reason = "a command line, built field by field")]
 pub struct Restore {
     /// File of the snapshot
     #[arg(long)]
@@ -112,7 +107,6 @@ pub struct Restore {
 
 /// The vault and its cluster, shared by the controller and a restore.
 #[derive(Clone, Debug, clap::Args)]
-#[expect(clippy::exhaustive_structs, reason = "a command line, built field by field")]
 pub struct Place {
     /// Namespace of the vault
     #[arg(long, env = "POD_NAMESPACE")]
@@ -150,7 +144,6 @@ pub struct Place {
 
 /// Flags of the controller.
 #[derive(Clone, Debug, clap::Args)]
-#[expect(clippy::exhaustive_structs, reason = "a command line, built field by field")]
 pub struct Serve {
     /// Name of this pod; its ordinal decides who initializes the vault
     #[arg(long, env = "POD_NAME")]
@@ -281,7 +274,6 @@ pub struct Serve {
 
 /// When to unseal a sealed vault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-#[expect(clippy::exhaustive_enums, reason = "a command line")]
 pub enum Unseal {
     /// Once after each start of this program or of the vault; a vault that is sealed later stays sealed
     Start,
@@ -291,7 +283,6 @@ pub enum Unseal {
 
 /// Protection of the vault's root key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-#[expect(clippy::exhaustive_enums, reason = "a command line")]
 pub enum Seal {
     /// A key that this program keeps wrapped, and supplies at each start
     Shamir,

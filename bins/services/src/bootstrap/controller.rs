@@ -55,7 +55,6 @@ const SHORTEST: Duration = Duration::from_secs(1);
 
 /// Everything that the controller needs.
 #[derive(Debug)]
-#[expect(clippy::exhaustive_structs, reason = "composed by main and by tests")]
 pub struct Controller {
     /// The desired state.
     pub platform: Platform,

@@ -22,7 +22,6 @@ const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Keeps the passwords of a running OpenSearch.
 #[derive(Debug)]
-#[expect(clippy::exhaustive_structs, reason = "composed by main and by tests")]
 pub struct Passwords {
     /// The vault that stores them.
     pub vault: Vault,

@@ -15,7 +15,6 @@ const DEADLINE: Duration = Duration::from_secs(15);
 
 /// Controllers by the addresses of their pods, never by that of their Service, which could lead back here.
 #[derive(Debug)]
-#[expect(clippy::exhaustive_structs, reason = "composed by main and by tests")]
 pub struct Others {
     /// Host and port of each.
     pub addresses: Vec<String>,

@@ -35,7 +35,6 @@ const LEADS: u16 = 200;
 
 /// Takes snapshots.
 #[derive(Debug)]
-#[expect(clippy::exhaustive_structs, reason = "composed by main and by tests")]
 pub struct Snapshots {
     /// The vault beside the controller.
     pub vault: Vault,

@@ -10,7 +10,6 @@ use tec_support::program::LogArgs;
 /// Connects a component to NATS, and keeps it connected.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "services-broker", version)]
-#[expect(clippy::exhaustive_structs, reason = "a command line, built field by field")]
 pub struct Args {
     /// Connection to the controller.
     #[command(flatten)]

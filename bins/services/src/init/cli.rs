@@ -9,7 +9,6 @@ use tec_support::program::LogArgs;
 /// Writes the files that a service needs to start, and exits.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "services-init", version)]
-#[expect(clippy::exhaustive_structs, reason = "a command line, built field by field")]
 pub struct Args {
     /// Connection to the controller.
     #[command(flatten)]
@@ -34,7 +33,6 @@ pub struct Args {
 
 /// Connection to the controller, shared by its clients.
 #[derive(Clone, Debug, clap::Args)]
-#[expect(clippy::exhaustive_structs, reason = "a command line, built field by field")]
 pub struct Way {
     /// Host and port of the controller, as in its certificate: `services-bootstrap.<namespace>.svc:8443`.
     /// Required
@@ -57,7 +55,6 @@ pub struct Way {
 
 /// The service.
 #[derive(Clone, Debug, clap::Subcommand)]
-#[expect(clippy::exhaustive_enums, reason = "a command line")]
 pub enum Service {
     /// A NATS server: certificate and nats.conf
     Nats {

@@ -65,7 +65,6 @@ fn certificates(file: &Path) -> Result<(String, Vec<Timestamp>), Fatal> {
 
 /// What a program expects to be mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "there are these two")]
 pub enum Mounted {
     /// The Secret that the controller publishes, with its certificate: `tls.crt` beside the authorities.
     Secret,

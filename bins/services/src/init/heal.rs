@@ -29,7 +29,6 @@ const FAILED: &str = "write error";
 
 /// A NATS server, as seen from its own pod.
 #[derive(Debug)]
-#[expect(clippy::exhaustive_structs, reason = "composed by main and by tests")]
 pub struct Store {
     /// Loopback address of its monitor.
     pub monitor: SocketAddr,

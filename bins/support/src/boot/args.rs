@@ -14,7 +14,7 @@ use crate::pins::parse_pcr;
 #[command(next_help_heading = "What boots")]
 #[non_exhaustive]
 pub struct ChainArgs {
-    /// Kernel that GRUB starts, or unified kernel image that systemd-boot starts, if there are several
+    /// Kernel that GRUB starts, or unified kernel image, entry or kernel that systemd-boot starts, if there are several
     #[arg(long, value_name = "PATH")]
     pub kernel: Option<String>,
     /// File that the firmware starts, if it is not found automatically: shim, or a unified kernel image
@@ -122,7 +122,9 @@ macro_rules! versions {
 }
 
 versions! {
-    "shim" ShimName ShimProfile { V15_8 "15.8" V16_1 "16.1" }
-    "GRUB" GrubName GrubProfile { V2_06 "2.06" V2_12 "2.12" V2_14 "2.14" }
+    "shim" ShimName ShimProfile { V15_6 "15.6" V15_7 "15.7" V15_8 "15.8" V16_1 "16.1" }
+    "GRUB" GrubName GrubProfile {
+        V2_06 "2.06" RedHat2_06 "2.06-rh" V2_12 "2.12" Fedora2_12 "2.12-fedora" V2_14 "2.14"
+    }
     "systemd-stub" StubName StubProfile { V252 "252" V257 "257" V262 "262" }
 }

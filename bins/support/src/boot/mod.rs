@@ -8,6 +8,7 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use tec_core::code::Code;
+use tec_tpm::compute::input::OpenImage;
 use tec_tpm::compute::{
     Banks, BootPredictor, DirectoryImage, Guid, PlatformState, Prediction, SecureBoot,
     Unpredictable,
@@ -45,7 +46,7 @@ pub fn predict(
         }
         CodedError::caused(error.code(), format!("cannot open {path}"), error).into()
     })?;
-    let predictor = chosen(predictor_of(&image), chain).with_banks(banks);
+    let predictor = predictor(&image, chain).with_banks(banks);
     let predicted = predictor.predict(&Shown::new(&image), machine);
     Ok(predicted.map_err(|error| {
         let tried = format!("predict the boot of {}", path.display());
@@ -63,8 +64,9 @@ fn is_reference(path: &str) -> bool {
         && rest.contains(':')
 }
 
-/// The predictor selected by the flags.
-fn chosen(mut predictor: BootPredictor, chain: &ChainArgs) -> BootPredictor {
+/// The predictor for an image that the flags select.
+pub fn predictor(image: &OpenImage, chain: &ChainArgs) -> BootPredictor {
+    let mut predictor = predictor_of(image);
     if let Some(kernel) = &chain.kernel {
         predictor = predictor.with_kernel(kernel);
     }

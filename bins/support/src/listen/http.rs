@@ -12,6 +12,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tec_core::ak::SourceNetwork;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tower::ServiceExt as _;
 
@@ -102,7 +103,9 @@ impl Conversation {
         let Self { router, peer, limits, activity, counts } = self;
         let mut request =
             request.map(|body| Body::new(Arriving::new(body, activity, counts, limits)));
+        // For limits per address, and for those per network.
         request.extensions_mut().insert(ConnectInfo(peer));
+        request.extensions_mut().insert(SourceNetwork::of(peer.ip()));
         let response = router.oneshot(request).await?;
         Ok(response.map(|body| Answer::new(body, runs)))
     }

@@ -44,7 +44,6 @@ const SHARE_OF_DESCRIPTORS: usize = 4;
 
 /// Limits of a listener; [`Limits::default`] are the constants of this module.
 #[derive(Clone, Copy, Debug)]
-#[expect(clippy::exhaustive_structs, reason = "programs and tests change single ones")]
 pub struct Limits {
     /// See [`HANDSHAKE`].
     pub handshake: Duration,
@@ -94,7 +93,6 @@ impl Limits {
     }
 
     /// Reduces the connections to what the process's file descriptors allow.
-    #[must_use]
     pub fn within_descriptors(self) -> Self {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
         match limit.current {

@@ -46,21 +46,18 @@ impl Server {
     }
 
     /// Sets the limits.
-    #[must_use]
     pub fn with_limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
     }
 
     /// Lets a single address in these networks have all connections.
-    #[must_use]
     pub fn shared_by(mut self, shared: SharedSources) -> Self {
         self.shared = shared;
         self
     }
 
     /// Counts connections with these counters.
-    #[must_use]
     pub fn counted_by(mut self, counts: &Arc<Counts>) -> Self {
         self.counts = Arc::clone(counts);
         self

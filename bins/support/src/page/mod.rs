@@ -6,6 +6,7 @@
 mod standing;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
+use tec_core::boot::{Coverage, CoveredBy};
 use tec_core::machine::MachineState;
 use tec_core::time::Timestamp;
 
@@ -19,10 +20,11 @@ pub const STYLE: &str = include_str!("style.css");
 const MACHINES: usize = 200;
 /// How many refusals are shown.
 const REFUSALS: usize = 20;
+/// How many images are shown with what they cover.
+const COVERAGES: usize = 20;
 
 /// A result, in color and in words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-#[expect(clippy::exhaustive_enums, reason = "each has a color and a symbol")]
 pub enum Mark {
     /// The machine was refused.
     No,
@@ -57,7 +59,6 @@ impl Mark {
 
 /// A machine and its last result.
 #[derive(Clone, Debug, Default)]
-#[expect(clippy::exhaustive_structs, reason = "whoever has the data fills it in")]
 pub struct Row {
     /// Name or ID.
     pub machine: String,
@@ -75,7 +76,6 @@ pub struct Row {
 
 impl Row {
     /// The row of a machine in this state: one that gets no key is never fine.
-    #[must_use]
     pub fn of(mut self, state: MachineState) -> Self {
         self.state = format!("{state:?}").to_lowercase();
         if !matches!(state, MachineState::Unclaimed | MachineState::Active) {
@@ -92,7 +92,6 @@ impl Row {
 
 /// A component that is not as approved.
 #[derive(Clone, Debug, Default)]
-#[expect(clippy::exhaustive_structs, reason = "whoever has the data fills it in")]
 pub struct Change {
     /// Component and register.
     pub what: String,
@@ -106,7 +105,6 @@ pub struct Change {
 
 /// One refused attempt.
 #[derive(Clone, Debug, Default)]
-#[expect(clippy::exhaustive_structs, reason = "whoever has the data fills it in")]
 pub struct Refusal {
     /// The machine, or the scene.
     pub who: String,
@@ -124,7 +122,6 @@ pub struct Refusal {
 
 /// A bar on the timeline; positions are in thousandths of the timeline's length.
 #[derive(Clone, Debug)]
-#[expect(clippy::exhaustive_structs, reason = "whoever has the data fills it in")]
 pub struct Span {
     /// Where it begins.
     pub from: u32,
@@ -138,7 +135,6 @@ pub struct Span {
 
 /// A line of the timeline.
 #[derive(Clone, Debug)]
-#[expect(clippy::exhaustive_structs, reason = "whoever has the data fills it in")]
 pub struct Track {
     /// Its label.
     pub name: String,
@@ -148,7 +144,6 @@ pub struct Track {
 
 /// The whole page.
 #[derive(Clone, Debug, Default)]
-#[expect(clippy::exhaustive_structs, reason = "whoever has the data fills it in")]
 pub struct Page {
     /// Title.
     pub title: String,
@@ -168,6 +163,8 @@ pub struct Page {
     pub images: Vec<String>,
     /// Rows of the matrix.
     pub machines: Vec<Row>,
+    /// What each approved image covers.
+    pub coverage: Vec<(String, Coverage)>,
     /// The refusals.
     pub refusals: Vec<Refusal>,
     /// The timeline.
@@ -197,6 +194,7 @@ impl Page {
                     (self.summary())
                     (self.flow())
                     (self.matrix())
+                    (self.coverage())
                     (self.refused())
                     (self.timeline())
                     (PreEscaped(&self.dangerous_html))
@@ -273,6 +271,25 @@ impl Page {
                     } } }
                 }
                 @if more > 0 { p.dim { (more) " more machines are not shown" } }
+            }
+        }
+    }
+
+    fn coverage(&self) -> Markup {
+        html! {
+            @if !self.coverage.is_empty() { h2 { "What each image covers" } }
+            @for (image, coverage) in self.coverage.iter().take(COVERAGES) {
+                table {
+                    thead { tr { th { (image) } th { "Register" } th { "Covered by" } } }
+                    tbody { @for row in coverage.rows() { tr {
+                        th { (row.part.to_string()) }
+                        td { (row.registers()) }
+                        td class=[(row.by == CoveredBy::Nothing).then_some("no")] { (row.sentence()) }
+                    } } }
+                }
+            }
+            @if self.coverage.len() > COVERAGES {
+                p.dim { (self.coverage.len() - COVERAGES) " more images: tec image show" }
             }
         }
     }

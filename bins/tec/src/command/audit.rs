@@ -56,8 +56,8 @@ pub(crate) async fn audit(
             let listed = listed.map_err(anchor.failed("list the attempts"))?;
             output.table(&listed, &attempt_table(&listed))?;
         }
-        (AuditCommand::Verify { archive }, Place::Directory(_, store)) => {
-            return verify(store, &archive, output);
+        (AuditCommand::Verify { archive, head }, Place::Directory(_, store)) => {
+            return verify(store, (&archive, head), output);
         }
         (AuditCommand::Archive { file, older_than, consent }, Place::Directory(_, store)) => {
             archive::archive(store, &file, older_than, consent, output).await?;
@@ -89,8 +89,7 @@ fn latest(store: &Store, wanted: &Wanted, args: &LineArgs) -> anyhow::Result<Vec
 
 /// Prints lines as they are written, as one JSON object per line.
 async fn follow(store: &Store, wanted: &Wanted) -> anyhow::Result<u8> {
-    let last = store.audit_latest(u64::MAX, 1).map_err(coded)?;
-    let mut after = last.first().map_or(0, |entry| entry.sequence);
+    let mut after = store.audit_head().map_err(coded)?.sequence;
     loop {
         let page = store.audit_events(after, PAGE).map_err(coded)?;
         for entry in page.iter().filter(|entry| wanted.has(&entry.event)) {
@@ -118,12 +117,25 @@ fn row(entry: &AuditEntry) -> Vec<String> {
     number.chain(cells(&entry.event)).collect()
 }
 
-fn verify(store: &Store, archives: &[PathBuf], output: &Output) -> anyhow::Result<u8> {
-    archive::verify(store, archives)?;
+pub(super) fn place(entry: &AuditEntry) -> AuditPlace {
+    AuditPlace { sequence: entry.sequence, hash: entry.hash }
+}
+
+/// Verifies the chain, in which the wanted head must be.
+fn verify(
+    store: &Store,
+    (archives, wanted): (&[PathBuf], Option<AuditPlace>),
+    output: &Output,
+) -> anyhow::Result<u8> {
+    let in_archives = archive::verify(store, archives, wanted)?;
     match store.verify_audit().map_err(coded)? {
         AuditVerdict::Intact { events, archived, head } => {
+            let head = AuditPlace { sequence: events, hash: head };
+            if let Some(wanted) = wanted {
+                contains(store, wanted, (head, in_archives))?;
+            }
             let value = serde_json::json!({
-                "intact": true, "events": events, "archived": archived, "head": head,
+                "intact": true, "events": events, "archived": archived, "head": head.to_string(),
             });
             let kept = match archives {
                 _ if archived == 0 => String::new(),
@@ -143,6 +155,33 @@ fn verify(store: &Store, archives: &[PathBuf], output: &Output) -> anyhow::Resul
             Ok(FAILED)
         }
     }
+}
+
+/// Fails unless a line of the log, whose last one is `head`, or of its archives is the one that was kept elsewhere.
+fn contains(
+    store: &Store,
+    kept: AuditPlace,
+    (head, in_archives): (AuditPlace, Option<AuditPlace>),
+) -> anyhow::Result<()> {
+    let number = kept.sequence;
+    let line = store.audit_latest(number.saturating_add(1), 1).map_err(coded)?;
+    let base = store.audit_base().map_err(coded)?;
+    let mut found = line.iter().map(place).chain([AuditPlace::BEGIN, base]).chain(in_archives);
+    let lost = match found.find(|place| place.sequence == number) {
+        Some(place) if place == kept => return Ok(()),
+        Some(place) => format!(
+            "audit line {number} is {place} here: it or lines before it were lost and written again, or the head is \
+             of another store"
+        ),
+        None if number > head.sequence => {
+            let first = head.sequence.saturating_add(1);
+            format!("audit lines {first} to {number} are missing: the log ends before them")
+        }
+        None => anyhow::bail!(
+            "audit line {number} was archived: pass all files of archived lines, with --archive"
+        ),
+    };
+    Err(CodedError::new(Code::StoreCorrupt, lost).into())
 }
 
 pub(super) fn coded(error: StoreError) -> CodedError {

@@ -1,7 +1,7 @@
 //! `tec explain`: the attestation checks of one attempt.
 
 use clap::Args;
-use serde::Serialize;
+use serde_json::json;
 use tec_core::attest::Attempt;
 use tec_core::code::Code;
 use tec_core::id::{AttemptId, MachineId};
@@ -45,8 +45,10 @@ pub(crate) async fn explain(
 /// cluster.
 pub(crate) fn explain_code(args: &ExplainArgs, output: &Output) -> Option<anyhow::Result<u8>> {
     let code = args.subject.as_deref()?.parse::<Code>().ok()?;
-    let text = |of: &Page| format!("{}\n  more:  {}", page(code), of.more);
-    Some(output.print(&Page::of(code), text).map(|()| OK))
+    let (title, cause, fix, more) = (code.title(), code.cause(), code.fix(), code.family().look);
+    let value = json!({ "code": code, "title": title, "cause": cause, "fix": fix, "more": more });
+    let printed = output.print(&value, |_| format!("{}\n  more:  {more}", page(code)));
+    Some(printed.map(|()| OK))
 }
 
 /// A UUID may name an attempt or a machine.
@@ -98,21 +100,4 @@ async fn named(anchor: &Anchor, text: &str) -> anyhow::Result<MachineId> {
         ),
         several @ Unknown::Several(..) => unknown(several.to_string()).into(),
     })
-}
-
-/// The page of a code, without an attempt.
-#[derive(Serialize)]
-struct Page {
-    code: Code,
-    title: &'static str,
-    cause: &'static str,
-    fix: &'static str,
-    more: &'static str,
-}
-
-impl Page {
-    fn of(code: Code) -> Self {
-        let more = code.family().look;
-        Self { code, title: code.title(), cause: code.cause(), fix: code.fix(), more }
-    }
 }

@@ -18,7 +18,7 @@ use tec_support::boot;
 use tec_support::boot::{ChainArgs, MachineArgs};
 use tec_support::exit::{CodedError, OK};
 use tec_tpm::compute::Banks;
-use tec_tpm::output::{PredictionReport, UnpredictableRegisters, root_text, unpredictable_text};
+use tec_tpm::output::{PredictionReport, UnpredictableRegisters, shell_text, unpredictable_text};
 
 use super::booted::{Booted, Review, booted};
 use super::input;
@@ -100,17 +100,17 @@ async fn approve(
     let attempt = args.origin.from_attempt.as_ref().zip(anchor.as_ref());
     let (values, review) = if let Some((attempt, anchor)) = attempt {
         let Booted { reference, expected, review } = booted(anchor, pins, attempt).await?;
-        (Values { reference, ..Values::of_file(Path::new(""), expected) }, Some(review))
+        (Values { reference, expected, ..Values::default() }, Some(review))
     } else {
         let known = values(&args.origin, &args.proof, &args.chain, &args.machine);
         let on_cluster = "an image of a registry is named by its digest, registry/name@sha256:…";
         (if access.is_some() { known.context(on_cluster)? } else { known? }, None)
     };
-    let chosen = args.expires_at();
+    let (chosen, inputs) = (args.expires_at(), args.inputs());
     let now = SystemClock.now();
     let mut image = ApprovedImage::new(args.name, values.reference, values.expected, now);
     image.expires_at = [chosen, values.expires_at].into_iter().flatten().min();
-    let inputs = args.unpinned.inputs();
+    image.expected.first_boot |= args.first_boot;
     // Before the store is created.
     flow::check_image(&image, pins, inputs).map_err(coded_refusal)?;
     let go = match &review {
@@ -135,10 +135,10 @@ async fn approve(
     }
     let image = Approval::new(image, pins);
     let state = if go { image.state() } else { "would be approved".to_owned() };
-    let Values { unpredictable, root_hash, .. } = values;
-    let approved = Approved { image, unpredictable, root_hash, review };
-    output.print(&approved, |Approved { image, unpredictable, .. }| {
-        image.text(&state) + &unpredictable_text(unpredictable) + root_text(root_hash)
+    let Values { unpredictable, shell_words, .. } = values;
+    let approved = Approved { image, unpredictable, shell_words, review };
+    output.print(&approved, |Approved { image, unpredictable, shell_words, .. }| {
+        image.text(&state) + &unpredictable_text(unpredictable) + &shell_text(shell_words)
     })
 }
 
@@ -182,38 +182,33 @@ pub(crate) async fn approve_plain(
 }
 
 /// Values with their source.
+#[derive(Default)]
 struct Values {
     reference: String,
     expected: ExpectedPcrs,
     /// Expiry that came with the values.
     expires_at: Option<Timestamp>,
     unpredictable: Vec<UnpredictableRegisters>,
-    root_hash: Option<bool>,
+    shell_words: Vec<String>,
 }
 
-/// An approval as printed, with the registers that it does not cover.
+/// An approval as printed, with the registers that it does not state.
 #[derive(Serialize)]
 struct Approved {
     #[serde(flatten)]
     image: Approval,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     unpredictable: Vec<UnpredictableRegisters>,
-    /// Whether a hash covers the root file system, as far as its boot is predicted.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    root_hash: Option<bool>,
+    /// Words of the command line with which the boot may give a shell.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    shell_words: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     review: Option<Review>,
 }
 
 impl Values {
     fn of_file(path: &Path, expected: ExpectedPcrs) -> Self {
-        Self {
-            reference: path.display().to_string(),
-            expected,
-            expires_at: None,
-            unpredictable: Vec::new(),
-            root_hash: None,
-        }
+        Self { reference: path.display().to_string(), expected, ..Self::default() }
     }
 }
 
@@ -239,7 +234,7 @@ fn values(
     let prediction = boot::predict(path, chain, &machine, Banks::SHA256)?;
     Ok(Values {
         unpredictable: PredictionReport::new(&prediction, boot::remedy).unpredictable,
-        root_hash: prediction.has_root_hash(),
+        shell_words: prediction.shell_words(),
         ..Values::of_file(path, prediction.expected())
     })
 }
@@ -249,9 +244,10 @@ fn read_pcrs(path: &Path) -> anyhow::Result<ExpectedPcrs> {
         CodedError::new(Code::ImageUnreadable, format!("read {}: {why}", path.display()))
     };
     let text = input::text(path, MAX_PCRS_FILE).map_err(|error| refuse(format!("{error:#}")))?;
-    let expected: ExpectedPcrs =
+    let mut expected: ExpectedPcrs =
         serde_json::from_str(&text).map_err(|error| refuse(error.to_string()))?;
-    Ok(ExpectedPcrs::new(expected.pcrs))
+    expected.pcrs.sort_by_key(|pcr| pcr.id);
+    Ok(expected)
 }
 
 async fn find(anchor: &Anchor, name: &ImageName) -> anyhow::Result<Approval> {
@@ -264,9 +260,10 @@ fn image_table(images: &[Approval]) -> Table {
     let row = |one: &Approval| {
         let image = &one.image;
         let pcrs: Vec<_> = image.expected.pcrs.iter().map(|pcr| pcr.id.to_string()).collect();
-        vec![image.name.to_string(), one.state(), pcrs.join(","), image.reference.clone()]
+        let (name, coverage) = (image.name.to_string(), one.coverage.to_string());
+        vec![name, one.state(), pcrs.join(","), image.reference.clone(), coverage]
     };
-    Table::new(&["IMAGE", "STATE", "PCRS", "FROM"], images.iter().map(row))
+    Table::new(&["IMAGE", "STATE", "PCRS", "FROM", "COVERAGE"], images.iter().map(row)).narrow(4)
 }
 
 /// Machines whose last good boot was of this image or contained parts of it: revoking it locks them out at

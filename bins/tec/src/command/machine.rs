@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde::Serialize;
-use tec_core::ak::AkRecord;
+use tec_core::ak::{AkRecord, AkState};
 use tec_core::attest::Attempt;
 use tec_core::code::Code;
 use tec_core::flow;
@@ -12,7 +12,8 @@ use tec_core::flow::{RegisterError, RegisterPorts};
 use tec_core::id::MachineId;
 use tec_core::machine::{MachineChange, MachineState, RegisteredBy};
 use tec_core::port::{
-    AkRegistry, AuditAction, AuditEvent, Clock as _, EntropyRng, MachineRegistry, PortErrorKind,
+    AkRegistry, AuditAction, AuditEvent, Clock as _, ClockLog, EntropyRng, MachineRegistry,
+    PortErrorKind,
 };
 use tec_support::exit::{CodedError, OK};
 use tec_support::{SystemClock, SystemEntropy};
@@ -162,6 +163,9 @@ struct Shown {
     machine: Known,
     keys: Vec<AkRecord>,
     attempts: Vec<Attempt>,
+    /// Whether the disk key is released in an initramfs only, if its TPM has attested.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key_in_initramfs_only: Option<bool>,
 }
 
 async fn show(anchor: &Anchor, asked: &MachineRef, output: &Output) -> anyhow::Result<()> {
@@ -180,7 +184,8 @@ async fn show(anchor: &Anchor, asked: &MachineRef, output: &Output) -> anyhow::R
             kube::machine::claims(cluster).await.remove(&id.to_string()).unwrap_or_default();
     }
     let keys = AkRegistry::list(&*anchor.ports, Some(id)).await.map_err(failed())?;
-    output.print(&Shown { machine, keys, attempts }, |shown| {
+    let key_in_initramfs_only = in_initramfs_only(anchor, &keys).await;
+    output.print(&Shown { machine, keys, attempts, key_in_initramfs_only }, |shown| {
         let mut text = machine_table(std::slice::from_ref(&shown.machine)).to_string();
         if let Some(seen) = &shown.machine.last_seen {
             let _ = write!(text, "\n{}", seen.sentence());
@@ -191,6 +196,10 @@ async fn show(anchor: &Anchor, asked: &MachineRef, output: &Output) -> anyhow::R
         for key in &shown.keys {
             let _ = write!(text, "\nkey {} {}", key.fingerprint(), word(&key.state));
         }
+        if shown.key_in_initramfs_only == Some(false) {
+            text += "\nthe disk key is also released after the initramfs, until the machine has \
+                     attested in one and its first boot is over";
+        }
         for attempt in &shown.attempts {
             let _ = write!(text, "\n{}", one_line(attempt));
         }
@@ -199,6 +208,13 @@ async fn show(anchor: &Anchor, asked: &MachineRef, output: &Output) -> anyhow::R
         }
         text
     })
+}
+
+async fn in_initramfs_only(anchor: &Anchor, keys: &[AkRecord]) -> Option<bool> {
+    let bound = keys.iter().find(|key| key.state == AkState::Bound)?;
+    // Not everyone who may read the machines of a cluster may read the clocks of their TPMs.
+    let last = ClockLog::last(&*anchor.ports, &bound.fingerprint()).await.ok()??;
+    Some(last.is_bound_to_initramfs())
 }
 
 async fn add(

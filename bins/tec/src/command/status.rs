@@ -5,7 +5,8 @@ use std::path::Path;
 use tec_support::exit::{NOT_READY, OK};
 
 use crate::anchor::Anchor;
-use crate::attempt::one_line;
+use crate::attempt::{one_line, without_event_log};
+use crate::image::CoveredImage;
 use crate::output::{Output, write_page};
 use crate::page;
 use crate::status::{SeenMachine, Status};
@@ -33,7 +34,9 @@ fn render(status: &Status) -> String {
         counts.active, counts.unclaimed, counts.quarantined, counts.revoked, counts.retired
     ));
     lines.push(format!("images        {} approved", status.images_live));
+    lines.extend(CoveredImage::lines(&status.coverage));
     lines.extend(status.unpinned.iter().map(ToString::to_string));
+    lines.extend(without_event_log(status.without_event_log.len()));
     if let Some(SeenMachine { machine, seen }) = &status.last_seen {
         lines.push(format!("last seen     machine {machine} {} ago, {}", seen.age(), seen.result));
     }

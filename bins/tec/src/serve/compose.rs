@@ -90,19 +90,29 @@ pub(super) fn routers(
             .fallback_service(ak)
             .layer(reserved(ReplyStyle::AttestationKey))
             .layer(limited(args.register_rate, ReplyStyle::AttestationKey)),
-        kbs: with_metrics(&kbs((store, reserve), clock, args, pins, signer)?, connections)
+        kbs: with_metrics(&kbs((store, reserve), clock, args, pins, signer)?, connections, store)
             .layer(limited(args.kbs_rate, ReplyStyle::KeyBroker)),
     })
 }
 
-/// The key broker, whose metrics include those of all listeners.
-fn with_metrics(kbs: &Kbs, connections: [Arc<Counts>; 3]) -> Router {
-    let counted = kbs.clone();
+/// The key broker, whose metrics include those of all listeners and of the audit log.
+fn with_metrics(kbs: &Kbs, connections: [Arc<Counts>; 3], store: &Arc<Store>) -> Router {
+    let (counted, store) = (kbs.clone(), store.clone());
     let metrics = async move || {
-        let text = counted.metrics() + &listen::render(&connections);
+        let text = counted.metrics() + &listen::render(&connections) + &audit_lines(&store);
         ([(CONTENT_TYPE, "text/plain; version=0.0.4")], text)
     };
     Router::new().route("/metrics", get(metrics)).fallback_service(kbs.router())
+}
+
+/// The number of audit lines: if it falls, the end of the log was lost.
+fn audit_lines(store: &Store) -> String {
+    let Ok(head) = store.audit_head() else { return String::new() };
+    format!(
+        "# HELP tec_audit_lines Lines of the audit log, including archived ones.\n\
+         # TYPE tec_audit_lines gauge\ntec_audit_lines {}\n",
+        head.sequence
+    )
 }
 
 /// `GET /healthz`: 200 while the store answers.
@@ -178,4 +188,22 @@ fn kbs(
     )
     .with_tees(tees);
     Ok(Kbs::new(config))
+}
+
+#[cfg(test)]
+mod tests {
+    use tec_core::port::AuditSink as _;
+    use tec_core::testing::sample;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_number_of_audit_lines_is_a_metric() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(&dir.path().join("state"), &SystemEntropy).unwrap();
+        for number in [1, 2] {
+            store.append(&sample::audit_event(number)).await.unwrap();
+        }
+        assert!(audit_lines(&store).ends_with("\ntec_audit_lines 2\n"));
+    }
 }

@@ -50,10 +50,8 @@ pub(crate) async fn run(
         CodedError::caused(error.code(), format!("cannot serve {}", state_dir.display()), error)
     })?;
     let pins = pins(state_dir, &args.pins)?;
-    let said = said(&args, pins)?;
-    no_less(state_dir, &said.demands, lower_demands)?;
     // Before anybody is served: a server that is killed now has demanded this.
-    said.write(state_dir)?;
+    demand(&store, state_dir, &said(&args, pins)?, lower_demands).await?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let (shutdown, signals) = Shutdown::on_signals()?;
     let mut tasks: JoinSet<anyhow::Result<()>> = JoinSet::new();
@@ -103,8 +101,8 @@ pub(crate) async fn run(
 }
 
 /// Creates what a server needs before its first start, and returns its future addresses.
-pub(crate) fn found(
-    state_dir: &Path,
+pub(crate) async fn found(
+    (store, state_dir): (&Store, &Path),
     args: &ServeArgs,
     ports: [u16; 3],
 ) -> anyhow::Result<Endpoints> {
@@ -116,24 +114,28 @@ pub(crate) fn found(
         tls::ca_pem(&ca_file)?
     };
     let endpoints = endpoints(args, ports, ca)?;
-    let said = said(args, pins(state_dir, &args.pins)?)?;
-    no_less(state_dir, &said.demands, false)?;
+    demand(store, state_dir, &said(args, pins(state_dir, &args.pins)?)?, false).await?;
     endpoints.write(state_dir)?;
-    said.write(state_dir)?;
     Ok(endpoints)
 }
 
-/// Refuses to demand less of nodes than the last server did: flags that were forgotten, or a restored backup.
-fn no_less(state_dir: &Path, demands: &Demands, is_wanted: bool) -> anyhow::Result<()> {
-    let before = Said::read(state_dir)?.map(|said| said.demands).unwrap_or_default();
-    match demands.less_than(&before) {
-        Some(what) if !is_wanted => Err(CodedError::new(Code::DemandsLowered, what).into()),
-        Some(what) => {
-            tracing::warn!(what, "less is demanded of nodes from now on");
-            Ok(())
-        }
-        None => Ok(()),
+/// Records what a server demands. Refuses less than the last one here did: flags that were forgotten, or a restored
+/// backup. A backup has the file alone, and a copy of the database the record in the store alone.
+async fn demand(
+    store: &Store,
+    state_dir: &Path,
+    said: &Said,
+    is_wanted: bool,
+) -> anyhow::Result<()> {
+    let (kept, stored) = (Said::read(state_dir)?.map(|said| said.demands), store.demands()?);
+    let mut before = kept.iter().chain(&stored);
+    match before.find_map(|before| said.demands.less_than(before)) {
+        Some(what) if !is_wanted => return Err(CodedError::new(Code::DemandsLowered, what).into()),
+        Some(what) => tracing::warn!(what, "less is demanded of nodes from now on"),
+        None => {}
     }
+    store.demand(&said.demands).await?;
+    said.write(state_dir)
 }
 
 /// What a server with these flags requires of nodes.
@@ -178,6 +180,7 @@ fn endpoints(args: &ServeArgs, ports: [u16; 3], ca: String) -> anyhow::Result<En
         ak: url(ak)?,
         kbs: kbs_list(Endpoint::new(url(kbs)?, ca.clone()), &args.also_kbs)?,
         ca,
+        certificate: args.tls_cert.as_ref().map(std::path::absolute).transpose()?,
         root_device: args.root_device.clone(),
     })
 }
@@ -215,24 +218,18 @@ fn certificate(state_dir: &Path, args: &ServeArgs) -> (tls::Source, std::path::P
 }
 
 fn names(args: &ServeArgs) -> Vec<String> {
-    let mut names = vec![args.public_host().to_owned()];
     let addresses = args.addresses();
     let concrete = |address: &&SocketAddr| !address.ip().is_unspecified();
-    names.extend(addresses.iter().filter(concrete).map(|address| address.ip().to_string()));
-    names.push("localhost".to_owned());
-    names.sort();
-    names.dedup();
-    names
+    let addresses = addresses.iter().filter(concrete).map(|address| address.ip().to_string());
+    let names = [args.public_host(), "localhost"].map(str::to_owned).into_iter().chain(addresses);
+    names.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// The KBS servers for nodes: this one, then `URL` or `URL=CA-FILE`.
 fn kbs_list(own: Endpoint, also: &[String]) -> anyhow::Result<Vec<Endpoint>> {
-    let mut list = vec![own];
-    for text in also {
-        let endpoint = endpoint::parse(text).with_context(|| format!("--also-kbs {text:?}"))?;
-        list.push(endpoint);
-    }
-    Ok(list)
+    let parse =
+        |text: &String| endpoint::parse(text).with_context(|| format!("--also-kbs {text:?}"));
+    std::iter::once(Ok(own)).chain(also.iter().map(parse)).collect()
 }
 
 async fn expire(

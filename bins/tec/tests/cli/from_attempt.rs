@@ -79,7 +79,7 @@ fn a_refused_boot_is_listed_and_approved_after_a_question() {
 
     let approved = json(&[&approve[..], &["--yes"]].concat());
     assert_eq!(approved["unpinned"], serde_json::json!([]), "{approved}");
-    assert_eq!(approved["checked_by"]["command-line"], 8);
+    assert_eq!(approved["coverage"][5]["pcrs"], serde_json::json!([8]));
     assert_eq!(approved["review"]["events"][1]["text_proven"], false);
     assert_eq!(approved["review"]["events"][2]["text_proven"], true);
     assert_eq!(list()[0]["pcrs"], serde_json::to_value(measured().pcrs).unwrap());

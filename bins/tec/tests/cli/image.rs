@@ -58,14 +58,28 @@ fn an_image_of_whose_boot_parts_are_not_checked_is_approved_only_if_that_is_acce
     let list = [&at[..], &["image", "list"]].concat();
     assert!(text(&list).ends_with(line));
     assert_eq!(json(&list)[0]["unpinned"], unpinned);
+    assert!(
+        text(&[&list[..], &["-o", "wide"]].concat())
+            .contains("  NOT covered: initramfs, command line, ")
+    );
     let status = |more: &[&str]| tec(&[&at[..], &["status"], more].concat());
     assert!(String::from_utf8(status(&[]).stdout).unwrap().contains(line));
     let json: serde_json::Value =
         serde_json::from_slice(&status(&["--output", "json"]).stdout).unwrap();
     assert_eq!(json["unpinned"][0]["unpinned"], unpinned);
+    assert_eq!(json["coverage"][0]["coverage"][2]["part"], "boot-loader");
+    let short = "coverage      debian: NOT covered: initramfs, command line, system extensions, ";
+    assert!(String::from_utf8(status(&[]).stdout).unwrap().contains(short));
     let page = directory.path().join("page.html");
     status(&["--html", str(&page)]);
-    assert!(std::fs::read_to_string(&page).unwrap().contains(line.trim_end()));
+    let page = std::fs::read_to_string(&page).unwrap();
+    assert!(page.contains(line.trim_end()));
+    assert!(page.contains("<th>initramfs</th><td></td><td class=\"no\">"), "{page}");
+    // Held to its first boot, it is checked in all others.
+    let held = text(&[&approve[..], &["--first-boot"]].concat());
+    let sentence =
+        "WARNING: initramfs and command line are NOT checked in the first boot of each machine\n";
+    assert!(held.contains(sentence), "{held}");
 }
 
 /// `tec serve --pcrs` decides what boots must match, whatever the prediction contains.
@@ -102,17 +116,23 @@ fn a_dry_run_says_the_same_and_stores_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let state = directory.path().join("state");
     let approve = ["--state-dir", str(&state), "image", "approve", "debian", str(image.path())];
-    let approve = [&approve[..], &["--accept-unpinned", "--dry-run"]].concat();
+    let approve = [&approve[..], &["--first-boot", "--dry-run"]].concat();
     let approved = json(&approve);
     assert_eq!(registers(&approved), [4]);
-    let checked = serde_json::json!({"kernel": 4, "initramfs": null, "command-line": null});
-    assert_eq!(approved["checked_by"], checked);
+    let row = |part: &str, pcrs: &[u8], by: &str| serde_json::json!({"part": part, "pcrs": pcrs, "by": by});
+    assert_eq!(approved["coverage"][3], row("kernel", &[4], "image"));
+    assert_eq!(approved["coverage"][4], row("initramfs", &[9], "first-boot"));
+    assert_eq!(approved["coverage"][8], row("root-file-system", &[], "unknown"));
     let said = text(&approve);
     assert!(said.starts_with("image debian  would be approved\n"), "{said}");
-    assert!(
-        said.contains("\n  kernel        checked by PCR 4\n  initramfs     NOT checked\n"),
-        "{said}"
-    );
+    for line in [
+        "firmware            PCR 0, 2  platform baseline of each machine",
+        "kernel              PCR 4     value of the image",
+        "initramfs           PCR 9     first boot of this image on each machine",
+        "root file system              not known: if the command line has no hash of it, ",
+    ] {
+        assert!(said.contains(&format!("\n  {line}")), "{said}");
+    }
     assert!(!state.exists());
 }
 

@@ -43,6 +43,40 @@ fn a_tpm_is_readmitted_once_for_each_time_that_it_attested() {
 }
 
 #[test]
+fn a_machine_that_gets_its_key_after_the_initramfs_is_shown_as_such() {
+    let dir = TempDir::new().unwrap();
+    let directory = dir.path().join("state");
+    let (state, id) = (str(&directory), sample::machine_id(1).to_string());
+    let show = ["--state-dir", state, "machine", "show", &id];
+    let shown = || (json(&show)["key_in_initramfs_only"].clone(), text(&show));
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let with = |call: &dyn Fn(&Store)| call(&Store::open(&directory, &SystemEntropy).unwrap());
+    with(&|store| {
+        let (machine, key) = (sample::machine(1), sample::approved_ak(1, 1));
+        runtime.block_on(store.create(&machine, UnclaimedLimit::Unlimited)).unwrap();
+        runtime.block_on(store.bind(&key, &sample::line())).unwrap();
+    });
+    let attest = |reset_count, is_initramfs| {
+        let clock = TpmClock { clock_ms: 1, reset_count, restart_count: 0, safe: true };
+        let reading = ClockReading::new(clock, sample::time(1), sample::time(1));
+        let reading = reading.with_initramfs(is_initramfs);
+        let (machine, key) = (sample::machine_id(1), sample::ak(1, 1).fingerprint());
+        with(&|store| {
+            let advanced = runtime.block_on(store.advance(&key, machine, &reading)).unwrap();
+            assert_eq!(advanced, ClockOutcome::Follows);
+        });
+    };
+    let line = "the disk key is also released after the initramfs";
+    let (only, said) = shown();
+    assert!(only.is_null() && !said.contains(line), "nothing is known yet: {said}");
+    for (reset_count, is_initramfs, is_bound) in [(1, true, false), (2, false, true)] {
+        attest(reset_count, is_initramfs);
+        let (only, said) = shown();
+        assert_eq!((only, said.contains(line)), (is_bound.into(), !is_bound), "{said}");
+    }
+}
+
+#[test]
 fn a_machine_is_quarantined_released_and_retired_for_good() {
     let dir = TempDir::new().unwrap();
     let directory = dir.path().join("state");
@@ -232,6 +266,20 @@ fn a_node_that_attests_often_keeps_its_boots_and_a_refusal_after_boot_is_shown()
     unsigned.unsigned = true;
     record(&unsigned);
     assert_eq!(list()["result"], "refused TEC-A412");
+
+    let mut without = sample::attempt_in_boot(143, 5);
+    without.ladder.skip(Gate::EventLog, "no event log was sent; the PCR values alone decide");
+    record(&without);
+    assert_eq!(list()["event_log_unused"], "no event log was sent; the PCR values alone decide");
+    let shown = text(&["--state-dir", state, "machine", "show", &id]);
+    let may =
+        "\nevent log: no event log was sent; the PCR values alone decide; an attacker may then";
+    assert!(shown.contains(may), "{shown}");
+    assert_eq!(shown_status(state)["without_event_log"], serde_json::json!([id]));
+    let page = dir.path().join("page.html");
+    crate::world::tec(&["--state-dir", state, "status", "--html", str(&page)]);
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.contains("machines that sent no usable event log: 1"), "{page}");
 }
 
 /// The server does not run, so the exit code is that for "not ready".

@@ -4,6 +4,7 @@ use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -83,6 +84,28 @@ fn the_server_needs_no_flag_again_and_status_knows_whether_it_runs() {
     assert!(needs.contains("the server is stopped"), "{needs}");
     let other = ["--state-dir", state, "serve", "--public-host", "other.example"];
     refused(&other, 1, "--public-host other.example differs from public-host = \"node.example\"");
+}
+
+#[test]
+fn what_a_server_demanded_counts_without_its_file_and_in_a_restored_backup() {
+    let (directory, state) = founded(&["--ak-approval", "manual"]);
+    let [key, backup, other] = ["key", "backup", "other"].map(|name| directory.path().join(name));
+    let run = |words: &[&str]| json(&[&["--state-dir", &state][..], words].concat());
+    run(&["machine", "add", "--id", MACHINE]);
+    let recipient = run(&["backup", "key", str(&key)])["recipient"].as_str().unwrap().to_owned();
+    let create = ["backup", "create", "--recipient", &recipient, str(&backup)];
+    let signer = run(&create)["signer"].as_str().unwrap().to_owned();
+    let other = ["--state-dir", str(&other)];
+    let restore = ["backup", "restore", "--identity", str(&key), "--signer", &signer, str(&backup)];
+    text(&[&other[..], &restore].concat());
+    for lost in ["tec.toml", "demands.json"] {
+        fs::remove_file(Path::new(&state).join(lost)).unwrap();
+    }
+    for at in [["--state-dir", &state], other] {
+        let init = [&at[..], &["bootstrap", "init"]].concat();
+        refused(&init, 1, "TEC-S411");
+        text(&[&init[..], &["--ak-approval", "manual"]].concat());
+    }
 }
 
 #[test]

@@ -97,6 +97,53 @@ fn unified_kernel_images_are_found_or_named() {
 }
 
 #[test]
+fn what_covers_the_root_is_said_wherever_values_are_computed_or_approved() {
+    let uki = |line: &str| {
+        let uki = PeBuilder::new()
+            .section(".sdmagic", "#### LoaderInfo: systemd-stub 257.1 ####")
+            .section(".cmdline", line)
+            .section(".linux", application("Linux"));
+        unpacked(&MemoryImage::new().with("EFI/BOOT/BOOTX64.EFI", uki.signed().build()))
+    };
+    let hash = format!("quiet roothash={}", "ab".repeat(32));
+    let approve = ["image", "approve", "uki", "--accept-unpinned", "--dry-run"];
+    for (line, covered) in [("quiet", false), (hash.as_str(), true)] {
+        let image = uki(line);
+        for command in [&["pcr", "compute"][..], &approve] {
+            let command = [command, &[str(image.path())]].concat();
+            assert_eq!(json(&command)["root_hash"], covered, "{command:?}");
+            let said = text(&command);
+            let gap = ["root file system: not measured", "NOT covered, unless it is encrypted"];
+            assert_eq!(gap.iter().any(|gap| said.contains(gap)), !covered, "{said}");
+        }
+        // Values that were computed elsewhere say it, too, and the store keeps it.
+        let files = tempfile::tempdir().unwrap();
+        let state = files.path().join("state");
+        let computed = json(&["pcr", "compute", str(image.path())]).to_string();
+        let computed = write(files.path(), "computed.json", computed);
+        let at = ["--state-dir", str(&state), "image"];
+        let values = ["approve", "uki", "--accept-unpinned", "--pcrs", str(&computed)];
+        text(&[&at[..], &values].concat());
+        let shown = json(&[&at[..], &["show", "uki"]].concat());
+        let by = if covered { "image" } else { "nothing" };
+        assert_eq!(shown["coverage"][8]["by"], by, "{shown}");
+    }
+    let image = uki("quiet single");
+    for command in [&["pcr", "compute"][..], &approve] {
+        let command = [command, &[str(image.path())]].concat();
+        assert_eq!(json(&command)["shell_words"][0], "single", "{command:?}");
+        let said = text(&command);
+        assert!(said.contains("warning: the command line has single: "), "{said}");
+    }
+    let image = uki("quiet");
+    let compute = ["pcr", "compute", str(image.path()), "--form", "label"];
+    let files = tempfile::tempdir().unwrap();
+    let label = write(files.path(), "label.json", text(&compute));
+    let said = text(&[&approve[..], &["--pcrs", str(&label)]].concat());
+    assert!(said.contains("not known: if the command line has no hash"), "{said}");
+}
+
+#[test]
 fn other_banks_stand_beside_sha256() {
     let image = unpacked(&debian_chain("2.12"));
     let computed = json(&["pcr", "compute", str(image.path()), "--bank", "sha384"]);

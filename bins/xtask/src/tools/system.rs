@@ -27,20 +27,43 @@ pub(super) const FRESH: System = System {
 const INSTALLED: &str = "busybox,clevis-initramfs,cryptsetup-initramfs,dbus,dosfstools,e2fsprogs,grub-efi-amd64-bin,\
     grub-efi-amd64-signed,grub2-common,initramfs-tools,iproute2,jose,kmod,linux-image-amd64,shim-signed,\
     systemd-sysv,udev,zstd";
-/// The same with dracut, and with the stub of unified kernel images.
-const WITH_DRACUT: &str = "binutils,clevis-dracut,cryptsetup-bin,dbus,dosfstools,dracut,e2fsprogs,iproute2,jose,kmod,\
-    linux-image-amd64,systemd-boot-efi,systemd-sysv,tpm2-tools,udev,zstd";
-/// The same where systemd's part is a package of its own.
-const WITH_CRYPTSETUP: &str = "binutils,clevis-dracut,cryptsetup-bin,dbus,dosfstools,dracut,e2fsprogs,iproute2,jose,kmod,\
-    linux-image-amd64,systemd-boot-efi,systemd-cryptsetup,systemd-sysv,tpm2-tools,udev,zstd";
+/// The same with dracut, and with the stub of unified kernel images. Clevis' module needs files of the packages netbase
+/// and procps, which no dependency brings.
+macro_rules! with_dracut {
+    ($more:literal) => {
+        concat!(
+            "binutils,clevis-dracut,cryptsetup-bin,dbus,dosfstools,dracut,e2fsprogs,iproute2,jose,kmod,",
+            "linux-image-amd64,netbase,procps,systemd-boot-efi,systemd-sysv,tpm2-tools,udev,zstd",
+            $more
+        )
+    };
+}
 
 /// Scenes of virtual machines with a distribution, and the system of each.
 pub(super) const DISTRIBUTIONS: [(&str, System); 5] = [
     ("debian", System { name: "bookworm", suite: "bookworm", packages: INSTALLED }),
-    ("debian-uki", System { name: "bookworm-dracut", suite: "bookworm", packages: WITH_DRACUT }),
+    (
+        "debian-uki",
+        System { name: "bookworm-dracut", suite: "bookworm", packages: with_dracut!("") },
+    ),
     ("debian-13", System { name: "trixie", suite: "trixie", packages: INSTALLED }),
-    ("debian-13-uki", System { name: "trixie-dracut", suite: "trixie", packages: WITH_CRYPTSETUP }),
-    ("debian-sid-uki", System { name: "sid-dracut", suite: "sid", packages: WITH_CRYPTSETUP }),
+    // Newer suites have parts of systemd in packages of their own.
+    (
+        "debian-13-uki",
+        System {
+            name: "trixie-dracut",
+            suite: "trixie",
+            packages: with_dracut!(",systemd-boot-tools,systemd-cryptsetup"),
+        },
+    ),
+    (
+        "debian-sid-uki",
+        System {
+            name: "sid-dracut",
+            suite: "sid",
+            packages: with_dracut!(",systemd-boot-tools,systemd-cryptsetup,systemd-tpm"),
+        },
+    ),
 ];
 
 pub(super) fn ensure(tools: &Tools, apt: &mut Apt, system: &System) -> Result<PathBuf> {
@@ -57,6 +80,8 @@ pub(super) fn ensure(tools: &Tools, apt: &mut Apt, system: &System) -> Result<Pa
     let made = dir.join(&file);
     let mut strap = process::command("mmdebstrap");
     strap.args(["--variant=apt", "--mode=root"]).arg(format!("--include={packages}"));
+    // An unstable suite is valid for a week, and mirrors may be older.
+    strap.arg("--aptopt=Acquire::Check-Valid-Until \"false\"");
     strap.arg(suite).arg(&made).arg(sources);
     process::capture(&mut strap)?;
     fs::rename(&made, &place).with_context(|| format!("cannot move {}", made.display()))?;

@@ -41,9 +41,6 @@ impl Broker {
     }
 
     /// Allows machines that boot this image to obtain their keys.
-    ///
-    /// # Errors
-    /// The store fails.
     pub async fn approve(&self, name: &str, expected: ExpectedPcrs) -> Result<(), Failure> {
         let image = ApprovedImage::new(name.parse()?, "built here", expected, SystemClock.now());
         // Only the kernel's PCR is known here: the initramfs is not checked.
@@ -54,9 +51,6 @@ impl Broker {
 
     /// Admits a machine: it gets an ID, its key is bound, and it gets a disk key. Returns what its Clevis pin
     /// needs.
-    ///
-    /// # Errors
-    /// The key is not accepted, or the store fails.
     pub async fn admit(&self, key: PublicKey, reached_at: Endpoint) -> Result<PinConfig, Failure> {
         let (store, clock, entropy) = (&*self.0, &SystemClock, &SystemEntropy);
         let pins = ClevisPinGenerator::new(reached_at);
@@ -75,9 +69,6 @@ impl Broker {
     }
 
     /// The server: the requests of nodes, and a route that is not ours.
-    ///
-    /// # Errors
-    /// No registers are pinned.
     pub fn router(&self) -> Result<Router, Failure> {
         let store = Arc::clone(&self.0);
         let ports = LivePorts::of(Arc::clone(&store), Arc::new(SystemClock));

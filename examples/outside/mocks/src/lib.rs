@@ -8,9 +8,6 @@ use tec_core::port::{
 };
 
 /// The machines whose waiting keys a policy would bind.
-///
-/// # Errors
-/// A registry fails.
 pub async fn would_bind(
     machines: &dyn MachineRegistry,
     aks: &dyn AkRegistry,

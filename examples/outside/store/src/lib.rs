@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
-use tec_core::ak::{AkRecord, AkState, ApprovedAk, Fingerprint, SourceNetwork};
+use tec_core::ak::{AkRecord, AkState, ApprovedAk, Fingerprint, SourceNetwork, may_wait};
 use tec_core::id::MachineId;
 use tec_core::machine::{LastBinding, Machine, MachineChange, MachineState, RegisteredBy};
 use tec_core::port::{
@@ -20,9 +20,6 @@ use tec_core::port::{
     PortError, PortErrorKind, UnclaimedLimit,
 };
 use tec_core::time::Timestamp;
-
-/// Maximum number of waiting keys, part of the contract of [`AkRegistry::submit`].
-const MAX_WAITING: usize = 4;
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct State {
@@ -61,9 +58,6 @@ pub struct FileStore {
 
 impl FileStore {
     /// Opens the store in an existing directory, or creates an empty one there.
-    ///
-    /// # Errors
-    /// The file cannot be read, or is not such a store.
     pub fn open(directory: &Path) -> std::io::Result<Self> {
         let path = directory.join("trust.json");
         let state = match fs::read(&path) {
@@ -200,8 +194,7 @@ impl AkRegistry for FileStore {
                 return Ok(CreateOutcome::Existed);
             }
             state.machine(&record.machine).ok_or(PortErrorKind::NotFound)?;
-            let of_machine = state.keys.iter().filter(|key| key.machine == record.machine);
-            if of_machine.filter(|key| key.state == AkState::Pending).count() >= MAX_WAITING {
+            if !may_wait(record, state.keys.iter()) {
                 return Err(PortErrorKind::Denied);
             }
             let mut record = record.clone();

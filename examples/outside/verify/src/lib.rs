@@ -7,9 +7,6 @@ use tec_core::pcr::PcrIndex;
 use tec_tpm::quote::{QuoteError, UntrustedQuote};
 
 /// The registers that do not have the expected value, or for which the quote proves none.
-///
-/// # Errors
-/// The quote is not from this key for this nonce.
 pub fn differing(
     quote: UntrustedQuote<'_>,
     key: &PublicKey,

@@ -173,9 +173,6 @@ impl Authority {
 
     /// Takes the authority without a grant, after the other anchor was lost permanently.
     ///
-    /// # Errors
-    /// The anchor is not on standby.
-    ///
     /// # Security
     /// If the other anchor still runs, there are two authorities.
     pub fn dangerous_seize(&self) -> Result<Transition, Refused> {

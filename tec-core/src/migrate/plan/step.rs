@@ -4,7 +4,6 @@ use crate::migrate::{Authority, Intake, Refused, Transition};
 
 /// What an admin wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "callers choose one of them")]
 pub enum Goal {
     /// The other anchor gets everything that the authority has.
     Copy,
@@ -20,7 +19,6 @@ pub enum Goal {
 
 /// One of the two anchors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "there are two")]
 pub enum Side {
     /// The current home of the trust.
     Source,
@@ -30,7 +28,6 @@ pub enum Side {
 
 impl Side {
     /// The other side.
-    #[must_use]
     pub fn other(self) -> Self {
         match self {
             Self::Source => Self::Target,

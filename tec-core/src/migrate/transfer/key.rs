@@ -122,9 +122,6 @@ impl Identity {
     }
 
     /// Parses the text.
-    ///
-    /// # Errors
-    /// The string is not such a key.
     pub fn from_text(text: &SecretBytes) -> Result<Self, ParseKeyError> {
         seed_of(IDENTITY, text)
             .map(Self)
@@ -158,9 +155,6 @@ impl Signer {
     }
 
     /// Parses the text.
-    ///
-    /// # Errors
-    /// The string is not such a key.
     pub fn from_text(text: &SecretBytes) -> Result<Self, ParseKeyError> {
         seed_of(SIGNING, text)
             .map(Self)

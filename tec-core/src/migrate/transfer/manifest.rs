@@ -21,6 +21,9 @@ pub struct Manifest {
     pub source: Authority,
     /// When the transfer was created.
     pub made_at: Timestamp,
+    /// Last line of the source's audit log then, as number and hash (`1042:d914…`). The log is not in the transfer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub audit_head: Option<String>,
     /// The recipient that it is sealed to.
     pub recipient: Recipient,
     /// The key that signed it.
@@ -38,8 +41,7 @@ struct Head {
 
 impl Manifest {
     pub(super) fn new(
-        source: Authority,
-        made_at: Timestamp,
+        (source, made_at, audit_head): (&Authority, Timestamp, Option<&str>),
         recipient: Recipient,
         signer: SignerKey,
         key: &[u8],
@@ -47,8 +49,9 @@ impl Manifest {
         Self {
             kind: KIND.to_owned(),
             version: VERSION,
-            source,
+            source: *source,
             made_at,
+            audit_head: audit_head.map(str::to_owned),
             recipient,
             signer,
             key: hex::encode(key),

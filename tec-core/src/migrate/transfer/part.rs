@@ -18,7 +18,6 @@ use crate::secret::SecretBytes;
 
 /// A file of the source that is not a unit, such as the key of its CA.
 #[derive(Debug)]
-#[expect(clippy::exhaustive_structs, reason = "a name and what it names")]
 pub struct Document {
     /// Its name.
     pub name: String,

@@ -72,9 +72,6 @@ impl<R: Read> TransferReader<R> {
     }
 
     /// The next part; `None` after the last one, when the whole file has been read and opened.
-    ///
-    /// # Errors
-    /// The file is cut off, or was altered.
     pub fn part(&mut self) -> Result<Option<Part>, TransferError> {
         if self.ended {
             return Ok(None);

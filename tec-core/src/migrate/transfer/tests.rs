@@ -32,8 +32,8 @@ fn units() -> Vec<TrustUnit> {
 
 fn made_by(signer: &Signer, recipient: Recipient) -> Vec<u8> {
     let (record, at, entropy) = (source(), sample::time(4), SeededEntropy::new(3));
-    let ends = (signer, recipient);
-    let mut writer = TransferWriter::begin(Vec::new(), (&record, at), ends, &entropy).unwrap();
+    let (made, ends) = ((&record, at, Some("7:d914")), (signer, recipient));
+    let mut writer = TransferWriter::begin(Vec::new(), made, ends, &entropy).unwrap();
     for unit in units() {
         writer.part(&[unit], &[]).unwrap();
     }
@@ -73,8 +73,8 @@ fn a_quarantined_machine_stays_so_in_a_backup() {
     use crate::machine::MachineState::{Quarantined, Retired, Revoked};
     let (record, at, entropy) = (source(), sample::time(4), SeededEntropy::new(3));
     let (signer, recipient) = (signer(), identity().recipient());
-    let ends = (&signer, recipient);
-    let mut writer = TransferWriter::begin(Vec::new(), (&record, at), ends, &entropy).unwrap();
+    let (made, ends) = ((&record, at, None), (&signer, recipient));
+    let mut writer = TransferWriter::begin(Vec::new(), made, ends, &entropy).unwrap();
     for (number, state) in [(1, Quarantined), (2, Retired), (3, Revoked)] {
         let machine = crate::machine::Machine { state, ..sample::machine(number) };
         let unit = MachineUnit::new(machine, Vec::new(), Some(sample::secret(number)));
@@ -105,6 +105,7 @@ fn the_manifest_is_one_line_that_people_can_read() {
     assert_eq!(manifest["kind"], "tec-transfer");
     assert_eq!(manifest["recipient"], identity().recipient().to_string());
     assert_eq!(manifest["source"]["role"], "active");
+    assert_eq!(manifest["audit_head"], "7:d914");
 }
 
 #[test]

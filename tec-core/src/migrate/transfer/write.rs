@@ -27,13 +27,13 @@ impl<W> fmt::Debug for TransferWriter<W> {
 }
 
 impl<W: Write> TransferWriter<W> {
-    /// Begins a transfer of what `source` holds.
+    /// Begins a transfer of what a source holds: its record, the time, and the head of its audit log, if it has one.
     ///
     /// # Errors
     /// The recipient is not a valid key, or the file cannot be written.
     pub fn begin(
         mut to: W,
-        (source, made_at): (&Authority, Timestamp),
+        made: (&Authority, Timestamp, Option<&str>),
         (signer, recipient): (&Signer, Recipient),
         entropy: &dyn Entropy,
     ) -> Result<Self, TransferError> {
@@ -45,7 +45,7 @@ impl<W: Write> TransferWriter<W> {
         let (key, seal) =
             setup.map_err(|_| TransferError::malformed("the recipient is not an X25519 key"))?;
         let public = signer.public();
-        let manifest = Manifest::new(*source, made_at, recipient, public, &key.to_bytes());
+        let manifest = Manifest::new(made, recipient, public, &key.to_bytes());
         let line = manifest.line()?;
         let signature = hex::encode(signer.sign(&line));
         let head = [line.as_slice(), b"\n", signature.as_bytes(), b"\n"].concat();
@@ -54,9 +54,6 @@ impl<W: Write> TransferWriter<W> {
     }
 
     /// Writes one part.
-    ///
-    /// # Errors
-    /// The file cannot be written.
     pub fn part(
         &mut self,
         units: &[TrustUnit],
@@ -78,9 +75,6 @@ impl<W: Write> TransferWriter<W> {
     }
 
     /// Writes the last part, and returns the file.
-    ///
-    /// # Errors
-    /// The file cannot be written.
     pub fn finish(mut self) -> Result<W, TransferError> {
         self.sealed(&[], true)?;
         self.to.flush().map_err(TransferError::writing)?;

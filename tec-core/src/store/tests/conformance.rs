@@ -83,7 +83,7 @@ async fn machines_of_one_model_share_what_is_stored_and_nothing_is_left_behind()
     admit(1, &new).await;
     assert_eq!(parts(), 3);
     let key = sample::public_key(1).fingerprint();
-    store.approve(&key, &new.platform().firmware, &sample::line()).await.unwrap();
+    store.approve(&key, &new.platform(), &sample::line()).await.unwrap();
     for number in 1..=10 {
         assert_eq!(admit(number, &new).await, PlatformOutcome::Moved);
     }

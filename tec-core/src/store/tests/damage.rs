@@ -123,8 +123,8 @@ const ONLY_10: &str = "CREATE TABLE ak_successor (
     public TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 INSERT INTO ak_successor SELECT fingerprint, 'new', public FROM ak WHERE state = 'bound';";
-/// Reverts the additions of versions 12, 9, 8, 7, 6, 5 and 4.
-const AFTER_11: &str = "DROP TABLE audit_base; DROP TRIGGER audit_deleted;";
+/// Reverts the additions of versions 13 and 12, 9, 8, 7, 6, 5 and 4.
+const AFTER_11: &str = "DROP TABLE demands; DROP TABLE audit_base; DROP TRIGGER audit_deleted;";
 const AFTER_8: &str = "DROP TRIGGER secret_sealed; ALTER TABLE secret DROP COLUMN seal; \
     ALTER TABLE seal_check DROP COLUMN number;";
 const AFTER_7: &str = "DROP INDEX secret_rotating;";
@@ -138,9 +138,9 @@ const AFTER_3: &str = "DROP INDEX ak_claim; ALTER TABLE ak DROP COLUMN source; \
 #[tokio::test]
 async fn a_newer_version_is_left_alone() {
     let place = closed_store().await;
-    place.raw().pragma_update(None, "user_version", 13).unwrap();
+    place.raw().pragma_update(None, "user_version", 14).unwrap();
     let error = place.try_open().unwrap_err();
-    assert!(matches!(error, StoreError::Newer { found: 13, known: 12 }), "{error:?}");
+    assert!(matches!(error, StoreError::Newer { found: 14, known: 13 }), "{error:?}");
     assert_eq!(error.code(), Code::StoreVersion);
     place.raw().pragma_update(None, "user_version", 0).unwrap();
     assert_corrupt(&place);
@@ -162,15 +162,18 @@ async fn a_store_of_an_older_version_is_opened_with_all_that_it_holds() {
         (9, String::new()),
         (10, ONLY_10.to_owned()),
         (11, String::new()),
+        (12, String::new()),
     ] {
         let place = closed_store().await;
         let raw = place.raw();
         let after_8 = if version < 9 { AFTER_8 } else { "" };
-        raw.execute_batch(&[AFTER_11, after_8, &added].concat()).unwrap();
+        let after_11 = if version < 12 { AFTER_11 } else { "DROP TABLE demands;" };
+        raw.execute_batch(&[after_11, after_8, &added].concat()).unwrap();
         raw.pragma_update(None, "user_version", version).unwrap();
         drop(raw);
         let store = place.open();
         super::assert_machines(&store, 203).await;
+        assert_eq!(store.demands().unwrap(), None);
         let secret = SecretStore::find(&store, &sample::secret_path(1)).await.unwrap();
         assert!(secret.unwrap().ct_eq(&sample::secret(1)));
         let authority = crate::migrate::TrustAnchor::authority(&store).await;

@@ -71,30 +71,30 @@ impl PlatformLog for MemoryRegistry {
     async fn approve(
         &self,
         key: &Fingerprint,
-        seen: &Firmware,
+        seen: &Platform,
         line: &AuditEvent,
     ) -> Result<Vec<MachineId>, PortError> {
         let refused = |kind| PortError::new(kind, format!("approve the platform of key {key}"));
         let mut state = self.0.lock();
         state.permit(Deed::Admit, format!("approve the platform of key {key}"))?;
-        let record = state.platforms.get(key).ok_or_else(|| refused(PortErrorKind::NotFound))?;
-        if record.refused_at.is_none() || record.seen.firmware != *seen {
-            return Err(refused(PortErrorKind::Conflict));
+        let record = state.platform(key).ok_or_else(|| refused(PortErrorKind::NotFound))?;
+        let record = record.approved(seen).ok_or_else(|| refused(PortErrorKind::Conflict))?;
+        let mut machines = vec![record.machine];
+        if record.has_other_firmware() {
+            let from = &record.baseline.firmware;
+            let sharing = state.platforms.values().filter(|one| one.baseline.firmware == *from);
+            machines = sharing.map(|one| one.machine).collect();
+            machines.sort();
+            machines.dedup();
+            state.approvals.push((from.clone(), seen.firmware.clone()));
         }
-        let from = record.baseline.firmware.clone();
-        let mut machines = Vec::new();
-        for record in state.platforms.values_mut() {
-            if record.baseline.firmware != from {
-                continue;
+        state.platforms.insert(*key, record);
+        let keys: Vec<_> = state.platforms.keys().copied().collect();
+        for key in keys {
+            if let Some(record) = state.platform(&key) {
+                state.platforms.insert(key, record.settled());
             }
-            if record.seen.firmware == *seen {
-                record.refused_at = None;
-            }
-            machines.push(record.machine);
         }
-        state.approvals.push((from, seen.clone()));
-        machines.sort();
-        machines.dedup();
         state.events.push(line.clone());
         Ok(machines)
     }

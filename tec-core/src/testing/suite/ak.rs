@@ -1,13 +1,10 @@
 use super::{at_once, kind, ok};
-use crate::ak::{AkRecord, AkState, ApprovedAk, Fingerprint, SourceNetwork};
+use crate::ak::{AkRecord, AkState, ApprovedAk, Fingerprint, MAX_WAITING, SourceNetwork};
 use crate::machine::{LastBinding, MachineChange, MachineState};
 use crate::port::{
     AkRegistry, BindOutcome, CreateOutcome, MachineRegistry, PortErrorKind, UnclaimedLimit,
 };
 use crate::testing::sample;
-
-/// Maximum number of keys waiting per machine, see [`AkRegistry::submit`].
-const MAX_WAITING: u64 = 4;
 
 /// Checks the contract of [`AkRegistry`]; `make` returns an empty registry of machines and keys.
 ///

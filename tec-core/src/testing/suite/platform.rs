@@ -17,6 +17,10 @@ pub async fn platform_log<L: PlatformLog>(make: impl AsyncFn() -> L) {
     of_two_first_boots_at_once_one_is_the_baseline(&make().await).await;
     an_approval_counts_for_all_with_the_same_baseline(&make().await).await;
     only_what_was_refused_and_shown_last_is_approved(&make().await).await;
+    an_image_is_held_to_its_first_boot_on_each_machine(&make().await).await;
+    each_image_has_a_first_boot_and_the_last_four_are_kept(&make().await).await;
+    what_an_image_leaves_open_stays_with_a_new_key_and_new_firmware(&make().await).await;
+    a_boot_is_accepted_once_firmware_and_image_are_approved(&make().await).await;
 }
 
 fn key(number: u64) -> Fingerprint {
@@ -25,6 +29,11 @@ fn key(number: u64) -> Fingerprint {
 
 fn old() -> Platform {
     PlatformBoot::new().platform()
+}
+
+/// A boot with an initramfs that its image does not state.
+fn with(initramfs: &str) -> PlatformBoot {
+    PlatformBoot::new().initramfs(initramfs)
 }
 
 fn new() -> Platform {
@@ -97,7 +106,7 @@ async fn a_new_key_has_the_baseline_of_the_last_one(log: &dyn PlatformLog) {
         async |seen: &Platform| ok(log.admit(&second, machine, seen, sample::time(6)).await);
     assert!(matches!(again(&new()).await, PlatformOutcome::Refused(_)), "another firmware");
     assert_eq!(known(log, 2).await.baseline, old());
-    ok(log.approve(&second, &new().firmware, &sample::line()).await);
+    ok(log.approve(&second, &new(), &sample::line()).await);
     assert_eq!(again(&new()).await, PlatformOutcome::Moved);
     // Another machine is none of its business.
     assert_eq!(admit(log, 3, &new()).await, PlatformOutcome::Recorded);
@@ -120,7 +129,7 @@ async fn an_approval_counts_for_all_with_the_same_baseline(log: &dyn PlatformLog
         admit(log, number, platform).await;
     }
     is_refused(log, 1, &new()).await;
-    let approved = ok(log.approve(&key(1), &new().firmware, &sample::line()).await);
+    let approved = ok(log.approve(&key(1), &new(), &sample::line()).await);
     assert_eq!(approved, [1, 2].map(sample::machine_id));
     assert!(ok(log.list().await).iter().all(|entry| entry.refused_at.is_none()));
     // Machines are updated one after the other.
@@ -138,7 +147,7 @@ async fn an_approval_counts_for_all_with_the_same_baseline(log: &dyn PlatformLog
 
 async fn only_what_was_refused_and_shown_last_is_approved(log: &dyn PlatformLog) {
     let line = sample::line();
-    let approve = async |seen: &Platform| log.approve(&key(1), &seen.firmware, &line).await;
+    let approve = async |seen: &Platform| log.approve(&key(1), seen, &line).await;
     assert_eq!(kind(approve(&new()).await), PortErrorKind::NotFound);
     admit(log, 1, &old()).await;
     assert_eq!(kind(approve(&new()).await), PortErrorKind::Conflict);
@@ -148,4 +157,79 @@ async fn only_what_was_refused_and_shown_last_is_approved(log: &dyn PlatformLog)
     is_refused(log, 1, &newest).await;
     assert_eq!(kind(approve(&new()).await), PortErrorKind::Conflict, "it shows another one");
     is_refused(log, 1, &new()).await;
+}
+
+async fn an_image_is_held_to_its_first_boot_on_each_machine(log: &dyn PlatformLog) {
+    let (first, other) = (with("first").platform(), with("other").platform());
+    // As recorded by earlier versions, or with registers that are set for all images.
+    assert_eq!(admit(log, 1, &old()).await, PlatformOutcome::Recorded);
+    assert_eq!(admit(log, 1, &first).await, PlatformOutcome::NewImage);
+    assert_eq!(admit(log, 1, &first).await, PlatformOutcome::Matches);
+    assert_eq!(known(log, 1).await.baseline.boots, first.boots);
+    is_refused(log, 1, &other).await;
+    assert_eq!(known(log, 1).await.baseline.boots, first.boots);
+    assert_eq!(admit(log, 1, &old()).await, PlatformOutcome::Matches);
+
+    assert_eq!(admit(log, 2, &first).await, PlatformOutcome::Recorded);
+    is_refused(log, 1, &other).await;
+    is_refused(log, 2, &other).await;
+    let approve = async |seen: &Platform| log.approve(&key(1), seen, &sample::line()).await;
+    assert_eq!(kind(approve(&first).await), PortErrorKind::Conflict, "it shows another one");
+    assert_eq!(ok(approve(&other).await), [sample::machine_id(1)]);
+    let waits = ok(log.list().await).into_iter().filter(|entry| entry.refused_at.is_some());
+    assert_eq!(waits.map(|entry| entry.machine).collect::<Vec<_>>(), [sample::machine_id(2)]);
+    assert_eq!(kind(approve(&other).await), PortErrorKind::Conflict, "it is accepted by now");
+    assert_eq!(admit(log, 1, &other).await, PlatformOutcome::Matches);
+    is_refused(log, 1, &first).await;
+    is_refused(log, 2, &other).await;
+}
+
+async fn each_image_has_a_first_boot_and_the_last_four_are_kept(log: &dyn PlatformLog) {
+    let boot =
+        |kernel: usize, initramfs| with(initramfs).kernel(&format!("kernel-{kernel}")).platform();
+    assert_eq!(admit(log, 1, &boot(1, "first")).await, PlatformOutcome::Recorded);
+    for kernel in 2..=4 {
+        assert_eq!(admit(log, 1, &boot(kernel, "first")).await, PlatformOutcome::NewImage);
+    }
+    assert_eq!(admit(log, 1, &boot(1, "first")).await, PlatformOutcome::Matches);
+    assert_eq!(admit(log, 1, &boot(5, "first")).await, PlatformOutcome::NewImage);
+    // The second one was booted longest ago.
+    for kernel in [1, 3, 4, 5] {
+        is_refused(log, 1, &boot(kernel, "other")).await;
+    }
+    assert_eq!(known(log, 1).await.baseline.boots.len(), 4);
+    assert_eq!(admit(log, 1, &boot(2, "other")).await, PlatformOutcome::NewImage);
+}
+
+async fn what_an_image_leaves_open_stays_with_a_new_key_and_new_firmware(log: &dyn PlatformLog) {
+    let (first, other) = (with("first"), with("other"));
+    admit(log, 1, &first.platform()).await;
+    let (second, machine) = (key(2), sample::machine_id(1));
+    let again = async |boot: &PlatformBoot| {
+        ok(log.admit(&second, machine, &boot.platform(), sample::time(6)).await)
+    };
+    assert!(matches!(again(&other).await, PlatformOutcome::Refused(_)));
+    assert_eq!(again(&first).await, PlatformOutcome::Matches);
+    let updated = first.keys(KeyDatabase::Dbx, &[4, 40]);
+    assert_eq!(again(&updated).await, PlatformOutcome::Moved);
+    let edited = updated.clone().initramfs("other");
+    assert!(matches!(again(&edited).await, PlatformOutcome::Refused(_)));
+    assert_eq!(again(&updated).await, PlatformOutcome::Matches);
+}
+
+async fn a_boot_is_accepted_once_firmware_and_image_are_approved(log: &dyn PlatformLog) {
+    for number in [1, 2] {
+        admit(log, number, &with("first").platform()).await;
+        is_refused(log, number, &with("other").firmware("2.0").platform()).await;
+    }
+    let seen = known(log, 1).await.seen;
+    let approved = ok(log.approve(&key(1), &seen, &sample::line()).await);
+    assert_eq!(approved, [1, 2].map(sample::machine_id));
+    // The firmware was approved for both, the initramfs for one.
+    let waits = ok(log.list().await).into_iter().filter(|entry| entry.refused_at.is_some());
+    assert_eq!(waits.map(|entry| entry.machine).collect::<Vec<_>>(), [sample::machine_id(2)]);
+    is_refused(log, 2, &seen).await;
+    assert_eq!(admit(log, 1, &seen).await, PlatformOutcome::Moved);
+    assert_eq!(admit(log, 1, &seen).await, PlatformOutcome::Matches);
+    is_refused(log, 1, &with("first").firmware("2.0").platform()).await;
 }

@@ -43,15 +43,9 @@ struct WireAzure {
 /// Where a node gets its paravisor's report and the certificate of the chip's key.
 pub trait HclSource: fmt::Debug + Send + Sync {
     /// Content of NV index 0x01400001.
-    ///
-    /// # Errors
-    /// Whatever the TPM reports.
     fn hcl_report(&self) -> Result<Vec<u8>, Cause>;
 
     /// Certificate of the VCEK in PEM or DER.
-    ///
-    /// # Errors
-    /// Whatever its source reports.
     fn vcek(&self) -> Result<Vec<u8>, Cause>;
 }
 

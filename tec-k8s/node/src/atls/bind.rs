@@ -31,7 +31,6 @@ const MAX_FRAME: usize = MAX_DOCUMENT + 32;
 
 /// Whether evidence over the connection itself is required.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "demanded or not")]
 pub enum ChannelBinding {
     /// Peers without support are refused.
     Required,

@@ -70,7 +70,6 @@ pub struct EndpointBuilder {
 
 impl EndpointBuilder {
     /// Proves the identity of this side. A server needs it unless its clients verify nothing.
-    #[must_use]
     pub fn with_issuer(mut self, issuer: Arc<dyn Issuer>) -> Self {
         self.issuer = Some(issuer);
         self
@@ -78,7 +77,6 @@ impl EndpointBuilder {
 
     /// Verifies the other side. If there are several validators, the first whose variant is in the
     /// certificate is used. A server without a validator accepts any client.
-    #[must_use]
     pub fn with_validator(mut self, validator: Arc<dyn Validator>) -> Self {
         self.validators.push(validator);
         self
@@ -89,21 +87,18 @@ impl EndpointBuilder {
     /// # Security
     /// Anyone on the network path can be that server. Whatever it sends must be proven in another
     /// way.
-    #[must_use]
     pub fn dangerous_unverified_server(mut self) -> Self {
         self.unverified_server = true;
         self
     }
 
     /// How evidence is sent: by default over the connection, refusing peers without support.
-    #[must_use]
     pub fn with_channel_binding(mut self, binding: ChannelBinding) -> Self {
         self.binding = binding;
         self
     }
 
     /// Time limit of a handshake, including the document (default 30 seconds).
-    #[must_use]
     pub fn with_handshake_limit(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self

@@ -57,15 +57,9 @@ pub trait Issuer: fmt::Debug + Send + Sync {
 /// Creates quotes with an attestation key.
 pub trait Quoter: fmt::Debug + Send + Sync {
     /// TPMT_PUBLIC of the key.
-    ///
-    /// # Errors
-    /// Whatever the TPM reports.
     fn ak_area(&self) -> Result<Vec<u8>, Cause>;
 
     /// A quote over all 24 registers of the SHA-256 bank.
-    ///
-    /// # Errors
-    /// Whatever the TPM reports.
     fn quote(&self, nonce: &[u8; 32]) -> Result<TpmEvidence, Cause>;
 }
 
@@ -73,9 +67,6 @@ pub trait Quoter: fmt::Debug + Send + Sync {
 pub trait InstanceInfo: fmt::Debug + Send + Sync {
     /// The bytes that go into the document. `inner` is SHA-256(user data ‖ nonce), for sources that
     /// can bind it.
-    ///
-    /// # Errors
-    /// Whatever the source reports.
     fn instance_info(&self, inner: &[u8; 32]) -> Result<Vec<u8>, Cause>;
 }
 
@@ -94,7 +85,6 @@ impl VtpmIssuer {
     }
 
     /// Adds what vouches for the key.
-    #[must_use]
     pub fn with_info(mut self, info: Arc<dyn InstanceInfo>) -> Self {
         self.info = Some(info);
         self

@@ -12,7 +12,6 @@ use tec_core::pcr::{PcrIndex, PcrValues};
 
 /// Whether the peer is refused if the value differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "it refuses or it does not")]
 pub enum Severity {
     /// The peer is refused.
     Enforce,
@@ -22,7 +21,6 @@ pub enum Severity {
 
 /// Expected content of one register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "a value and what it is for")]
 pub struct Expectation {
     /// The value.
     pub expected: Sha256Digest,
@@ -94,14 +92,12 @@ impl Measurements {
     }
 
     /// Adds or replaces an expectation.
-    #[must_use]
     pub fn with(mut self, index: PcrIndex, expectation: Expectation) -> Self {
         self.0.insert(index, expectation);
         self
     }
 
     /// Lets a register have any value: for callers that check it themselves.
-    #[must_use]
     pub fn without(mut self, index: PcrIndex) -> Self {
         self.0.remove(&index);
         self
@@ -113,9 +109,6 @@ impl Measurements {
     }
 
     /// Compares all registers; returns those that differ but only warn.
-    ///
-    /// # Errors
-    /// [`Mismatches`] with every enforced register that differs.
     pub fn compare(&self, values: &PcrValues) -> Result<Vec<Mismatch>, Mismatches> {
         let (mut refused, mut warnings) = (Vec::new(), Vec::new());
         for (index, expectation) in &self.0 {

@@ -16,7 +16,6 @@ use crate::state::{NodeState, Role};
 
 /// Ports that init acts on.
 #[derive(Clone, Copy, Debug)]
-#[expect(clippy::exhaustive_structs, reason = "callers write all of it out")]
 pub struct InitPorts<'p> {
     /// The lock that it shares with join.
     pub lock: &'p NodeLock,

@@ -18,7 +18,6 @@ use crate::ticket::{JoinTicket, NodeName};
 
 /// Ports that join acts on.
 #[derive(Clone, Copy, Debug)]
-#[expect(clippy::exhaustive_structs, reason = "callers write all of it out")]
 pub struct JoinPorts<'p> {
     /// The lock that it shares with init.
     pub lock: &'p NodeLock,

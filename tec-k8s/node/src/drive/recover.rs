@@ -15,7 +15,6 @@ use crate::recover::{
 
 /// Ports that recovery acts on.
 #[derive(Clone, Copy, Debug)]
-#[expect(clippy::exhaustive_structs, reason = "callers write all of it out")]
 pub struct RecoverPorts<'p> {
     /// The lock; its marker is set again.
     pub lock: &'p NodeLock,
@@ -31,7 +30,6 @@ pub struct RecoverPorts<'p> {
 
 /// Keys offered by a caller.
 #[derive(Debug)]
-#[expect(clippy::exhaustive_structs, reason = "whoever offers has both")]
 pub struct OfferedKeys {
     /// Key of the state disk.
     pub state_disk_key: SecretBytes,

@@ -33,9 +33,6 @@ impl StateDirectory {
     }
 
     /// The state, if it was written.
-    ///
-    /// # Errors
-    /// It cannot be read.
     pub fn read_state(&self) -> Result<Option<NodeState>, PortError> {
         let Some(json) = self.read(STATE)? else {
             return Ok(None);

@@ -20,7 +20,6 @@ const TOKEN: (usize, usize) = (6, 16);
 
 /// One run of a program. Secrets go through `input` only.
 #[derive(Debug)]
-#[expect(clippy::exhaustive_structs, reason = "callers write all of it out")]
 pub struct Call<'c> {
     /// Name, or an absolute path.
     pub program: &'c str,
@@ -91,7 +90,6 @@ impl HostPrograms {
     }
 
     /// Runs `command` instead of the program with this name; its arguments come last.
-    #[must_use]
     pub fn with(mut self, name: impl Into<String>, command: Vec<PathBuf>) -> Self {
         self.0.insert(name.into(), command);
         self

@@ -54,9 +54,6 @@ impl KubeEnrollments {
     }
 
     /// The machine of a claim; the one with the disk's ID if an earlier version bound exactly this key to it.
-    ///
-    /// # Errors
-    /// The API server refuses.
     pub async fn machine_id(&self, claim: &Claim) -> Result<MachineId, PortError> {
         let older = older_id(claim.disk)?;
         let bound = AkRegistry::bound_to(&self.0, &older).await?;

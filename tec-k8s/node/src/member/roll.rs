@@ -36,7 +36,6 @@ const HELD: i64 = 366 * 24 * 60 * 60;
 
 /// A member that was removed. Nobody else may have its disk: the key of the disk follows from its UUID.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "a record, read whole")]
 pub struct Removed {
     /// Its disk.
     pub disk: DiskId,
@@ -56,7 +55,6 @@ pub struct Removed {
 /// certificate until that expires, and knows it by this name alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-#[expect(clippy::exhaustive_enums, reason = "held or not")]
 pub enum NameUse {
     /// Nobody, until that client certificate has expired.
     #[default]
@@ -92,7 +90,6 @@ impl Removed {
 
 /// All current and removed members.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "members are these two")]
 pub struct Roll {
     /// Members.
     pub claims: Vec<Claim>,
@@ -215,9 +212,6 @@ impl Roll {
     }
 
     /// Checks that a member may leave: another control plane that is `ready` must stay.
-    ///
-    /// # Errors
-    /// It is the last one (kind `Conflict`).
     pub fn check_removal(
         &self,
         claim: &Claim,

@@ -34,7 +34,6 @@ const MAX_SERVICES: usize = 32;
 
 /// An attested connection, and the cluster that its other end is in.
 #[derive(Debug)]
-#[expect(clippy::exhaustive_structs, reason = "whoever connects has both")]
 pub struct Reached {
     /// A connection to a service that proved itself; it must not be reestablished to a different one.
     pub channel: Channel,
@@ -121,7 +120,6 @@ impl TicketClient {
 
     /// Presents the ticket by which an admin allows this node to be a control plane. The file is read each
     /// time a service is asked.
-    #[must_use]
     pub fn with_control_plane_ticket(self, ticket: Option<PathBuf>) -> Self {
         Self { control_plane_ticket: ticket, ..self }
     }
@@ -144,7 +142,6 @@ impl TicketClient {
     }
 
     /// Proves the attestation key to services that ask for that.
-    #[must_use]
     pub fn with_endorser(self, endorser: Arc<dyn Endorser>) -> Self {
         Self { endorser: Some(endorser), ..self }
     }
@@ -208,7 +205,6 @@ impl RejoinClient {
     }
 
     /// Proves the attestation key to services that ask for that.
-    #[must_use]
     pub fn with_endorser(self, endorser: Arc<dyn Endorser>) -> Self {
         Self { endorser: Some(endorser), ..self }
     }
@@ -241,9 +237,6 @@ impl RejoinClient {
     }
 
     /// A ticket from the first service that gives one.
-    ///
-    /// # Errors
-    /// The error of the last one.
     pub async fn fetch(&self) -> Result<RejoinTicket, PortError> {
         let addresses = self.dial.addresses().await?;
         let asks = addresses.iter().map(|address| self.ask(address).boxed());

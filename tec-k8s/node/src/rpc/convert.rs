@@ -225,9 +225,6 @@ pub fn ticket_to_bytes(ticket: &JoinTicket) -> SecretBytes {
 }
 
 /// A ticket from [`ticket_to_bytes`].
-///
-/// # Errors
-/// Kind `Internal`: these bytes are not a ticket.
 pub fn ticket_from_bytes(bytes: &SecretBytes) -> Result<JoinTicket, PortError> {
     const WHY: &str = "take up a join again";
     let malformed = || PortError::new(PortErrorKind::Internal, "read the kept join ticket");

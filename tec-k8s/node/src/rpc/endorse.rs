@@ -156,7 +156,6 @@ fn refused(caller: &Caller, ek: Option<Fingerprint>, reason: &str) -> Status {
 
 /// The keys of its TPM that a node presents.
 #[derive(Clone, Debug)]
-#[expect(clippy::exhaustive_structs, reason = "both are needed")]
 pub struct TpmOffer {
     /// Endorsement key and certificate.
     pub ek: EkOffer,

@@ -42,7 +42,6 @@ pub trait NodeLog: fmt::Debug + Send + Sync {
 
 /// The ports of init.
 #[derive(Clone, Debug)]
-#[expect(clippy::exhaustive_structs, reason = "callers write all of it out")]
 pub struct InitServicePorts {
     /// Decides who may init.
     pub secret: Arc<dyn SecretCheck>,
@@ -115,16 +114,12 @@ impl InitService {
     }
 
     /// Shows this log to callers that may init and whose watched init failed.
-    #[must_use]
     pub fn with_log(mut self, log: Arc<dyn NodeLog>) -> Self {
         self.log = Some(log);
         self
     }
 
     /// Answers a call. `watcher` receives nothing before the caller is authenticated.
-    ///
-    /// # Errors
-    /// A refusal with its [`Reason`].
     ///
     /// # Cancel safety
     /// May be dropped at any await; the same request continues.
@@ -139,9 +134,6 @@ impl InitService {
 
     /// Authenticates the caller. If you run calls in tasks, create the task only after this returns: anyone
     /// can send messages and disconnect.
-    ///
-    /// # Errors
-    /// The caller may not init.
     pub async fn admit(&self, mut message: InitRequest) -> Result<AdmittedInit, Status> {
         let checks = message.check;
         let secrets = convert::take_secrets(&mut message);
@@ -154,9 +146,6 @@ impl InitService {
     }
 
     /// Carries out an admitted caller's request.
-    ///
-    /// # Errors
-    /// A refusal with its [`Reason`].
     ///
     /// # Cancel safety
     /// May be dropped at any await; the same request continues.

@@ -35,7 +35,6 @@ use super::{Reason, convert, plane};
 
 /// The state of a claim's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "callers must handle every state")]
 pub enum Settled {
     /// It is bound to the machine.
     Bound,
@@ -92,7 +91,6 @@ pub trait KubeletSigner: fmt::Debug + Send + Sync {
 
 /// Progress of a node's join, according to its Node object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "callers must handle every state")]
 pub enum NodeStanding {
     /// There is no such object.
     Absent,
@@ -132,7 +130,6 @@ pub trait ControlPlaneTurns: fmt::Debug + Send + Sync {
 
 /// The ports of the service.
 #[derive(Clone, Debug)]
-#[expect(clippy::exhaustive_structs, reason = "callers write all of it out")]
 pub struct JoinServicePorts {
     /// Keys of the cluster.
     pub keys: Arc<dyn DataKeys>,
@@ -182,13 +179,11 @@ impl JoinService {
     }
 
     /// Accepts endorsement keys as proof of attestation keys, and asks for them if the policy requires it.
-    #[must_use]
     pub fn with_endorsements(self, endorsements: Endorsements) -> Self {
         Self(self.0, Some(Arc::new(endorsements)), self.2)
     }
 
     /// Allows nodes with such tickets to be control planes, in addition to those that are listed.
-    #[must_use]
     pub fn with_plane_tickets(self, tickets: Arc<AdminTickets>) -> Self {
         Self(self.0, self.1, Some(tickets))
     }

@@ -29,7 +29,6 @@ struct Document {
 /// # Security
 /// Only for tests: anyone can create such a document.
 #[derive(Clone, Copy, Debug, Default)]
-#[expect(clippy::exhaustive_structs, reason = "there is nothing to add")]
 pub struct DangerousDummyIssuer;
 
 impl Issuer for DangerousDummyIssuer {
@@ -52,7 +51,6 @@ impl Issuer for DangerousDummyIssuer {
 /// # Security
 /// Only for tests: anyone passes.
 #[derive(Clone, Copy, Debug, Default)]
-#[expect(clippy::exhaustive_structs, reason = "there is nothing to add")]
 pub struct DangerousDummyValidator;
 
 impl Validator for DangerousDummyValidator {

@@ -58,7 +58,6 @@ impl MemoryNode {
     }
 
     /// Makes preparing init or join fail.
-    #[must_use]
     pub fn refusing(mut self, kind: PortErrorKind) -> Self {
         self.refusal = Some(kind);
         self

@@ -17,7 +17,6 @@ const LAME_DUCK: &str = "30s";
 
 /// Where the server looks up accounts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "the render knows both")]
 pub enum Resolver {
     /// In the configuration; a change needs a reload.
     Memory,
@@ -30,7 +29,6 @@ pub enum Resolver {
 
 /// Where a server stores events, and the servers that it shares them with.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "every part is the caller's decision")]
 pub struct Storage {
     /// Name of the server, unique among all servers.
     pub name: String,
@@ -44,7 +42,6 @@ pub struct Storage {
 
 /// Settings of a server.
 #[derive(Clone, Debug)]
-#[expect(clippy::exhaustive_structs, reason = "every part is the caller's decision")]
 pub struct ServerConfig {
     /// Address where clients connect.
     pub listen: SocketAddr,

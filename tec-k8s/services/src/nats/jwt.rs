@@ -56,7 +56,6 @@ impl Unsigned {
 
 /// The operator, which may create accounts.
 #[derive(Clone, Debug)]
-#[expect(clippy::exhaustive_structs, reason = "every part is the caller's decision")]
 pub struct Operator {
     /// Its name.
     pub name: String,
@@ -91,7 +90,6 @@ pub type Revocations = BTreeMap<PublicKey, Timestamp>;
 
 /// An account: its own subject space.
 #[derive(Clone, Debug)]
-#[expect(clippy::exhaustive_structs, reason = "every part is the caller's decision")]
 pub struct Account {
     /// Its name.
     pub name: String,
@@ -107,7 +105,6 @@ pub struct Account {
 
 /// What the signing key of an account may grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "there are these three")]
 pub enum Scope {
     /// Subjects with the user's own name in them.
     Component,

@@ -10,7 +10,6 @@ const RAW_LEN: usize = 1 + 32 + 2;
 
 /// The type of its owner. The prefix determines the first letter of the text: O, A or U.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[expect(clippy::exhaustive_enums, reason = "these three are made here")]
 pub enum KeyKind {
     /// An operator.
     Operator,

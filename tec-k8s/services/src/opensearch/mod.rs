@@ -96,7 +96,6 @@ pub fn roles() -> Vec<(String, Value)> {
 
 /// Hashes of the passwords of the three users.
 #[derive(Clone, Debug)]
-#[expect(clippy::exhaustive_structs, reason = "there are three users")]
 pub struct Hashes {
     /// Full access, except to the reserved parts of the security configuration.
     pub admin: String,
@@ -108,7 +107,6 @@ pub struct Hashes {
 
 /// Other settings of a node.
 #[derive(Clone, Debug)]
-#[expect(clippy::exhaustive_structs, reason = "every part is the caller's decision")]
 pub struct Node {
     /// Name of the cluster.
     pub cluster: String,

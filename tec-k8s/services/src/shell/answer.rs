@@ -36,7 +36,6 @@ pub struct OpenSearchNode {
 
 /// What a component's broker requests.
 #[derive(Clone, Debug, Default)]
-#[expect(clippy::exhaustive_structs, reason = "every part is the caller's decision")]
 pub struct ComponentCall {
     /// The user's own key; without one the vault keeps a key.
     pub user: Option<PublicKey>,
@@ -66,7 +65,6 @@ pub struct Component {
 
 /// A role in telemetry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "there are these three")]
 pub enum TelemetryKind {
     /// Receives.
     Collector,

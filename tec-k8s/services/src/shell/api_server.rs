@@ -30,7 +30,6 @@ pub enum Replaceable {
 
 /// A warning for people, as an Event of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "programs make it")]
 pub struct Warning {
     /// The pod, in the controller's namespace.
     pub pod: String,
@@ -46,7 +45,6 @@ pub struct Warning {
 
 /// The properties of a pod that its certificates need.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "shells make it")]
 pub struct PodObject {
     /// Its UID.
     pub uid: String,
@@ -62,7 +60,6 @@ pub struct PodObject {
 
 /// Names of the objects.
 #[derive(Clone, Debug)]
-#[expect(clippy::exhaustive_structs, reason = "every name is the caller's decision")]
 pub struct SecretNames {
     /// Their namespace.
     pub namespace: String,

@@ -16,9 +16,9 @@ use crate::vault::{OPENSEARCH_USERS, call, password};
 use crate::{Rates, caller, nats, opensearch};
 use tec_core::port::{Clock, Entropy, EntropyRng, chain};
 use tec_core::secret::{SecretArray, SecretBytes};
-use tokio::sync::Semaphore;
 
 use super::sessions::Sessions;
+use super::slots::Slots;
 use super::{
     ApiServer, Component, ComponentCall, Disk, Keys, Minter, NatsServer, Note, OpenSearchNode,
     Settings, Standing, Telemetry, TelemetryKind, Vault, Visit,
@@ -51,7 +51,7 @@ pub struct Bootstrap {
     entropy: Arc<dyn Entropy>,
     rates: Mutex<Rates>,
     settings: Settings,
-    slots: Semaphore,
+    slots: Slots,
 }
 
 impl Bootstrap {
@@ -75,22 +75,19 @@ impl Bootstrap {
             clock,
             entropy,
             rates: Mutex::new(Rates::new(settings.calls_per_minute)),
-            slots: Semaphore::new(settings.concurrency),
+            slots: Slots::new(settings.concurrency),
             settings,
         }
     }
 
     /// Answers a NATS server.
-    ///
-    /// # Errors
-    /// [`Refusal`], as for every call here.
     pub async fn nats(
         &self,
         visit: &Visit,
         token: &SecretBytes,
         own_key: Option<&SigningRequest>,
     ) -> Result<NatsServer, Refusal> {
-        let _slot = self.slots.try_acquire().map_err(|_| Refusal::Rate)?;
+        let _slot = self.slots.enter(visit.source)?;
         let caller = self.log_in(visit, Role::Nats, token).await?;
         let own = self.standing.token()?;
         let minter = self.minter(&own)?;
@@ -113,7 +110,7 @@ impl Bootstrap {
         visit: &Visit,
         token: &SecretBytes,
     ) -> Result<OpenSearchNode, Refusal> {
-        let _slot = self.slots.try_acquire().map_err(|_| Refusal::Rate)?;
+        let _slot = self.slots.enter(visit.source)?;
         let caller = self.log_in(visit, Role::OpenSearch, token).await?;
         let mut hashes = BTreeMap::new();
         for user in OPENSEARCH_USERS {
@@ -135,7 +132,7 @@ impl Bootstrap {
         token: &SecretBytes,
         call: &ComponentCall,
     ) -> Result<Component, Refusal> {
-        let _slot = self.slots.try_acquire().map_err(|_| Refusal::Rate)?;
+        let _slot = self.slots.enter(visit.source)?;
         let caller = self.component_caller(visit, token).await?;
         let own = self.standing.token()?;
         let minter = self.minter(&own)?;
@@ -171,7 +168,7 @@ impl Bootstrap {
         token: &SecretBytes,
         nonce: &Nonce,
     ) -> Result<([u8; 64], String), Refusal> {
-        let _slot = self.slots.try_acquire().map_err(|_| Refusal::Rate)?;
+        let _slot = self.slots.enter(visit.source)?;
         let caller = self.component_caller(visit, token).await?;
         let login = &caller.login;
         let own = self.standing.token()?;
@@ -194,17 +191,16 @@ impl Bootstrap {
         kind: TelemetryKind,
         own_key: Option<&SigningRequest>,
     ) -> Result<Telemetry, Refusal> {
-        let _slot = self.slots.try_acquire().map_err(|_| Refusal::Rate)?;
-        let role = match kind {
-            TelemetryKind::Collector => Role::Collector,
-            TelemetryKind::Sender => Role::Tracer,
-            TelemetryKind::Viewer => Role::Viewer,
+        let _slot = self.slots.enter(visit.source)?;
+        let (role, user) = match kind {
+            TelemetryKind::Collector => (Role::Collector, Some("telemetry")),
+            TelemetryKind::Sender => (Role::Tracer, None),
+            TelemetryKind::Viewer => (Role::Viewer, Some("viewer")),
         };
         let caller = self.log_in(visit, role, token).await?;
-        let password = match kind {
-            TelemetryKind::Collector => Some(self.password(&caller.login, "telemetry").await?),
-            TelemetryKind::Viewer => Some(self.password(&caller.login, "viewer").await?),
-            TelemetryKind::Sender => None,
+        let password = match user {
+            Some(user) => Some(self.password(&caller.login, user).await?),
+            None => None,
         };
         let tls = match kind {
             TelemetryKind::Viewer => None,
@@ -219,7 +215,7 @@ impl Bootstrap {
         visit: &Visit,
         token: &SecretBytes,
     ) -> Result<Vec<u8>, Refusal> {
-        let _slot = self.slots.try_acquire().map_err(|_| Refusal::Rate)?;
+        let _slot = self.slots.enter(visit.source)?;
         self.log_in(visit, Role::Peer, token).await?;
         let file = self.disk.read(Note::Key).map_err(|error| {
             tracing::warn!(%error, "cannot read the wrapped key");

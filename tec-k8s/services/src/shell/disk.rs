@@ -4,7 +4,6 @@ use std::{fmt, io};
 
 /// What is kept next to the vault's storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "a disk keeps every one of them")]
 pub enum Note {
     /// The wrapped key.
     Key,

@@ -21,7 +21,8 @@ const MAX_MESSAGE: usize = 64 * 1024;
 /// Time limit of a call.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// The service, to be served with TLS.
+/// The service, to be served with TLS. It leaves room for calls from other networks if a request has a
+/// [`SourceNetwork`](tec_core::ak::SourceNetwork) among its extensions.
 pub fn service(bootstrap: Arc<Bootstrap>) -> BootstrapServer<impl pb::bootstrap_server::Bootstrap> {
     BootstrapServer::new(Face(bootstrap)).max_decoding_message_size(MAX_MESSAGE)
 }
@@ -53,6 +54,13 @@ fn status(refusal: Refusal) -> Status {
     let message = format!("{}: {refusal}", refusal.reason());
     let details = details::encoded(code, &message, refusal);
     Status::with_details(code, message, details.into())
+}
+
+/// The beginning of a call, and its message.
+fn begin<T>(call: &'static str, request: Request<T>, id: fn(&T) -> &str) -> (Visit, T) {
+    let source = request.extensions().get().copied();
+    let message = request.into_inner();
+    (Visit::begin(call, id(&message), source), message)
 }
 
 /// Handles a call within its deadline, writes the audit line, and turns the outcome into an answer.
@@ -91,8 +99,7 @@ impl pb::bootstrap_server::Bootstrap for Face {
         &self,
         request: Request<pb::NatsBootstrapRequest>,
     ) -> Result<Response<pb::NatsBootstrapResponse>, Status> {
-        let request = request.into_inner();
-        let visit = Visit::begin("BootstrapNATS", &request.request_id);
+        let (visit, request) = begin("BootstrapNATS", request, |call| &call.request_id);
         let token = SecretBytes::new(request.service_account_token);
         let outcome = async {
             let own_key = parsed(&request.certificate_request)?;
@@ -115,8 +122,7 @@ impl pb::bootstrap_server::Bootstrap for Face {
         &self,
         request: Request<pb::OpenSearchBootstrapRequest>,
     ) -> Result<Response<pb::OpenSearchBootstrapResponse>, Status> {
-        let request = request.into_inner();
-        let visit = Visit::begin("BootstrapOpenSearch", &request.request_id);
+        let (visit, request) = begin("BootstrapOpenSearch", request, |call| &call.request_id);
         let token = SecretBytes::new(request.service_account_token);
         let outcome = self.0.opensearch(&visit, &token);
         answer(&visit, outcome, |node| pb::OpenSearchBootstrapResponse {
@@ -131,8 +137,7 @@ impl pb::bootstrap_server::Bootstrap for Face {
         &self,
         request: Request<pb::ComponentBootstrapRequest>,
     ) -> Result<Response<pb::ComponentBootstrapResponse>, Status> {
-        let request = request.into_inner();
-        let visit = Visit::begin("BootstrapComponent", &request.request_id);
+        let (visit, request) = begin("BootstrapComponent", request, |call| &call.request_id);
         let token = SecretBytes::new(request.service_account_token);
         let outcome = async {
             let call = ComponentCall {
@@ -157,8 +162,7 @@ impl pb::bootstrap_server::Bootstrap for Face {
         &self,
         request: Request<pb::SignNonceRequest>,
     ) -> Result<Response<pb::SignNonceResponse>, Status> {
-        let request = request.into_inner();
-        let visit = Visit::begin("SignNonce", &request.request_id);
+        let (visit, request) = begin("SignNonce", request, |call| &call.request_id);
         let token = SecretBytes::new(request.service_account_token);
         let outcome = async {
             let nonce = parsed(&request.nonce)?.ok_or(Refusal::BadRequest)?;
@@ -175,8 +179,7 @@ impl pb::bootstrap_server::Bootstrap for Face {
         &self,
         request: Request<pb::TelemetryBootstrapRequest>,
     ) -> Result<Response<pb::TelemetryBootstrapResponse>, Status> {
-        let request = request.into_inner();
-        let visit = Visit::begin("BootstrapTelemetry", &request.request_id);
+        let (visit, request) = begin("BootstrapTelemetry", request, |call| &call.request_id);
         let kind = match request.kind() {
             pb::TelemetryKind::Collector => Ok(TelemetryKind::Collector),
             pb::TelemetryKind::Sender => Ok(TelemetryKind::Sender),
@@ -204,8 +207,7 @@ impl pb::bootstrap_server::Bootstrap for Face {
         &self,
         request: Request<pb::WrappedKeyRequest>,
     ) -> Result<Response<pb::WrappedKeyResponse>, Status> {
-        let request = request.into_inner();
-        let visit = Visit::begin("GetWrappedKey", &request.request_id);
+        let (visit, request) = begin("GetWrappedKey", request, |call| &call.request_id);
         let token = SecretBytes::new(request.service_account_token);
         let outcome = self.0.wrapped_key(&visit, &token);
         answer(&visit, outcome, |key| pb::WrappedKeyResponse { wrapped_key: key }).await
@@ -228,4 +230,107 @@ redacted! {
     OpenSearchBootstrapResponse ComponentBootstrapRequest ComponentBootstrapResponse
     SignNonceRequest SignNonceResponse TelemetryBootstrapRequest TelemetryBootstrapResponse
     WrappedKeyRequest WrappedKeyResponse
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::num::NonZeroU32;
+    use std::os::unix::net::UnixListener;
+    use std::path::PathBuf;
+
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+    use tec_core::ak::SourceNetwork;
+    use tec_core::testing::{ManualClock, SeededEntropy, sample};
+
+    use super::super::{
+        ApiServer, Disk, Http, Note, SecretNames, Settings, Standing, Target, Vault,
+    };
+    use super::pb::bootstrap_server::Bootstrap as _;
+    use super::*;
+    use crate::vault::tests::world::platform;
+
+    #[derive(Debug)]
+    struct NoDisk;
+
+    impl Disk for NoDisk {
+        fn read(&self, _: Note) -> io::Result<Option<Vec<u8>>> {
+            Ok(None)
+        }
+
+        fn write(&self, _: Note, _: &[u8]) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn remove(&self, _: Note) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// A server with four places, whose vault is at this socket.
+    fn face(vault: PathBuf) -> Face {
+        let http = Http::new(Target::Unix(vault), Duration::from_mins(1));
+        let names = SecretNames {
+            namespace: String::new(),
+            key: String::new(),
+            tls: String::new(),
+            authorities: String::new(),
+            copies: Vec::new(),
+            revocations: String::new(),
+        };
+        let settings = Settings {
+            platform: platform(),
+            user_life: Duration::from_mins(1),
+            concurrency: 4,
+            calls_per_minute: NonZeroU32::MAX,
+        };
+        Face(Arc::new(Bootstrap::new(
+            Vault::new(http.clone()),
+            Arc::new(ApiServer::new(http, PathBuf::new(), names)),
+            Arc::new(NoDisk),
+            Arc::new(Standing::default()),
+            Arc::new(ManualClock::new(sample::time(0))),
+            Arc::new(SeededEntropy::new(1)),
+            settings,
+        )))
+    }
+
+    #[tokio::test]
+    async fn who_forges_tokens_leaves_places_for_calls_from_elsewhere() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("vault");
+        // It never answers.
+        let _vault = UnixListener::bind(&socket).unwrap();
+        let face = face(socket);
+        let claims = serde_json::json!({
+            "aud": [platform().audience], "exp": sample::time(60).unix_seconds(),
+            "kubernetes.io": {
+                "namespace": "platform", "serviceaccount": {"name": "controller", "uid": "any"},
+            },
+        });
+        let token = format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(claims.to_string()));
+        let call = |network: u8| {
+            let mut request = Request::new(pb::WrappedKeyRequest {
+                service_account_token: token.clone().into_bytes(),
+                request_id: String::new(),
+            });
+            let source = SourceNetwork::of([192, 0, 2, network].into());
+            request.extensions_mut().insert(source);
+            face.get_wrapped_key(request)
+        };
+        let mut waiting = Vec::new();
+        for _ in 0..8 {
+            let mut forged = call(1);
+            match futures::poll!(&mut forged) {
+                std::task::Poll::Pending => waiting.push(forged),
+                std::task::Poll::Ready(answer) => {
+                    assert_eq!(answer.unwrap_err().code(), Code::ResourceExhausted);
+                }
+            }
+        }
+        assert_eq!(waiting.len(), 2);
+        assert!(futures::poll!(&mut call(2)).is_pending());
+        drop(waiting);
+        assert!(futures::poll!(&mut call(1)).is_pending(), "places are given back");
+    }
 }

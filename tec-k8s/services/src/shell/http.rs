@@ -37,7 +37,6 @@ pub(super) type Headers<'a> = &'a [(&'static str, &'a SecretBytes)];
 
 /// The target of calls.
 #[derive(Clone)]
-#[expect(clippy::exhaustive_enums, reason = "these three are spoken")]
 pub enum Target {
     /// A socket in the file system.
     Unix(PathBuf),
@@ -59,9 +58,6 @@ pub enum Target {
 
 impl Target {
     /// TLS to a host and port; the certificate must name the host.
-    ///
-    /// # Errors
-    /// The host is not a valid server name.
     pub fn tls(address: &str, config: Arc<ClientConfig>) -> Result<Self, InvalidDnsNameError> {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
         Ok(Self::Tls {

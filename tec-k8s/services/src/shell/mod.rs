@@ -27,6 +27,7 @@ mod minter;
 mod object;
 mod restore;
 mod sessions;
+mod slots;
 mod standing;
 mod stream;
 mod vault;

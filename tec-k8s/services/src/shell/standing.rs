@@ -12,13 +12,13 @@ use crate::vault::{Platform, Signers};
 
 /// The settings.
 #[derive(Clone, Debug)]
-#[expect(clippy::exhaustive_structs, reason = "every part is the caller's decision")]
 pub struct Settings {
     /// Who may call, and the audience that their tokens must name.
     pub platform: Platform,
     /// Lifetime of a user's JWT.
     pub user_life: Duration,
-    /// Maximum number of concurrent calls; each costs the API server a token review.
+    /// Maximum number of concurrent calls, about half of them from one network. Each costs the API server a
+    /// token review, also one with a forged token.
     pub concurrency: usize,
     /// Maximum number of calls of an account per minute, even in one burst.
     pub calls_per_minute: NonZeroU32,

@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 
 use crate::caller::{Account, Claims, Refusal, Role};
 use crate::nats::PublicKey;
+use tec_core::ak::SourceNetwork;
 use tracing::field::{debug, display};
 
 use super::object::is_pod_name;
@@ -21,6 +22,8 @@ const ABANDONED: &str = "ABANDONED";
 pub struct Visit {
     call: &'static str,
     request_id: String,
+    /// The network that the call comes from, if the server reports it.
+    pub(super) source: Option<SourceNetwork>,
     began: Instant,
     known: Mutex<Known>,
 }
@@ -42,11 +45,12 @@ struct Known {
 
 impl Visit {
     /// Starts the call. The ID comes from a stranger, and is cut to the length that an ID needs.
-    pub fn begin(call: &'static str, request_id: &str) -> Self {
+    pub fn begin(call: &'static str, request_id: &str, source: Option<SourceNetwork>) -> Self {
         let id = request_id.chars().filter(char::is_ascii_graphic);
         Self {
             call,
             request_id: id.take(MAX_ID).collect(),
+            source,
             began: Instant::now(),
             known: Mutex::default(),
         }

@@ -129,7 +129,6 @@ impl BringUp {
     }
 
     /// Sets how a sealed vault is handled (default: it is unsealed).
-    #[must_use]
     pub fn with_sealed(mut self, sealed: Sealed) -> Self {
         self.sealed = sealed;
         self

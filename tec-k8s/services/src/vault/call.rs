@@ -49,7 +49,6 @@ struct Metadata {
 
 /// The public half of a NATS key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "an Ed25519 key has no more")]
 pub struct PublicHalf {
     /// Version of the key; the first one is 1.
     pub version: u32,
@@ -59,7 +58,6 @@ pub struct PublicHalf {
 
 /// The subject of a certificate. The controller chooses the names, never the caller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "every part is the caller's decision")]
 pub struct Subject {
     /// The common name.
     pub common_name: String,

@@ -9,7 +9,6 @@ use crate::Fatal;
 
 /// Randomness of one process.
 #[derive(Debug)]
-#[expect(clippy::exhaustive_structs, reason = "both parts are drawn by the caller")]
 pub struct Fresh {
     /// The wrapping key to use if none exists yet.
     pub key: SecretArray<32>,
@@ -19,7 +18,6 @@ pub struct Fresh {
 
 /// The Secret of the wrapping key.
 #[derive(Debug)]
-#[expect(clippy::exhaustive_structs, reason = "shells make it")]
 pub struct AesSecret {
     /// The wrapping key.
     pub key: SecretArray<32>,
@@ -35,7 +33,6 @@ pub struct AesSecret {
 
 /// State of the replacement of the wrapping key.
 #[derive(Debug)]
-#[expect(clippy::exhaustive_enums, reason = "shells make it")]
 pub enum Rotation {
     /// Not requested.
     None,
@@ -52,7 +49,6 @@ pub enum Rotation {
 
 /// An event that the plan receives.
 #[derive(Debug)]
-#[expect(clippy::exhaustive_enums, reason = "shells make them")]
 pub enum Event {
     /// The process started.
     Start,
@@ -76,7 +72,6 @@ pub enum Event {
 
 /// An effect that the plan requests.
 #[derive(Debug)]
-#[expect(clippy::exhaustive_enums, reason = "shells carry them out")]
 pub enum Effect {
     /// Call the vault. Answered by `Answered` or `Failed`.
     Call(Request),
@@ -146,7 +141,6 @@ pub enum Effect {
 
 /// Outcome, if no admin needs to intervene.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "callers must know each")]
 pub enum Outcome {
     /// The vault is unsealed, with its roles and policies.
     Up,
@@ -159,7 +153,6 @@ pub enum Outcome {
 
 /// How to handle a sealed vault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "it is opened or it is not")]
 pub enum Sealed {
     /// Unseal it.
     Open,

@@ -74,4 +74,4 @@ pub(crate) const MOUNTS: Mounts = Mounts {
 };
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

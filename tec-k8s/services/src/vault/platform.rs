@@ -6,7 +6,6 @@ use crate::caller::{Account, Role};
 
 /// The pod's position in its StatefulSet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "a pod is first or it is not")]
 pub enum Ordinal {
     /// The only pod that initializes.
     First,
@@ -27,7 +26,6 @@ impl Ordinal {
 
 /// What protects the vault's root key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "the plan must know each")]
 pub enum SealKind {
     /// A key that must be provided at each start.
     Shamir,
@@ -37,7 +35,6 @@ pub enum SealKind {
 
 /// Whether there are other pods of the same vault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "there are or there are not")]
 pub enum Peers {
     /// This is the only pod.
     Alone,
@@ -47,7 +44,6 @@ pub enum Peers {
 
 /// Whether the part of the desired state that needs a root token is rewritten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "it is or it is not")]
 pub enum RootPart {
     /// Only if this platform differs from the applied one.
     IfChanged,
@@ -57,7 +53,6 @@ pub enum RootPart {
 
 /// The platform whose secrets the vault keeps.
 #[derive(Clone, Debug)]
-#[expect(clippy::exhaustive_structs, reason = "every part is the caller's decision")]
 pub struct Platform {
     /// Namespace of the vault.
     pub namespace: String,

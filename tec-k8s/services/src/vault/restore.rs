@@ -44,7 +44,6 @@ const SHAMIR: &str = "shamir";
 
 /// An effect that the plan requests.
 #[derive(Debug)]
-#[expect(clippy::exhaustive_enums, reason = "shells carry them out")]
 pub enum Effect {
     /// Read the wrapped key on the volume. Answered by `File`.
     ReadFile,

@@ -36,7 +36,6 @@ const AUTHORITIES: &str = "authorities";
 
 /// An event that the plan receives.
 #[derive(Debug)]
-#[expect(clippy::exhaustive_enums, reason = "shells make them")]
 pub enum SetupEvent {
     /// Begin.
     Start,
@@ -56,7 +55,6 @@ pub enum SetupEvent {
 
 /// An effect that the plan requests.
 #[derive(Debug)]
-#[expect(clippy::exhaustive_enums, reason = "shells carry them out")]
 pub enum SetupEffect {
     /// Read the controller's service-account token. Answered by `Token`.
     ReadToken,
@@ -98,7 +96,6 @@ pub struct Published {
 
 /// What to do if roles or policies differ, which this plan may not write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "there are these two")]
 pub enum OnDrift {
     /// End with [`SetupEnd::RootDrift`].
     Report,
@@ -290,7 +287,6 @@ impl Setup {
     }
 
     /// What to do if roles or policies differ; by default, it is reported.
-    #[must_use]
     pub fn with_drift(self, on_drift: OnDrift) -> Self {
         Self { on_drift, ..self }
     }

@@ -23,7 +23,6 @@ const TIME: usize = 16;
 
 /// When snapshots are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "both parts are the admin's decision")]
 pub struct Schedule {
     /// Interval between two snapshots.
     pub every: Duration,
@@ -65,7 +64,6 @@ pub fn taken(name: &str) -> Option<Timestamp> {
 
 /// Name of a file of a backup: a snapshot, or the wrapped key that belongs to it. It is never a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "a backup on the volume has these two files")]
 pub enum SnapshotFile {
     /// Everything in the vault, encrypted under its key.
     Snapshot(String),

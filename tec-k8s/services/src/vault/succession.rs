@@ -28,7 +28,6 @@ const LAG: Duration = Duration::from_mins(15);
 /// How far a replacement has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-#[expect(clippy::exhaustive_enums, reason = "callers must know each")]
 pub enum Stage {
     /// There is one generation.
     Stable,
@@ -44,7 +43,6 @@ pub enum Stage {
 
 /// Whether an admin, or the end of its life, requests the next generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "it is requested or it is not")]
 pub enum Wish {
     /// No.
     None,
@@ -92,7 +90,6 @@ pub struct Damaged;
 
 /// Generations of the keys that sign for NATS. Each is a version of keys in the vault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "there are these two levels")]
 pub struct Signers {
     /// The key of the operator, which signs accounts.
     pub operator: Record,
@@ -155,9 +152,6 @@ impl Stored {
     }
 
     /// The record in the answer; the first one if there never was one. `None` if the vault cannot answer.
-    ///
-    /// # Errors
-    /// [`Damaged`], within the option.
     pub fn from_answer(answer: &Response) -> Option<Result<Self, Damaged>> {
         match answer.verdict() {
             Verdict::Good => Some(match answer.data() {

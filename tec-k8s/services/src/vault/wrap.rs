@@ -21,7 +21,6 @@ const MAX_FILE: usize = 16 * 1024;
 
 /// What a wrapped key belongs to; a file that was moved elsewhere cannot be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "all of it is authenticated")]
 pub struct Binding<'a> {
     /// Namespace of the StatefulSet.
     pub namespace: &'a str,
@@ -99,9 +98,6 @@ impl WrappedKey {
     }
 
     /// Parses the file.
-    ///
-    /// # Errors
-    /// [`WrapError::Form`] or [`WrapError::Size`].
     pub fn parse(bytes: &[u8]) -> Result<Self, WrapError> {
         if bytes.len() > MAX_FILE {
             return Err(WrapError::Size(bytes.len()));

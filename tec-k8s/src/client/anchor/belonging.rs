@@ -48,9 +48,6 @@ const SERVICES: [Service; 3] =
 
 impl KubeRegistry {
     /// Data that this namespace stores besides its units: without a cluster object, at most its CA.
-    ///
-    /// # Errors
-    /// The API server fails, or a Secret is not what it should be.
     pub async fn belongings(&self) -> Result<Belongings, PortError> {
         let gives_way = self.gives_way().await?;
         let mut found = Belongings {
@@ -156,9 +153,6 @@ impl KubeRegistry {
 
     /// Name of a Trustee that is not yet up to date with what the operator of this namespace publishes,
     /// including its policies.
-    ///
-    /// # Errors
-    /// The API server cannot be reached.
     pub async fn lagging(&self) -> Result<Option<String>, PortError> {
         let status = self.cluster_object().await?;
         let status = status.and_then(|cluster| cluster.status).unwrap_or_default();

@@ -36,9 +36,6 @@ fn index_name(of: AnchorId) -> String {
 impl KubeRegistry {
     /// The audit lines of this namespace, in order of time: from objects, and from Events, which the API
     /// server forgets after an hour by default.
-    ///
-    /// # Errors
-    /// The API server fails.
     pub async fn audit_lines(&self) -> Result<Vec<AuditEvent>, PortError> {
         let mut lines = BTreeSet::new();
         self.take_from::<api::Machine>(&mut lines).await?;
@@ -72,9 +69,6 @@ impl KubeRegistry {
     }
 
     /// Whether the complete log of an anchor is kept here.
-    ///
-    /// # Errors
-    /// The API server fails.
     pub async fn keeps_log(&self, of: AnchorId) -> Result<bool, PortError> {
         let found = self.authorities().get_opt(&index_name(of)).await;
         let found = found.map_err(|error| port_error("look for an audit log", error))?;
@@ -82,9 +76,6 @@ impl KubeRegistry {
     }
 
     /// Keeps one page and returns its name. Repeating it changes nothing.
-    ///
-    /// # Errors
-    /// The API server fails.
     pub async fn keep_page(&self, of: AnchorId, lines: String) -> Result<String, PortError> {
         let hash = Sha256Digest::of(&lines).to_string();
         let hash = hash.get(..16).unwrap_or(&hash);
@@ -95,9 +86,6 @@ impl KubeRegistry {
     }
 
     /// Keeps the index, after all pages, and returns its name.
-    ///
-    /// # Errors
-    /// The API server fails.
     pub async fn keep_index(
         &self,
         of: AnchorId,

@@ -260,9 +260,6 @@ impl TrustAnchor for KubeRegistry {
 impl KubeRegistry {
     /// Number of machines that wait for their keys to reach every Trustee; counts only machines with a bound
     /// key that are not revoked.
-    ///
-    /// # Errors
-    /// The API server cannot be reached.
     pub async fn unpublished(&self) -> Result<u64, PortError> {
         let waits = |machine: &&Machine| {
             let conditions = machine.status.iter().flat_map(|status| &status.conditions);

@@ -57,7 +57,6 @@ pub struct RecoveryToken {
 
 /// Progress of creating a recovery slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "a yes or no with names")]
 pub enum RecoveryState {
     /// The slot is yet to be created, or was created just before a crash.
     Intended,

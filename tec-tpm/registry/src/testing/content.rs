@@ -82,9 +82,6 @@ pub(super) fn with(mut object: Value, more: &[(&str, Value)]) -> Value {
 }
 
 /// An ordinary layer with these files, and the name of its compression.
-///
-/// # Errors
-/// A path that tar cannot write.
 pub fn gzip(files: &[(&str, &[u8])]) -> io::Result<(&'static str, TableLayer)> {
     let mut archive = tar::Builder::new(Vec::new());
     for (path, content) in files {

@@ -37,7 +37,6 @@ pub struct Pusher {
 
 /// Who has access to the registry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "callers choose")]
 pub enum Access {
     /// Everyone.
     Everybody,
@@ -129,9 +128,6 @@ impl RealRegistry {
     }
 
     /// Lets a tag point to an image; see [`Pusher::tag`].
-    ///
-    /// # Errors
-    /// The registry refuses.
     pub async fn tag(
         &self,
         repository: &str,
@@ -143,9 +139,6 @@ impl RealRegistry {
     }
 
     /// Pushes everything into a repository; see [`Pusher::push`].
-    ///
-    /// # Errors
-    /// The registry refuses.
     pub async fn push(&self, repository: &str, content: &Content) -> io::Result<()> {
         self.pusher.push(repository, content).await
     }
@@ -158,9 +151,6 @@ impl Pusher {
     }
 
     /// Pushes over TLS to a registry whose certificate this CA (PEM) issued.
-    ///
-    /// # Errors
-    /// The CA is invalid.
     pub fn with_ca(
         host: impl Into<String>,
         access: Access,
@@ -173,9 +163,6 @@ impl Pusher {
     }
 
     /// Waits until the registry accepts connections.
-    ///
-    /// # Errors
-    /// It accepts none within a minute.
     pub async fn wait(&self) -> io::Result<()> {
         let listens = async {
             while TcpStream::connect(&self.host).await.is_err() {
@@ -187,9 +174,6 @@ impl Pusher {
     }
 
     /// Pushes everything into a repository (Distribution Specification 1.1, "Push").
-    ///
-    /// # Errors
-    /// The registry refuses.
     pub async fn push(&self, repository: &str, content: &Content) -> io::Result<()> {
         let base = format!("{}://{}/v2/{repository}", self.scheme, self.host);
         for (digest, bytes) in &content.blobs {
@@ -212,9 +196,6 @@ impl Pusher {
     }
 
     /// Lets a tag point to an image that was pushed before.
-    ///
-    /// # Errors
-    /// The registry refuses, or the content has no such image.
     pub async fn tag(
         &self,
         repository: &str,

@@ -20,17 +20,11 @@ pub struct Signer(SigningKey);
 
 impl Signer {
     /// Equal seeds give equal keys; 0 is not a valid seed.
-    ///
-    /// # Errors
-    /// The seed is 0.
     pub fn new(seed: u8) -> io::Result<Self> {
         SigningKey::from_slice(&[seed; 32]).map(Self).map_err(io::Error::other)
     }
 
     /// The public key, PEM.
-    ///
-    /// # Errors
-    /// It cannot be encoded.
     pub fn public_pem(&self) -> io::Result<String> {
         let key = self.0.verifying_key();
         key.to_public_key_pem(LineEnding::LF).map_err(io::Error::other)

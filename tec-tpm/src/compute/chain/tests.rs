@@ -40,10 +40,23 @@ fn grub_tells_its_profile() {
         sbat("systemd-stub,1,The systemd Developers,systemd,257,url\n"),
         Err(GrubError::NotGrub)
     );
-    assert!(matches!(
-        sbat("grub,3,FSF,grub,2.06,url\ngrub.rh,2,Red Hat,grub2,2.06-80.el9,url\n"),
-        Err(GrubError::UnknownVersion { .. })
-    ));
+    for (version, vendor, package, profile) in [
+        ("2.06", "rh", "2.06-80.el9", Ok(GrubProfile::RedHat2_06)),
+        ("2.06", "rh", "2.06-116.fc39", Ok(GrubProfile::RedHat2_06)),
+        ("2.12", "fedora", "2.12-1", Ok(GrubProfile::Fedora2_12)),
+        ("2.12", "rh", "2.12-32.fc42", Ok(GrubProfile::Fedora2_12)),
+        ("2.12", "rh", "2.12-15.el10", Ok(GrubProfile::Rhel2_12)),
+        ("2.12", "ubuntu", "2.12-1ubuntu7", Err("ubuntu")),
+        ("2.12", "opensuse", "2.12", Err("opensuse")),
+        ("2.14", "rh", "2.14-1.fc45", Err("rh")),
+    ] {
+        let text = format!("grub,3,FSF,grub,{version},u\ngrub.{vendor},2,V,grub2,{package},u\n");
+        let unknown = |vendor: &str| {
+            let (version, vendor) = (version.to_owned(), vendor.to_owned());
+            GrubError::UnknownVersion { version, vendor }
+        };
+        assert_eq!(sbat(&text), profile.map_err(unknown), "{package}");
+    }
     assert_eq!(
         sbat("grub,3,FSF,grub,2.06,url\ngrub,3,FSF,grub,2.12,url\n"),
         Err(GrubError::Contradiction { first: "2.06".into(), second: "2.12".into() })
@@ -65,6 +78,9 @@ fn the_kernel_is_measured_as_often_as_grub_has_it() {
     let table = [
         (G::V2_06, SecureBoot::On, 2),
         (G::V2_06, SecureBoot::Off, 0),
+        (G::RedHat2_06, SecureBoot::On, 1),
+        (G::RedHat2_06, SecureBoot::Off, 0),
+        (G::Fedora2_12, SecureBoot::On, 1),
         (G::V2_12, SecureBoot::On, 1),
         (G::V2_12, SecureBoot::Off, 0),
         (G::V2_14, SecureBoot::On, 1),

@@ -79,7 +79,9 @@ impl<H: Host> Interpreter<'_, H> {
             ("[", [condition @ .., "]"]) | ("test", condition) => {
                 return self.decide(condition).map(Some);
             }
-            ("false", _) => return Ok(Some(false)),
+            // Entries have a command that a script may define; GRUB continues without it.
+            ("false", _) | ("load_video", []) => return Ok(Some(false)),
+            ("blscfg", []) if self.host.is_red_hat() => self.add_entries()?,
             ("set", [setting]) => {
                 let setting = setting.split_once('=').ok_or(Stop::Unknown("it sets nothing"))?;
                 self.set(setting.0, setting.1)?;
@@ -219,7 +221,8 @@ impl<H: Host> Interpreter<'_, H> {
                 "--set" | "-s" => variable = value,
                 "--hint" | "--hint-efi" => hint = hint.or(value),
                 "--fs-uuid" | "-u" | "--label" | "-l" => kind = Some(option),
-                "--no-floppy" | "--hint-bios" | "--hint-baremetal" | "--hint-ieee1275" => {}
+                "--no-floppy" | "--root-dev-only" | "--hint-bios" | "--hint-baremetal"
+                | "--hint-ieee1275" => {}
                 _ if option.starts_with('-') || wanted.is_some() => return Err(UNKNOWN),
                 _ => wanted = Some(argument),
             }

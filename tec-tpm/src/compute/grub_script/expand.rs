@@ -6,7 +6,7 @@ use super::parse::Word;
 use super::{Host, Interpreter, Stop};
 
 /// Maximum length of a command after expansion; real command lines have at most some 2 KiB.
-const MAX_COMMAND: usize = 64 << 10;
+pub(super) const MAX_COMMAND: usize = 64 << 10;
 
 /// Words while they are expanded.
 #[derive(Default)]

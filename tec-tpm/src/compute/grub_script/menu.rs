@@ -12,6 +12,8 @@ pub(super) struct Entry {
     script: String,
     is_submenu: bool,
     has_parameters: bool,
+    /// Whether it was made from a file: then its title is not measured.
+    is_of_file: bool,
 }
 
 /// Options with a value.
@@ -57,9 +59,47 @@ impl Entry {
             script: script.to_owned(),
             is_submenu: name == "submenu",
             has_parameters: plain.len() > 1,
+            is_of_file: false,
         })
     }
+
+    /// The entry that a file describes.
+    pub(super) fn of_file(file: &str, id: &str, title: &str, body: String) -> Self {
+        Self {
+            title: title.to_owned(),
+            id: id.to_owned(),
+            body,
+            line: 1,
+            script: file.to_owned(),
+            is_submenu: false,
+            has_parameters: false,
+            is_of_file: true,
+        }
+    }
+
+    fn is_named(&self, name: &str) -> bool {
+        self.title == name || self.id == name
+    }
 }
+
+/// The entry that Red Hat's GRUB takes for this default (rhboot/grub2, normal/menu.c,
+/// `get_entry_number_helper`): first by id, which must be one word, then by title, then by number.
+fn of_red_hat<'m>(menu: &'m [Entry], default: &str) -> Result<Option<&'m Entry>, Stop> {
+    let word = default.split_ascii_whitespace().next().unwrap_or_default();
+    if word != default && menu.iter().any(|entry| entry.id == word) {
+        return Err(Stop::Unknown("the default entry begins with the name of another"));
+    }
+    let by_id = menu.iter().find(|entry| entry.id == default && word == default);
+    let named = by_id.or_else(|| menu.iter().find(|entry| entry.title == default));
+    match default.parse::<usize>() {
+        _ if named.is_some() => Ok(named),
+        Ok(number) if number.to_string() == default => Ok(menu.get(number)),
+        Err(_) if !default.starts_with("0x") && !default.starts_with(['+', '-']) => Ok(None),
+        _ => Err(NUMBER),
+    }
+}
+
+const NUMBER: Stop = Stop::Unknown("the default entry begins with a number");
 
 impl<H: Host> Interpreter<'_, H> {
     /// Starts the default entry of the menu that a script has built.
@@ -79,15 +119,16 @@ impl<H: Host> Interpreter<'_, H> {
         let (first, rest) = split(path);
         let menu = std::mem::take(&mut self.menu);
         let chosen = match first.parse::<usize>() {
+            _ if self.host.is_red_hat() => of_red_hat(&menu, &first)?,
             Ok(number) if number.to_string() == first => menu.get(number),
             // GRUB takes the number at the beginning, in any base.
             _ if first
                 .trim_start()
                 .starts_with(|c: char| c.is_ascii_digit() || "+-".contains(c)) =>
             {
-                return Err(Stop::Unknown("the default entry begins with a number"));
+                return Err(NUMBER);
             }
-            _ => menu.iter().find(|entry| entry.title == first || entry.id == first),
+            _ => menu.iter().find(|entry| entry.is_named(&first)),
         };
         // GRUB manual, "default": an entry that does not exist is the first one.
         let Some(entry) = chosen.or_else(|| menu.first()) else {
@@ -108,7 +149,9 @@ impl<H: Host> Interpreter<'_, H> {
         // Observed: the id of an entry, where it has one.
         let chosen = format!("{above}{}", entry.id.replace('>', ">>"));
         self.set("chosen", &chosen)?;
-        self.measure(&format!("setparams {}", entry.title))?;
+        if !entry.is_of_file {
+            self.measure(&format!("setparams {}", entry.title))?;
+        }
         self.parameters = vec![entry.title.clone()];
         let flow = self.run_text(&entry.body, entry.line)?;
         match entry.is_submenu {

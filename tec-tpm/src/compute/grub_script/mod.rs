@@ -17,6 +17,7 @@
 
 mod command;
 mod condition;
+mod entry;
 mod expand;
 mod lexer;
 mod menu;
@@ -50,6 +51,10 @@ pub(super) trait Host {
     fn content(&mut self, file: &str) -> Result<Vec<u8>, Stop>;
     /// Whether GRUB has a module built in.
     fn has_module(&mut self, name: &str) -> Result<bool, Stop>;
+    /// Names of the boot entries in a folder of a device, which are read next; none without such a folder.
+    fn entries(&mut self, device: &str, folder: &str) -> Result<Option<Vec<String>>, Stop>;
+    /// Whether GRUB is built as Red Hat builds it.
+    fn is_red_hat(&self) -> bool;
     /// Name of the device that a search finds; `hint` is what the script expects it to be.
     fn search(&mut self, wanted: &str, hint: Option<&str>) -> Result<String, Stop>;
     /// Loads the kernel, whose command line begins with its path as the script names it.

@@ -9,6 +9,7 @@ use super::*;
 struct Disk {
     files: BTreeMap<String, String>,
     measured: Vec<String>,
+    is_red_hat: bool,
 }
 
 impl Host for Disk {
@@ -38,6 +39,17 @@ impl Host for Disk {
         Ok(name == "gzio")
     }
 
+    fn entries(&mut self, device: &str, folder: &str) -> Result<Option<Vec<String>>, Stop> {
+        let folder = format!("({device}){folder}/");
+        let names = self.files.keys().filter_map(|file| file.strip_prefix(&folder));
+        let names: Vec<_> = names.map(str::to_owned).collect();
+        Ok(Some(names).filter(|names| !names.is_empty()))
+    }
+
+    fn is_red_hat(&self) -> bool {
+        self.is_red_hat
+    }
+
     fn search(&mut self, _: &str, hint: Option<&str>) -> Result<String, Stop> {
         hint.map(str::to_owned).ok_or(Stop::Unknown("there is no hint"))
     }
@@ -60,7 +72,14 @@ const SCRIPT: &str = "(d)/grub.cfg";
 
 /// What a script measures on a disk with a kernel and these files.
 fn run_with(script: &str, files: &[(&str, &str)]) -> Result<Vec<String>, (usize, &'static str)> {
-    let mut disk = Disk::default();
+    run_on(Disk::default(), script, files)
+}
+
+fn run_on(
+    mut disk: Disk,
+    script: &str,
+    files: &[(&str, &str)],
+) -> Result<Vec<String>, (usize, &'static str)> {
     for (path, content) in [("/grub.cfg", script), ("/k", ""), ("/i", "")].iter().chain(files) {
         disk.files.insert(format!("(d){path}"), (*content).to_owned());
     }
@@ -294,6 +313,10 @@ fn what_grows_is_stopped() {
     let menus =
         format!("function f {{\nsubmenu a {{ f\n}}\n}}\nset default='{path}'\nexport default\nf\n");
     assert_eq!(run_with(&menus, &[]).unwrap_err().1, "it is nested too deeply");
+    let entry = format!("linux /k\noptions {}\n", "$xx".repeat(300_000));
+    let blanks = format!("xx='{}'\nblscfg\n", "a".repeat(60 << 10));
+    let error = red_hat(&blanks, &[("/loader/entries/a-1.conf", &entry)]).unwrap_err();
+    assert_eq!(error.1, "a command is too long");
 }
 
 #[test]
@@ -302,6 +325,142 @@ fn a_search_takes_the_hint_for_this_firmware() {
         "search --no-floppy --fs-uuid --set=root --hint-bios=a --hint-efi=d --hint-baremetal=b u";
     assert_eq!(commands(script).len(), 1);
     assert_eq!(run_with("search --label x --set=root\n", &[]).unwrap_err().1, "there is no hint");
+}
+
+/// What Red Hat's GRUB measures with these files.
+fn red_hat(script: &str, files: &[(&str, &str)]) -> Result<Vec<String>, (usize, &'static str)> {
+    run_on(Disk { is_red_hat: true, ..Disk::default() }, script, files)
+}
+
+/// The option that names the entry which boots.
+fn started(script: &str, files: &[(&str, &str)]) -> Result<String, (usize, &'static str)> {
+    let measured = red_hat(script, files)?;
+    let line = measured.iter().find_map(|text| text.strip_prefix("cmdline (d)/k "));
+    Ok(line.unwrap().to_owned())
+}
+
+#[test]
+fn boot_entries_are_made_as_red_hats_grub_makes_them() {
+    let entry = "# x\ntitle  Some System\nversion 1\nlinux /k\ninitrd /i $none\n\
+        options $kernelopts ro $none $end\ngrub_arg --unrestricted\ngrub_users $grub_users\n\nlinux /z\n";
+    let files =
+        [("/loader/entries/m-1-1.conf", entry), ("/loader/entries/skipped-2.conf", "title x\n")];
+    let script = "set kernelopts='root=x a'\nend=last\nfunction load_video {\n true\n}\nblscfg\n";
+    let measured = red_hat(script, &files).unwrap();
+    let expected = [
+        "set kernelopts=root=x a",
+        "end=last",
+        "blscfg",
+        "file (d)/loader/entries/m-1-1.conf",
+        "file (d)/loader/entries/skipped-2.conf",
+        "load_video",
+        "true",
+        "set gfxpayload=keep",
+        "insmod gzio",
+        "linux (d)/k root=x a ro last",
+        "file (d)/k",
+        "cmdline (d)/k root=x a ro last",
+        "initrd (d)/i",
+        "file (d)/i",
+    ];
+    assert_eq!(measured, expected);
+    // Debian's GRUB has no such command.
+    assert_eq!(run_with(script, &files).unwrap_err().1, "the command is not known here");
+}
+
+#[test]
+fn options_that_an_entry_lacks_are_the_default_ones_and_there_is_another_folder() {
+    let entry = "linux /k\n";
+    let script = "default_kernelopts='one two'\nsave_default=true\nfunction savedefault {\n true\n}\nblscfg\n";
+    let files = [("/boot/loader/entries/a-1-1.conf", entry)];
+    assert_eq!(started(script, &files).unwrap(), "one two");
+    let measured = red_hat(script, &files).unwrap();
+    assert_eq!(measured[4..6], ["savedefault", "true"]);
+    let both = [files[0], ("/loader/entries/b-1-1.conf", "linux /k\noptions first\n")];
+    assert_eq!(started(script, &both).unwrap(), "first");
+    let named = format!("blsdir=/elsewhere\n{script}");
+    assert_eq!(started(&named, &[("/elsewhere/a-1.conf", entry), both[1]]).unwrap(), "one two");
+}
+
+#[test]
+fn the_newest_boot_entry_is_the_first() {
+    for (newer, older) in [
+        ("6c-6.10.1-200.fc39.x86_64", "6c-6.9.12-200.fc39.x86_64"),
+        ("6c-6.9.12-200.fc39", "6c-0-rescue"),
+        ("6c-5.14.0-70.el9", "6c-5.14.0-7.el9"),
+        ("6c-5.14.0-70.13.el9", "6c-5.14.0-70.el9"),
+        ("6c-1.0-1", "6c-1.0~rc2-1"),
+        ("6c-1.0+x-1", "6c-1.0-1"),
+        ("6c-1.01-1", "6c-1.0-1"),
+        ("b-1-1", "a-2-2"),
+        ("6c-1-1", "ab-2-2"),
+        ("a-1-1", "a-1"),
+    ] {
+        for names in [[newer, older], [older, newer]] {
+            let entries = names.map(|name| {
+                (format!("/loader/entries/{name}.conf"), format!("linux /k\noptions {name}\n"))
+            });
+            let files = entries.each_ref().map(|(path, text)| (path.as_str(), text.as_str()));
+            assert_eq!(started("blscfg\n", &files).unwrap(), newer, "{older}");
+        }
+    }
+    let same = [
+        ("/loader/entries/a-1-1.conf", "linux /k\n"),
+        ("/loader/entries/a-01-1.conf", "linux /k\n"),
+    ];
+    assert_eq!(red_hat("blscfg\n", &same).unwrap_err().1, "two boot entries have the same version");
+}
+
+#[test]
+fn the_default_boot_entry_is_found_by_id_title_and_number() {
+    let entry = |name: &str| format!("title T {name}\nlinux /k\noptions {name}\n");
+    let [old, new] = [entry("6c2f-1-1"), entry("6c2f-2-1")];
+    let files =
+        [("/loader/entries/6c2f-1-1.conf", &*old), ("/loader/entries/6c2f-2-1.conf", &*new)];
+    let menu = "blscfg\nmenuentry 'Other' --id 1 {\n linux ($root)/k other\n}\n";
+    for (default, expected) in [
+        ("", "6c2f-2-1"),
+        ("6c2f-1-1", "6c2f-1-1"),
+        ("T 6c2f-1-1", "6c2f-1-1"),
+        ("6c2f-9-1", "6c2f-2-1"),
+        ("2", "other"),
+        ("0", "6c2f-2-1"),
+        // An id, though it is a number.
+        ("1", "other"),
+        ("Other", "other"),
+    ] {
+        let script = format!("set default=\"{default}\"\n{menu}");
+        assert_eq!(started(&script, &files).unwrap(), expected, "{default}");
+    }
+    for default in ["6c2f-1-1 x", "01", "0x1", "-1"] {
+        assert!(
+            started(&format!("set default=\"{default}\"\n{menu}"), &files).is_err(),
+            "{default}"
+        );
+    }
+}
+
+#[test]
+fn boot_entries_whose_effect_is_not_known_stop() {
+    for entry in [
+        "linux\t/k\n",
+        "title\ta b\nlinux /k\n",
+        "linux /k\noptions x\n",
+        "linux /k\noptions ro$v x\n",
+        "linux /k\noptions $\n",
+        "linux /k\noptions a\\$bc\n",
+        "linux /k\ndevicetree /d\n",
+        "efi /k\n",
+        "linux /k\noptions a|b\n",
+        "title only\n",
+    ] {
+        let files = [("/loader/entries/a-1-1.conf", entry)];
+        assert!(red_hat("blscfg\n", &files).is_err(), "{entry:?}");
+    }
+    let files = [("/loader/entries/a-1-1.conf", "linux /k\n")];
+    assert!(red_hat("blscfg\n", &files).is_ok());
+    assert!(red_hat("early_initrd=x\nblscfg\n", &files).is_err());
+    assert!(red_hat("blscfg non-default\n", &files).is_err());
 }
 
 proptest! {

@@ -31,8 +31,12 @@ pub(super) enum Format {
 const PROGRAM: &[u8] = b"MZ";
 const UNPACK: &str = "unpack it first";
 const CONVERT: &str = "convert it to a raw disk first, for example with qemu-img";
+const MOUNT: &str = "mount it read-only and give the folder";
+/// Bytes of the ext file systems and where they lie (Linux, Documentation/filesystems/ext4, "Super Block").
+const EXT: ([u8; 2], u64) = ([0x53, 0xef], 0x438);
 /// First bytes of other formats in which images are distributed.
-const OTHERS: [(&[u8], &str, &str); 5] = [
+const OTHERS: [(&[u8], &str, &str); 6] = [
+    (b"XFSB", "an XFS file system", MOUNT),
     (b"\xfd7zXZ\0", "packed with xz", UNPACK),
     (b"BZh", "packed with bzip2", UNPACK),
     (b"QFI\xfb", "a disk in the format of QEMU", CONVERT),
@@ -64,6 +68,8 @@ impl Format {
             Self::Fat
         } else if is_header(&block) {
             Self::Tar
+        } else if is_ext(bytes)? {
+            Self::Unsupported { what: "an ext4 file system", hint: MOUNT }
         } else if disk::has_mbr(bytes)? {
             Self::Disk
         } else {
@@ -82,4 +88,10 @@ impl Format {
             _ => Self::Unsupported { what: "a packed file that is not a tar stream", hint: UNPACK },
         })
     }
+}
+
+fn is_ext(bytes: &Arc<Bytes>) -> io::Result<bool> {
+    let (magic, at) = EXT;
+    let mut found = [0; 2];
+    Ok(bytes.read_at(at, &mut found)? == found.len() && found == magic)
 }

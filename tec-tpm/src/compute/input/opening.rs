@@ -27,6 +27,11 @@ use crate::compute::DirectoryImage;
 /// Largest stream that is copied to a temporary file.
 const MAX_STREAM: u64 = 64 << 30;
 
+/// The file of a docker-archive that lists its layers.
+const DOCKER_MANIFEST: &str = "manifest.json";
+const DOCKER_ARCHIVE: &str = "a docker-archive without an OCI layout";
+const COPY: &str = "copy it with skopeo copy docker-archive:FILE oci:DIRECTORY";
+
 impl BootSource {
     /// Opens a directory, a file, a block device or a pipe. The output of a pipe is copied to a
     /// temporary file.
@@ -137,6 +142,10 @@ impl Opening<'_> {
         // An archive of a layout: its files are few and beside each other.
         if image.has_file(oci::MARKER) {
             return self.oci(image, within);
+        }
+        if image.has_file(DOCKER_MANIFEST) && !image.has_file("usr") {
+            let file = self.file.to_owned();
+            return Err(InputError::Unsupported { file, what: DOCKER_ARCHIVE, hint: COPY });
         }
         let image = match self.rooted(&image)? {
             Some(path) => image.within(&path),

@@ -17,7 +17,6 @@ pub trait ImageParts: fmt::Debug + Send + Sync {
 
 /// How much of an image is examined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "callers choose")]
 pub enum Extent {
     /// All layers.
     Whole,

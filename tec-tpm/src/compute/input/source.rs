@@ -86,14 +86,12 @@ impl BootSource {
 
     /// Selects this image of an OCI image layout: a name (`org.opencontainers.image.ref.name`) or a
     /// digest.
-    #[must_use]
     pub fn with_reference(mut self, reference: impl Into<String>) -> Self {
         self.reference = Some(reference.into());
         self
     }
 
     /// Selects this partition of a disk, counted from 1.
-    #[must_use]
     pub fn with_partition(mut self, number: u32) -> Self {
         self.partition = Some(number);
         self
@@ -101,7 +99,6 @@ impl BootSource {
 
     /// Selects this deployment of an OSTree installation: its path from the root,
     /// `ostree/deploy/<name>/deploy/<checksum>.<serial>`.
-    #[must_use]
     pub fn with_deployment(mut self, path: impl Into<String>) -> Self {
         self.deployment = Some(path.into());
         self

@@ -37,21 +37,18 @@ impl PeBuilder {
 
     /// Adds a section; its content is padded to 512 bytes. Names of more than 8 characters go to a
     /// string table.
-    #[must_use]
     pub fn section(mut self, name: &str, content: impl Into<Vec<u8>>) -> Self {
         self.sections.push((name.to_owned(), content.into()));
         self
     }
 
     /// Adds bytes after the last section.
-    #[must_use]
     pub fn trailer(mut self, bytes: impl Into<Vec<u8>>) -> Self {
         self.trailer = bytes.into();
         self
     }
 
     /// Adds a signature over the file's own digest.
-    #[must_use]
     pub fn signed(mut self) -> Self {
         self.sign_itself += 1;
         self
@@ -65,7 +62,6 @@ impl PeBuilder {
     }
 
     /// Adds a PKCS #7 signature as it is.
-    #[must_use]
     pub fn signature(mut self, signature: impl Into<Vec<u8>>) -> Self {
         self.signatures.push(signature.into());
         self

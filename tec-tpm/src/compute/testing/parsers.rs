@@ -28,9 +28,6 @@ pub struct ListEntry<'d> {
 }
 
 /// The entries of a variable such as `db`.
-///
-/// # Errors
-/// [`SignatureListError`] with the offset.
 pub fn signature_lists(data: &[u8]) -> Result<Vec<ListEntry<'_>>, SignatureListError> {
     let entries = siglist::parse(data)?.into_iter();
     let entries = entries.map(|entry| ListEntry {
@@ -134,14 +131,11 @@ pub fn sbat_level(
     platform: &PlatformState,
     secure_boot: SecureBoot,
 ) -> Result<Vec<u8>, ShimError> {
-    shim_variable::sbat_level(Some(section), platform, secure_boot)
+    shim_variable::sbat_level(Some(section), true, platform, secure_boot)
 }
 
 /// What a GRUB script measures, if each path leads to a file with this script: commands, and paths of files
 /// with `file ` before them.
-///
-/// # Errors
-/// [`Unpredictable::Script`] with the line.
 pub fn grub_script(file: &str, script: &[u8]) -> Result<Vec<String>, Unpredictable> {
     let mut host = Everywhere { script, measured: Vec::new() };
     let mut grub = Interpreter::new(&mut host, "hd0,gpt1", "EFI/debian", Some("EFI/BOOT"));
@@ -151,7 +145,7 @@ pub fn grub_script(file: &str, script: &[u8]) -> Result<Vec<String>, Unpredictab
         Err(Stop::Unknown(reason)) => {
             Err(Unpredictable::Script { file: file.to_owned(), line: 0, reason })
         }
-        Err(Stop::Failed(_)) => Err(Unpredictable::GrubVendor),
+        Err(Stop::Failed(_)) => Err(Unpredictable::OperatingSystem),
     }
 }
 
@@ -164,6 +158,14 @@ struct Everywhere<'s> {
 impl Host for Everywhere<'_> {
     fn find(&mut self, _: &str, path: &str) -> Result<Found, Stop> {
         Ok(Found::File(path.to_owned()))
+    }
+
+    fn entries(&mut self, _: &str, _: &str) -> Result<Option<Vec<String>>, Stop> {
+        Ok(Some(vec!["a-1.conf".to_owned()]))
+    }
+
+    fn is_red_hat(&self) -> bool {
+        true
     }
 
     fn command(&mut self, text: &str) -> Result<(), Stop> {

@@ -91,6 +91,8 @@ struct BundleIn {
 impl ReferenceBundle {
     /// A bundle that is valid until `expires_at`.
     pub fn new(image: ImageReference, expires_at: Timestamp, expected: ExpectedPcrs) -> Self {
+        // Readers accept no other members.
+        let expected = ExpectedPcrs::new(expected.pcrs);
         Self { image, expires_at, expected }
     }
 

@@ -31,8 +31,10 @@ fn image(digit: char) -> ImageReference {
 fn bundle() -> ReferenceBundle {
     let pcr4 = PcrIndex::BOOT_MANAGER;
     let shim = ImageEvent::new("E", pcr4, Sha256Digest::of("shim"), "Pcr4Shim");
-    let expected =
+    let mut expected =
         ExpectedPcrs::new(vec![ExpectedPcr::from_events(pcr4, [shim.from_file("EFI/shim")])]);
+    // Not a part of what is signed.
+    expected.root_hash = Some(true);
     ReferenceBundle::new(image('a'), at(100), expected)
 }
 

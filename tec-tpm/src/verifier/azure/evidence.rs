@@ -79,7 +79,6 @@ pub enum AzSnpEvidenceVersion {
 
 /// Evidence, decoded and bounded, but not verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "these are all members of the evidence")]
 pub struct AzSnpEvidence {
     /// Which form it has.
     pub version: AzSnpEvidenceVersion,
@@ -126,9 +125,6 @@ struct WireQuote {
 impl AzSnpEvidence {
     /// Decodes the JSON form; the member `version` says which. Unknown members are ignored, as in
     /// other implementations.
-    ///
-    /// # Errors
-    /// [`AzSnpEvidenceError`] with the member that is malformed.
     pub fn from_value(value: &Value) -> Result<Self, AzSnpEvidenceError> {
         let has = |members: [&str; 2]| members.iter().any(|name| value.get(name).is_some());
         if has(["quote", "report"]) && has(["tpm_quote", "hcl_report"]) {

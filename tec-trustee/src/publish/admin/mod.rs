@@ -64,9 +64,6 @@ impl AdminApi {
 
     /// Like [`new`](Self::new), but also allows plain HTTP to another machine.
     ///
-    /// # Errors
-    /// As for [`new`](Self::new), except for plain HTTP.
-    ///
     /// # Security
     /// Anyone who listens on the network gets all disk keys, and an admin's token for five minutes.
     pub fn dangerous_plain_http(

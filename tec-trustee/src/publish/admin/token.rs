@@ -64,7 +64,6 @@ impl AdminKey {
     }
 
     /// Adds the claim `aud`, for a KBS that requires one (v0.21 and later).
-    #[must_use]
     pub fn with_audience(mut self, audience: impl Into<String>) -> Self {
         self.audience = Some(audience.into());
         self

@@ -10,7 +10,6 @@ use super::pod::Pod;
 
 /// What happens to one key of an object.
 #[derive(Debug)]
-#[expect(clippy::exhaustive_enums, reason = "a target must handle every change")]
 pub enum Change<T> {
     /// Its content is set to this.
     Set(T),
@@ -20,7 +19,6 @@ pub enum Change<T> {
 
 /// What happens to an object.
 #[derive(Debug)]
-#[expect(clippy::exhaustive_enums, reason = "a target must handle every change")]
 pub enum Object<T> {
     /// It is created if it does not exist, and these of its keys are changed. Other keys stay.
     Merge(BTreeMap<String, Change<T>>),

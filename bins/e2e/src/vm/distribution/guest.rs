@@ -37,7 +37,7 @@ pub(in crate::vm) struct Debian {
 pub(in crate::vm) enum Started {
     /// The root runs.
     Open(Guest),
-    /// The disk stayed closed, with this code.
+    /// The disk stayed closed, or nothing of its root was started, with this line: code and sentence.
     Closed(String),
 }
 
@@ -76,9 +76,9 @@ impl Debian {
         self.directory.join("tpm")
     }
 
-    /// Replaces its root by another one, with this passphrase.
-    pub(in crate::vm) fn plant(&self, passphrase: &str) -> anyhow::Result<()> {
-        self.installer.plant(&self.disk(), passphrase)
+    /// What an upgrade makes: the initramfs or the unified kernel image with one more module.
+    pub(in crate::vm) fn update(&self) -> PathBuf {
+        self.installer.update()
     }
 
     /// Replaces its encrypted root by a plain one.
@@ -101,11 +101,11 @@ impl Debian {
         let efi = boot.join("efi");
         let below = Mounted::new(&["-t", "tmpfs"], Path::new("tmpfs"), &efi)?;
         let image = format!("{}@@{}", self.disk().display(), system.0);
-        must(Command::new("mcopy").args(["-s", "-i", &image, "::EFI"]).arg(&efi))?;
+        must(Command::new("mcopy").args(["-s", "-i", &image, "::"]).arg(&efi))?;
         let changed = change(&root)?;
-        must(
-            Command::new("mcopy").args(["-s", "-o", "-i", &image]).arg(efi.join("EFI")).arg("::"),
-        )?;
+        let files = fs::read_dir(&efi)?.map(|entry| Ok(entry?.path()));
+        let files = files.collect::<std::io::Result<Vec<_>>>()?;
+        must(Command::new("mcopy").args(["-s", "-o", "-i", &image]).args(files).arg("::"))?;
         drop(below);
         drop(mounted);
         Ok(changed)
@@ -132,7 +132,7 @@ impl Debian {
     pub(in crate::vm) fn boot_typed(&mut self) -> anyhow::Result<Guest> {
         match self.boot(Some(PASSPHRASE))? {
             Started::Open(guest) => Ok(guest),
-            Started::Closed(code) => bail!("the passphrase opened nothing: {code}"),
+            Started::Closed(line) => bail!("the passphrase opened nothing: {line}"),
         }
     }
 }
@@ -142,22 +142,26 @@ fn watch(running: Running, console: &Path) -> anyhow::Result<Started> {
     let (end, mut refused, mut said) = (Instant::now() + BOOT, None, Vec::new());
     loop {
         let mut byte = [0];
-        match running.line(Duration::from_secs(1)).read(&mut byte) {
-            Ok(1) => said.push(byte[0]),
-            Ok(_) => bail!("the machine is off"),
-            Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {}
+        let is_off = match running.line(Duration::from_secs(1)).read(&mut byte) {
+            Ok(1) => {
+                said.push(byte[0]);
+                false
+            }
+            Ok(_) => true,
+            Err(error) if error.kind() == std::io::ErrorKind::TimedOut => false,
             Err(error) => return Err(error.into()),
-        }
+        };
         if said.ends_with(b"ready\n") {
             return Ok(Started::Open(Guest(running)));
         }
         let shown = String::from_utf8_lossy(&fs::read(console)?).into_owned();
         // Codes of the network come and go until there is one.
-        let last = shown.rmatch_indices("TEC-").map(|(at, _)| &shown[at..]).find_map(code);
+        let last = shown.rmatch_indices("TEC-").map(|(at, _)| &shown[at..]).find_map(refusal);
         let since = *refused.get_or_insert_with(Instant::now);
         match last {
+            Some(line) if is_off || since.elapsed() > GRACE => return Ok(Started::Closed(line)),
+            _ if is_off => return Err(running.explain(&anyhow::anyhow!("the machine is off"))),
             None => refused = None,
-            Some(code) if since.elapsed() > GRACE => return Ok(Started::Closed(code)),
             Some(_) => {}
         }
         if Instant::now() > end {
@@ -167,10 +171,12 @@ fn watch(running: Running, console: &Path) -> anyhow::Result<Started> {
     }
 }
 
-/// The code of a refusal: of attestation, or of the header of the disk.
-fn code(text: &str) -> Option<String> {
-    let code = text.get(..8)?;
-    (code.starts_with("TEC-A") || code.starts_with("TEC-N42")).then(|| code.to_owned())
+/// The line of a refusal: of attestation, of the header of the disk, or of the root. Where a line ends with a code, it
+/// names what to ask about it.
+fn refusal(text: &str) -> Option<String> {
+    let line = text.lines().next()?.trim_end();
+    let is_it = line.starts_with("TEC-A") || line.starts_with("TEC-N42");
+    (is_it && line.get(8..9) == Some(" ")).then(|| line.to_owned())
 }
 
 impl Guest {

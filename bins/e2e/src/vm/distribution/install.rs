@@ -21,6 +21,8 @@ pub(in crate::vm) enum Chain {
     Grub,
     /// A unified kernel image that the firmware starts, without Secure Boot; dracut with systemd.
     Unified,
+    /// The same, started by systemd-boot as `bootctl install` sets it up.
+    Manager,
 }
 
 impl Chain {
@@ -29,6 +31,7 @@ impl Chain {
         match self {
             Self::Grub => "shim, GRUB and initramfs-tools",
             Self::Unified => "a unified kernel image made by dracut",
+            Self::Manager => "systemd-boot and a unified kernel image made by dracut",
         }
     }
 
@@ -36,7 +39,7 @@ impl Chain {
     pub(super) const fn variables(self) -> &'static str {
         match self {
             Self::Grub => node::VARIABLES,
-            Self::Unified => "OVMF_VARS.fd",
+            Self::Unified | Self::Manager => "OVMF_VARS.fd",
         }
     }
 
@@ -44,7 +47,7 @@ impl Chain {
     pub(super) const fn prompt(self) -> &'static str {
         match self {
             Self::Grub => "Please unlock disk",
-            Self::Unified => "enter passphrase for disk",
+            Self::Unified | Self::Manager => "enter passphrase for disk",
         }
     }
 }
@@ -56,7 +59,7 @@ const ENCRYPTED: &str = "11111111-2222-4333-8444-555555555555";
 /// UUID of the file system in it, which `grub.cfg` names.
 const ROOT: &str = "22222222-2222-4333-8444-555555555555";
 /// Bytes of a LUKS2 header with its key slots, as `cryptsetup` makes it.
-pub(super) const HEADER: u64 = 16 << 20;
+pub(in crate::vm) const HEADER: u64 = 16 << 20;
 /// Time limit of the machine that installs.
 const LIMIT: &str = "30m";
 /// What is on every machine; written into the system before its initramfs is made.
@@ -113,9 +116,10 @@ impl Installer {
         must(Command::new("tar").arg("-xf").arg(&tar).arg("-C").arg(&system))?;
         add_files(&system, &settings.packages)?;
         let header = installer.header();
-        format(&header, PASSPHRASE)?;
-        let initramfs = installer.directory.join("initrd.img");
-        let paths: [&Path; 4] = [&system, &header, &initramfs, Path::new(ROOT)];
+        format(&header)?;
+        let (initramfs, line) = (installer.directory.join("initrd.img"), command_line());
+        let paths: [&Path; 5] =
+            [&system, &header, &initramfs, &installer.update(), Path::new(&line)];
         run("prepare.sh", include_str!("prepare.sh"), &paths)?;
         fs::copy(find(&system.join("boot"), "vmlinuz")?, installer.directory.join("vmlinuz"))?;
         let install = system.join("install");
@@ -128,19 +132,9 @@ impl Installer {
         self.directory.join("header.img")
     }
 
-    /// A disk with the distribution on it.
-    pub(super) fn install(&self, disk: &Path) -> anyhow::Result<()> {
-        disk::write_as_installer(disk)?;
-        put_header(&self.header(), disk)?;
-        self.run(PASSPHRASE, disk, "")
-    }
-
-    /// Replaces the root of a disk by that of someone who has the disk in hand, with a passphrase of theirs.
-    pub(super) fn plant(&self, disk: &Path, passphrase: &str) -> anyhow::Result<()> {
-        let header = self.directory.join("planted.img");
-        format(&header, passphrase)?;
-        put_header(&header, disk)?;
-        self.run(passphrase, disk, "tec.root")
+    /// What an upgrade makes: the initramfs or the unified kernel image with one more module.
+    pub(super) fn update(&self) -> PathBuf {
+        self.directory.join("update.img")
     }
 
     /// Replaces the encrypted root of a disk by a plain one, which waits for no other disk. From then on, this installs
@@ -168,12 +162,14 @@ impl Installer {
         Ok(image)
     }
 
-    /// Boots the machine that installs onto the second disk.
-    fn run(&self, passphrase: &str, disk: &Path, word: &str) -> anyhow::Result<()> {
-        let system = self.directory.join("system");
-        fs::write(system.join("passphrase"), passphrase)?;
+    /// A disk with the distribution on it: boots the machine that installs onto it.
+    pub(super) fn install(&self, disk: &Path) -> anyhow::Result<()> {
+        disk::write_as_installer(disk)?;
+        put_header(&self.header(), disk)?;
+        let passphrase = self.directory.join("system/passphrase");
+        fs::write(&passphrase, PASSPHRASE)?;
         let made = self.image();
-        fs::remove_file(system.join("passphrase"))?;
+        fs::remove_file(passphrase)?;
         let image = made?;
         let console = self.directory.join("install.log");
         let mut qemu = Command::new("timeout");
@@ -194,7 +190,7 @@ impl Installer {
             .arg("-initrd")
             .arg(self.directory.join("initrd.img"))
             .arg("-append")
-            .arg(format!("root=/dev/vda rw console=ttyS0 init=/install panic=5 {word}"));
+            .arg("root=/dev/vda rw console=ttyS0 init=/install panic=5");
         for (file, more) in [(&image, ""), (&disk.to_owned(), ",cache=unsafe")] {
             qemu.arg("-drive").arg(format!("if=virtio,format=raw,file={}{more}", file.display()));
         }
@@ -205,6 +201,14 @@ impl Installer {
         ensure!(said.contains("INSTALL: done"), "it is not installed:\n{tail}");
         Ok(())
     }
+}
+
+/// Command line of a unified kernel image.
+pub(in crate::vm) fn command_line() -> String {
+    format!(
+        "root=UUID={ROOT} rd.luks.name={ENCRYPTED}=root_crypt rd.neednet=1 ip=dhcp rw console=tty0 \
+         console=ttyS0,115200"
+    )
 }
 
 fn put_header(header: &Path, disk: &Path) -> anyhow::Result<()> {
@@ -240,7 +244,7 @@ fn add_files(system: &Path, packages: &[PathBuf]) -> anyhow::Result<()> {
 }
 
 /// Writes the header of an encrypted partition of the installed size.
-fn format(path: &Path, passphrase: &str) -> anyhow::Result<()> {
+fn format(path: &Path) -> anyhow::Result<()> {
     File::create(path)?.set_len(disk::INSTALLED_ROOT)?;
     let mut format = volume::command("cryptsetup");
     format
@@ -258,7 +262,7 @@ fn format(path: &Path, passphrase: &str) -> anyhow::Result<()> {
         .arg(path);
     let mut child = format.stdin(Stdio::piped()).spawn().context("cannot run cryptsetup")?;
     let mut pipe = child.stdin.take().context("no pipe to cryptsetup")?;
-    pipe.write_all(passphrase.as_bytes())?;
+    pipe.write_all(PASSPHRASE.as_bytes())?;
     drop(pipe);
     ensure!(child.wait()?.success(), "cryptsetup luksFormat failed");
     Ok(())

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Process 1 of the machine that installs: copies this system to the encrypted second disk and makes it boot, as the
-# distribution's installer does. With `tec.root` on the command line it replaces the root alone.
+# distribution's installer does.
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin
 trap 'echo "INSTALL: failed"; sync; poweroff -f' EXIT
 set -eu
@@ -12,22 +12,17 @@ disk=/dev/vdb root=/dev/mapper/root_crypt
 cryptsetup open --key-file /passphrase "${disk}3" root_crypt
 mkfs.ext4 -q -O ^has_journal -U 22222222-2222-4333-8444-555555555555 "$root"
 mount "$root" /mnt
-if ! grep -q tec.root /proc/cmdline; then
-    mkfs.ext4 -q -U 33333333-2222-4333-8444-555555555555 "${disk}2"
-    mkfs.vfat -i ABCD1234 "${disk}1" > /dev/null
-    mkdir -p /mnt/boot
-    mount "${disk}2" /mnt/boot
-    mkdir -p /mnt/boot/efi
-    mount "${disk}1" /mnt/boot/efi
-fi
-tar --one-file-system --create --directory / --exclude=./mnt --exclude=./install --exclude=./passphrase --exclude=./unified.efi --file - . |
+mkfs.ext4 -q -U 33333333-2222-4333-8444-555555555555 "${disk}2"
+mkfs.vfat -i ABCD1234 "${disk}1" > /dev/null
+mkdir -p /mnt/boot
+mount "${disk}2" /mnt/boot
+mkdir -p /mnt/boot/efi
+mount "${disk}1" /mnt/boot/efi
+tar --one-file-system --create --directory / --exclude=./mnt --exclude=./install --exclude=./passphrase --exclude=./esp --file - . |
     tar --extract --preserve-permissions --directory /mnt --file -
 mkdir -p /mnt/mnt
-if grep -q tec.root /proc/cmdline; then
-    :
-elif [ -e /unified.efi ]; then
-    mkdir -p /mnt/boot/efi/EFI/BOOT
-    cp /unified.efi /mnt/boot/efi/EFI/BOOT/BOOTX64.EFI
+if [ -d /esp ]; then
+    cp -r /esp/. /mnt/boot/efi/
 else
     for place in proc sys dev; do mount --rbind "/$place" "/mnt/$place"; done
     mkdir -p /mnt/run/udev

@@ -6,10 +6,11 @@
 //!  gpt, cryptsetup luksFormat ─► disk.img ────────────────────────────────────────────────┤
 //!                        the machine that installs: install.sh, grub-install, update-grub ┘
 //!  Debian: firmware ─► shim ─► GRUB ─► initramfs ─ Clevis, node-agent ─► tec serve ─► root ─► serve.sh
+//!          firmware ─► systemd-boot ─► unified kernel image ─┘
 //! ```
 
 mod guest;
 mod install;
 
 pub(super) use self::guest::{Debian, Guest, Started};
-pub(super) use self::install::Chain;
+pub(super) use self::install::{Chain, HEADER, command_line};

@@ -2,102 +2,129 @@
 
 use std::fs;
 use std::fs::File;
-use std::io::Write as _;
-use std::path::Path;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tec_core::endpoint::Endpoint;
 
 use super::adversary::{Change, half_in_plain};
 use crate::qemu::{disk, luks, must};
-use crate::vm::distribution::{Chain, Debian, Guest, Started};
+use crate::story::Story;
+use crate::vm::distribution::{Chain, Debian, Guest, HEADER, Started, command_line};
 use crate::vm::stage::Stage;
 use crate::vm::table;
 
-/// Passphrase of the root that an attacker planted.
-const PLANTED: &str = "planted";
-
 /// The image that the firmware starts.
 const UNIFIED: &str = "boot/efi/EFI/BOOT/BOOTX64.EFI";
+/// The system partition, and the image that systemd-boot starts.
+const SYSTEM: &str = "boot/efi";
+const MANAGED: &str = "boot/efi/EFI/Linux/debian.efi";
+const GRUB_CONFIG: &str = "boot/grub/grub.cfg";
+/// Bytes of the block that GRUB keeps variables in (GRUB manual, "Environment block").
+const GRUB_BLOCK: usize = 1024;
 /// Prints the versions of the packages' programs.
 const VERSIONS: &str = "for deb in /var/tmp/packages/*.deb; do \
     dpkg --listfiles \"$(dpkg-deb --field \"$deb\" Package)\" | grep '^/usr/bin/' | while read -r program; do \
     [ -L \"$program\" ] || \"$program\" --version || exit 1; done || exit 1; done";
+/// The boot is that of no approved image.
+const OTHER: &str = "TEC-A412";
 /// Servers release no key after the initramfs.
 const LATE: &str = "TEC-A424";
+/// The root is not on the disk that the key opened.
+const BESIDE: &str = "TEC-N427";
 /// Waits for the network.
 const ONLINE: &str = "/lib/systemd/systemd-networkd-wait-online --timeout=240";
 
+/// What was done, the code or what was released, and what is said.
+type Row = [String; 3];
 /// What someone does who has the disk in hand, with the code of the refusal.
 type Attack = (&'static str, &'static str, fn(&Debian) -> anyhow::Result<()>);
 
-const ON_GRUB: [Attack; 2] = [
-    ("init=/bin/bash in grub.cfg", "TEC-A412", |debian| {
+const ON_GRUB: [Attack; 4] = [
+    ("init=/bin/bash in grub.cfg", OTHER, |debian| {
         debian.in_boot(|root| {
-            let path = root.join("boot/grub/grub.cfg");
+            let path = root.join(GRUB_CONFIG);
             let script = fs::read_to_string(&path)?;
             let edited = script.replace(" ro ", " ro init=/bin/bash ");
             ensure!(edited != script, "grub.cfg has no command line of the expected form");
             Ok(fs::write(path, edited)?)
         })
     }),
-    ("bytes appended to the initramfs", "TEC-A412", |debian| {
+    ("a command is added to grub.cfg", OTHER, |debian| {
         debian.in_boot(|root| {
-            let path = find(&root.join("boot"), "initrd.img-")?;
-            append(&path)
+            let path = root.join(GRUB_CONFIG);
+            let script = fs::read_to_string(&path)?;
+            Ok(fs::write(path, format!("set evil=1\n{script}"))?)
         })
     }),
-];
-const ON_UNIFIED: [Attack; 2] = [
-    ("init=/bin/sh in the image", "TEC-A412", |debian| {
+    ("the recovery entry is chosen", OTHER, |debian| {
         debian.in_boot(|root| {
-            let path = root.join(UNIFIED);
-            let mut image = fs::read(&path)?;
-            let (word, other) = (b"console=tty0", b"init=/bin/sh");
-            let mut places = image.windows(word.len()).enumerate();
-            // In the initramfs the words may be too, but that is compressed, and follows.
-            let place = places.find_map(|(place, bytes)| (bytes == word).then_some(place));
-            let place = place.context("the image has no command line of the expected form")?;
-            image.splice(place..place + word.len(), *other);
-            Ok(fs::write(path, image)?)
-        })
-    }),
-    ("bytes appended to the initramfs in the image", "TEC-A412", |debian| {
-        debian.in_boot(|root| {
-            let path = root.join(UNIFIED);
-            let initramfs = path.with_extension("initrd");
-            let section = format!("-section=.initrd={}", initramfs.display());
-            let copy =
-                |verb| must(Command::new("objcopy").arg(format!("--{verb}{section}")).arg(&path));
-            copy("dump")?;
-            append(&initramfs)?;
-            copy("update")?;
-            Ok(fs::remove_file(initramfs)?)
-        })
-    }),
-];
-const ON_HEADER: [Attack; 2] = [
-    ("the header declares a cipher that does nothing", "TEC-N426", |debian| {
-        change_header(debian, |header| {
-            header["segments"]["0"]["encryption"] = "cipher_null-ecb".into();
+            let script = fs::read_to_string(root.join(GRUB_CONFIG))?;
+            let id = |part: &str| {
+                let ids = script.split('\'').filter(|word| word.starts_with("gnulinux-"));
+                ids.into_iter()
+                    .find(|id| id.contains(part))
+                    .with_context(|| format!("grub.cfg has no entry whose id contains {part}"))
+            };
+            let chosen = format!("{}>{}", id("gnulinux-advanced-")?, id("-recovery-")?);
+            // As grub-reboot(8) does.
+            let block = format!("# GRUB Environment Block\nnext_entry={chosen}\n");
+            Ok(fs::write(root.join("boot/grub/grubenv"), format!("{block:#<GRUB_BLOCK$}"))?)
         })
     }),
     ("the header declares a part that is not encrypted", "TEC-N426", |debian| {
         change_header(debian, |header| half_in_plain(header, disk::INSTALLED_ROOT))
     }),
 ];
+const ON_UNIFIED: [Attack; 1] = [("init=/bin/sh in the image", OTHER, |debian| {
+    debian.in_boot(|root| {
+        let path = root.join(UNIFIED);
+        let mut image = fs::read(&path)?;
+        let (word, other) = (b"console=tty0", b"init=/bin/sh");
+        let mut places = image.windows(word.len()).enumerate();
+        // In the initramfs the words may be too, but that is compressed, and follows.
+        let place = places.find_map(|(place, bytes)| (bytes == word).then_some(place));
+        let place = place.context("the image has no command line of the expected form")?;
+        image.splice(place..place + word.len(), *other);
+        Ok(fs::write(path, image)?)
+    })
+})];
+const ON_MANAGER: [Attack; 1] = [("an entry of systemd-boot with init=/bin/sh", OTHER, |debian| {
+    debian.in_boot(|root| {
+        let loader = root.join(SYSTEM).join("loader");
+        let line = command_line();
+        let entry =
+            format!("title Debian\nefi /EFI/Linux/debian.efi\noptions {line} init=/bin/sh\n");
+        fs::create_dir_all(loader.join("entries"))?;
+        fs::write(loader.join("entries/other.conf"), entry)?;
+        Ok(fs::write(loader.join("loader.conf"), "default other.conf\n")?)
+    })
+})];
+const ON_HEADER: [Attack; 2] = [
+    ("the header declares a cipher that does nothing", "TEC-N426", |debian| {
+        change_header(debian, |header| {
+            header["segments"]["0"]["encryption"] = "cipher_null-ecb".into();
+        })
+    }),
+    ("the header declares a re-encryption under way", "TEC-N426", |debian| {
+        change_header(debian, |header| {
+            header["config"]["requirements"] = json!({"mandatory": ["online-reencrypt-v2"]});
+        })
+    }),
+];
 
 impl Stage {
     /// Installs it, binds its disk, boots it, and attacks it; each attack is undone before the next one.
     pub(in crate::vm) fn debian(&mut self, system: &str, chain: Chain) -> anyhow::Result<()> {
-        let (image, options, attacks) = match chain {
-            Chain::Grub => ("", &[][..], ON_GRUB),
-            // Nobody signed it.
-            Chain::Unified => (UNIFIED, &["--secure-boot", "off"][..], ON_UNIFIED),
+        let attacks: &[Attack] = match chain {
+            Chain::Grub => &ON_GRUB,
+            Chain::Unified => &ON_UNIFIED,
+            Chain::Manager => &ON_MANAGER,
         };
         self.story.scene('m', &format!("Debian {system}: {}", chain.title()));
         let mut story = std::mem::take(&mut self.story);
@@ -105,10 +132,10 @@ impl Stage {
             Debian::install(&self.settings, (system, chain), &self.merge)
         })?;
         let covered = story.works("its image is approved from its files", || {
-            debian.in_boot(|root| self.approve_tree(&root.join(image), options))
+            self.approve_boot(&debian, chain, "debian")
         })?;
         story.shows("what is checked of it", &covered);
-        let mut rows: Vec<[String; 3]> = Vec::new();
+        let mut rows: Vec<Row> = Vec::new();
         let added = self.anchor.tec_text(&["machine", "add", "--name", "debian"])?;
         let added: Value = serde_json::from_str(&added).context("no Ignition config")?;
         story.works("first boot, with the typed passphrase: Clevis binds the disk", || {
@@ -128,46 +155,89 @@ impl Stage {
                 Ok(refused)
             })?;
         rows.push(row);
-        for (what, code, attack) in attacks.into_iter().chain(ON_HEADER) {
-            let row = story.works(what, || self.attack(&mut debian, (what, code, attack)))?;
-            rows.push(row);
+        for attack in attacks.iter().chain(&ON_HEADER) {
+            rows.push(story.works(attack.0, || self.attack(&mut debian, attack))?);
         }
-        for (what, passphrase) in [
-            ("another root with its own passphrase is planted", Some(PLANTED)),
-            ("a root that is not encrypted is planted", None),
-        ] {
-            let row = story.works(what, || {
-                let before = keep(&debian.disk())?;
-                match passphrase {
-                    Some(passphrase) => debian.plant(passphrase)?,
-                    None => debian.plant_plain()?,
-                }
-                let guest = opened(debian.boot(passphrase)?)?;
-                let [_, code, said] = self.ask_late(&guest, &kbs, &path)?;
-                guest.off()?;
-                restore(&debian.disk(), &before)?;
-                Ok([what.to_owned(), code, said])
-            })?;
-            rows.push(row);
-        }
-        story.works("the disk as it was opens by itself", || opened(debian.boot(None)?)?.off())?;
+        rows.extend(self.planted(&mut story, &mut debian, chain, (&kbs, &path))?);
+        rows.extend(self.upgraded(&mut story, &mut debian, chain)?);
         let rows: Vec<Vec<String>> = rows.into_iter().map(Vec::from).collect();
-        story.shows("refused", &table::render(&["what was done", "code", "what is said"], &rows));
+        let heading = ["what was done", "code", "what is said"];
+        story.shows("released or refused", &table::render(&heading, &rows));
+        story.shows("as markdown", &table::markdown(system, &heading, &rows));
         self.story = story;
         Ok(())
     }
 
-    /// Approves what is at a path; returns the table of what is checked.
-    fn approve_tree(&self, path: &Path, options: &[&str]) -> anyhow::Result<String> {
-        let path = path.to_str().context("the path is not UTF-8")?;
-        let command = [&["image", "approve", "debian", path], options].concat();
-        let said = self.anchor.tec_text(&command)?;
+    /// Plants a root that is not encrypted, and then the header that was bound beside it.
+    fn planted(
+        &self,
+        story: &mut Story,
+        debian: &mut Debian,
+        chain: Chain,
+        (kbs, path): (&Endpoint, &str),
+    ) -> anyhow::Result<Vec<Row>> {
+        let mut rows = Vec::new();
+        let before = keep(&debian.disk())?;
+        let header = bound_header(&debian.disk())?;
+        debian.plant_plain()?;
+        // With systemd, its initramfs waits long for the encrypted disk, and then it is the same.
+        if chain == Chain::Grub {
+            let what = "a root that is not encrypted is planted";
+            rows.push(story.works(what, || {
+                let guest = opened(debian.boot(None)?)?;
+                let [_, code, said] = self.ask_late(&guest, kbs, path)?;
+                guest.off()?;
+                Ok([what.to_owned(), code, said])
+            })?);
+        }
+        let what = "such a root, and the bound header on another partition";
+        rows.push(story.works(what, || {
+            disk::add_to_installed(&debian.disk(), 2 * HEADER, &header)?;
+            self.refused(debian, what, BESIDE)
+        })?);
+        restore(&debian.disk(), &before)?;
+        Ok(rows)
+    }
+
+    /// Replaces the initramfs by what an upgrade makes, and approves that after a boot.
+    fn upgraded(
+        &self,
+        story: &mut Story,
+        debian: &mut Debian,
+        chain: Chain,
+    ) -> anyhow::Result<[Row; 2]> {
+        let what = "an upgrade of the initramfs, not approved";
+        let refused = story.works(what, || {
+            debian.in_boot(|root| replace(&upgradable(root, chain)?, &debian.update()))?;
+            self.refused(debian, what, OTHER)
+        })?;
+        let what = "the same, approved before the next boot";
+        story.works(what, || {
+            self.approve_boot(debian, chain, "debian-upgraded")?;
+            opened(debian.boot(None)?)?.off()
+        })?;
+        Ok([refused, [what, "released", "the root opens by itself"].map(str::to_owned)])
+    }
+
+    /// Approves what its firmware starts; returns the table of what is checked.
+    fn approve_boot(&self, debian: &Debian, chain: Chain, name: &str) -> anyhow::Result<String> {
+        // Nobody signed unified kernel images.
+        let (part, options) = match chain {
+            Chain::Grub => ("", &[][..]),
+            Chain::Unified => (UNIFIED, &["--secure-boot", "off"][..]),
+            Chain::Manager => (SYSTEM, &["--secure-boot", "off"][..]),
+        };
+        let said = debian.in_boot(|root| {
+            let path = root.join(part);
+            let path = path.to_str().context("the path is not UTF-8")?;
+            self.anchor.tec_text(&[&["image", "approve", name, path], options].concat())
+        })?;
         let told = said.lines().filter(|line| line.contains("checked by") || line.contains("NOT"));
         Ok(told.map(str::trim).collect::<Vec<_>>().join("\n"))
     }
 
     /// What is said if the running system asks for its disk key.
-    fn ask_late(&self, guest: &Guest, kbs: &Endpoint, path: &str) -> anyhow::Result<[String; 3]> {
+    fn ask_late(&self, guest: &Guest, kbs: &Endpoint, path: &str) -> anyhow::Result<Row> {
         guest.must(ONLINE)?;
         guest.must(&format!("echo {} | base64 -d > /root/ca.pem", STANDARD.encode(&kbs.cert)))?;
         let url = &kbs.url;
@@ -185,32 +255,36 @@ impl Stage {
         Ok(["the running system asks for its key", LATE, line.trim()].map(str::to_owned))
     }
 
-    fn attack(
-        &self,
-        debian: &mut Debian,
-        (what, code, attack): Attack,
-    ) -> anyhow::Result<[String; 3]> {
+    fn attack(&self, debian: &mut Debian, &(what, code, attack): &Attack) -> anyhow::Result<Row> {
         let before = keep(&debian.disk())?;
         attack(debian)?;
-        let started = debian.boot(None)?;
+        let row = self.refused(debian, what, code)?;
         restore(&debian.disk(), &before)?;
-        let Started::Closed(said) = started else { anyhow::bail!("{what}: the disk was opened") };
-        ensure!(said == code, "{what}: {said} instead of {code}");
+        Ok(row)
+    }
+
+    /// Boots it, which must be refused with this code.
+    fn refused(&self, debian: &mut Debian, what: &str, code: &str) -> anyhow::Result<Row> {
+        let Started::Closed(line) = debian.boot(None)? else {
+            anyhow::bail!("{what}: the disk was opened")
+        };
+        let sentence = line.strip_prefix(code);
+        let sentence = sentence.with_context(|| format!("{what}: {line} instead of {code}"))?;
         let explained = if code.starts_with("TEC-A") {
             let text = self.anchor.tec_text(&["explain"])?;
-            let telling = text.lines().find(|line| line.contains("differs") || line.contains("!!"));
-            telling.unwrap_or_default().trim().to_owned()
+            let line = |part: &str| text.lines().find(|line| line.contains(part));
+            line("differ").or_else(|| line("!!")).or_else(|| line("NO")).unwrap_or(&text).to_owned()
         } else {
-            "(the node asked no server)".to_owned()
+            format!("(on the console) {}", sentence.trim())
         };
-        Ok([what.to_owned(), said, explained])
+        Ok([what, code, explained.trim()].map(str::to_owned))
     }
 }
 
 fn opened(started: Started) -> anyhow::Result<Guest> {
     match started {
         Started::Open(guest) => Ok(guest),
-        Started::Closed(code) => anyhow::bail!("the disk stayed closed: {code}"),
+        Started::Closed(line) => anyhow::bail!("the disk stayed closed: {line}"),
     }
 }
 
@@ -232,25 +306,43 @@ fn path_of(added: &Value) -> anyhow::Result<String> {
     Ok(config["path"].as_str().context("the pin has no path")?.to_owned())
 }
 
-fn append(file: &Path) -> anyhow::Result<()> {
-    Ok(File::options().append(true).open(file)?.write_all(&[0; 512])?)
+/// The header of its encrypted root, with the token of the pin.
+fn bound_header(disk: &Path) -> anyhow::Result<Vec<u8>> {
+    let mut header = vec![0; usize::try_from(HEADER)?];
+    File::open(disk)?.read_exact_at(&mut header, disk::offset_of_installed_root())?;
+    Ok(header)
+}
+
+/// The file that an upgrade of the initramfs replaces.
+fn upgradable(root: &Path, chain: Chain) -> anyhow::Result<PathBuf> {
+    match chain {
+        Chain::Grub => find(&root.join("boot"), "initrd.img-"),
+        Chain::Unified => Ok(root.join(UNIFIED)),
+        Chain::Manager => Ok(root.join(MANAGED)),
+    }
+}
+
+fn replace(file: &Path, with: &Path) -> anyhow::Result<()> {
+    ensure!(fs::read(file)? != fs::read(with)?, "{} is what it was", with.display());
+    fs::copy(with, file).with_context(|| format!("cannot replace {}", file.display()))?;
+    Ok(())
 }
 
 fn change_header(debian: &Debian, change: Change) -> anyhow::Result<()> {
     luks::change(&debian.disk(), disk::offset_of_installed_root(), change)
 }
 
-fn find(directory: &Path, begin: &str) -> anyhow::Result<std::path::PathBuf> {
+fn find(directory: &Path, begin: &str) -> anyhow::Result<PathBuf> {
     let entries = fs::read_dir(directory)?.filter_map(Result::ok);
     let mut paths = entries.map(|entry| entry.path());
-    let is_it = |path: &std::path::PathBuf| {
+    let is_it = |path: &PathBuf| {
         path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(begin))
     };
     paths.find(is_it).with_context(|| format!("no {begin} in {}", directory.display()))
 }
 
 /// Keeps a disk while it is changed; holes stay holes.
-fn keep(disk: &Path) -> anyhow::Result<std::path::PathBuf> {
+fn keep(disk: &Path) -> anyhow::Result<PathBuf> {
     let copy = disk.with_extension("before.img");
     copy_sparse(disk, &copy)?;
     Ok(copy)
@@ -261,6 +353,6 @@ fn restore(disk: &Path, before: &Path) -> anyhow::Result<()> {
 }
 
 fn copy_sparse(from: &Path, to: &Path) -> anyhow::Result<()> {
-    let mut copy = std::process::Command::new("cp");
-    crate::qemu::must(copy.arg("--sparse=always").arg(from).arg(to))
+    let mut copy = Command::new("cp");
+    must(copy.arg("--sparse=always").arg(from).arg(to))
 }

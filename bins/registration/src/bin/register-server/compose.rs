@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fs, io};
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use registration::Changes;
 use tec_core::code::Code;
 use tec_core::endpoint::{Endpoint, ParseBaseUrlError};
@@ -11,7 +12,9 @@ use tec_core::http::{RegisterService, RegisterServiceConfig};
 use tec_core::ignition::ClevisPinGenerator;
 use tec_core::port::UnclaimedLimit;
 use tec_core::secret::SecretBytes;
-use tec_k8s::api::{AdditionalTrusteeError, RegistrationMode, TlsServer, TrustedExecutionCluster};
+use tec_k8s::api::{
+    AdditionalTrusteeError, RegistrationMode, RegistrationSpec, TlsServer, TrustedExecutionCluster,
+};
 use tec_k8s::client::KubeRegistry;
 use tec_k8s::server::owner_of;
 use tec_support::{SystemClock, SystemEntropy};
@@ -67,14 +70,16 @@ pub(crate) enum NotReady {
     NoToken,
 }
 
-/// Everything that determines the service: equal settings mean an equal service.
+/// Everything that determines the service: equal settings mean an equal service. Another one begins to count anew what
+/// each network registers.
 #[derive(Debug, PartialEq)]
 struct Setting {
     kbs: Endpoint,
     more: Vec<Endpoint>,
     ak: Option<Endpoint>,
     token: Option<String>,
-    cluster: Arc<TrustedExecutionCluster>,
+    registration: RegistrationSpec,
+    owner: Option<OwnerReference>,
 }
 
 /// Keeps the service in line with the cluster object and the files.
@@ -102,12 +107,12 @@ impl Composer {
                 tracing::warn!(error, "nobody can be registered");
                 Answering::Refusing(Code::RegisterNotReady)
             }
-            Ok(setting) if mode(&setting.cluster) == RegistrationMode::Manual => {
+            Ok(setting) if setting.registration.mode == RegistrationMode::Manual => {
                 tracing::info!("machines are registered by an admin");
                 Answering::Refusing(Code::RegisterByAdmin)
             }
             Ok(setting) => {
-                if mode(&setting.cluster) == RegistrationMode::Open {
+                if setting.registration.mode == RegistrationMode::Open {
                     tracing::warn!(
                         "registration is open: whoever reaches this server gets a machine with a disk \
                          key; set spec.registration.mode to Token"
@@ -120,7 +125,7 @@ impl Composer {
     }
 
     fn service(&self, setting: &Setting) -> RegisterService {
-        let registry = match owner_of(&setting.cluster) {
+        let registry = match setting.owner.clone() {
             Some(owner) => self.registry.owned_by(owner),
             None => self.registry.clone(),
         };
@@ -131,9 +136,8 @@ impl Composer {
             Some(ak) => pins.register_ak_at(ak.clone()),
             None => pins,
         };
-        let said = setting.cluster.spec.registration.as_ref();
-        let most = said.and_then(|said| said.max_unclaimed).unwrap_or(MAX_UNCLAIMED);
-        let seconds = said.and_then(|said| said.unclaimed_ttl_seconds);
+        let most = setting.registration.max_unclaimed.unwrap_or(MAX_UNCLAIMED);
+        let seconds = setting.registration.unclaimed_ttl_seconds;
         RegisterService::new(
             RegisterServiceConfig::new(
                 Arc::clone(&registry) as _,
@@ -147,10 +151,6 @@ impl Composer {
             .with_unclaimed_seconds(seconds.unwrap_or(UNCLAIMED_SECONDS).into()),
         )
     }
-}
-
-fn mode(cluster: &TrustedExecutionCluster) -> RegistrationMode {
-    cluster.registration_mode()
 }
 
 fn read(
@@ -171,11 +171,12 @@ fn read(
         }
         None => None,
     };
-    let token = match mode(cluster) {
+    let registration = spec.registration.clone().unwrap_or_default();
+    let token = match registration.mode {
         RegistrationMode::Token => Some(token(files.token.as_deref())?),
         _ => None,
     };
-    Ok(Setting { kbs, more, ak, token, cluster: Arc::clone(cluster) })
+    Ok(Setting { kbs, more, ak, token, registration, owner: owner_of(cluster) })
 }
 
 /// A server with a Secret speaks TLS, and nodes must trust the CA in that Secret. Without the CA, the server

@@ -22,7 +22,7 @@ use tec_support::SystemClock;
 use tec_support::exit::CodedError;
 use tec_support::files::create_private;
 
-use super::{PAGE, begin, coded, value};
+use super::{PAGE, begin, coded, place, value};
 use crate::args::Consent;
 use crate::consent::consented;
 use crate::output::Output;
@@ -49,7 +49,8 @@ pub(super) async fn archive(
     let last = last_before(store, base, now.plus_seconds(age.saturating_neg()))?;
     let lines = last.sequence - base.sequence;
     let found = json!({
-        "lines": lines, "first": base.sequence + 1, "last": last.sequence, "head": last.hash, "file": file,
+        "lines": lines, "first": base.sequence + 1, "last": last.sequence, "head": last.to_string(),
+        "file": file,
     });
     if lines == 0 {
         if !consent.dry_run.dry_run {
@@ -63,7 +64,11 @@ pub(super) async fn archive(
     if consented {
         write(store, file, base, last)?;
         // What is on disk, not what was to be.
-        ensure!(chain(file)? == (base, last), "{} is not as it was written", file.display());
+        ensure!(
+            chain(file, |_| ())? == (base, last),
+            "{} is not as it was written",
+            file.display()
+        );
         let archived = store.archive_audit(base, last, now).await;
         archived.map_err(|error| CodedError::caused(Code::StoreUnavailable, "archive", error))?;
         remove(store).await;
@@ -94,7 +99,7 @@ fn last_before(store: &Store, base: AuditPlace, cutoff: Timestamp) -> anyhow::Re
         let old = page.iter().take_while(|entry| entry.event.at <= cutoff);
         let count = old.clone().count();
         if let Some(entry) = old.last() {
-            last = AuditPlace { sequence: entry.sequence, hash: entry.hash };
+            last = place(entry);
         }
         if count < PAGE {
             return Ok(last);
@@ -125,10 +130,20 @@ fn append(store: &Store, path: &Path, mut after: u64, last: u64) -> anyhow::Resu
 }
 
 /// Verifies files of archived lines, oldest first, each of which continues the one before; the log continues the last.
-pub(super) fn verify(store: &Store, files: &[PathBuf]) -> anyhow::Result<()> {
-    let mut end = AuditPlace::BEGIN;
+/// Returns the line that has the number of the wanted one.
+pub(super) fn verify(
+    store: &Store,
+    files: &[PathBuf],
+    wanted: Option<AuditPlace>,
+) -> anyhow::Result<Option<AuditPlace>> {
+    let (mut end, mut found) = (AuditPlace::BEGIN, None);
     for file in files {
-        let (begin, last) = chain(file).with_context(|| format!("{}", file.display()))?;
+        let seen = |place: AuditPlace| {
+            if wanted.is_some_and(|wanted| wanted.sequence == place.sequence) {
+                found = Some(place);
+            }
+        };
+        let (begin, last) = chain(file, seen).with_context(|| format!("{}", file.display()))?;
         ensure!(
             begin == end,
             "{} begins after line {}, where no file before it ends",
@@ -143,7 +158,7 @@ pub(super) fn verify(store: &Store, files: &[PathBuf]) -> anyhow::Result<()> {
         "the log begins after line {}, where the last archive does not end",
         base.sequence
     );
-    Ok(())
+    Ok(found)
 }
 
 #[derive(serde::Deserialize)]
@@ -154,7 +169,10 @@ struct Line {
 }
 
 /// Where a file begins, and its last line.
-fn chain(path: &Path) -> anyhow::Result<(AuditPlace, AuditPlace)> {
+fn chain(
+    path: &Path,
+    mut seen: impl FnMut(AuditPlace),
+) -> anyhow::Result<(AuditPlace, AuditPlace)> {
     let lines = BufReader::new(File::open(path)?).lines();
     let mut places = lines.map(|line| {
         let Line { sequence, hash, event } = serde_json::from_str(&line?)?;
@@ -169,6 +187,7 @@ fn chain(path: &Path) -> anyhow::Result<(AuditPlace, AuditPlace)> {
             "line {} is not as it was written",
             last.sequence + 1
         );
+        seen(place);
         last = place;
     }
     Ok((begin, last))

@@ -19,12 +19,13 @@ use tec_core::migrate::{Authority, SwapOutcome, Transition, TrustAnchor as _};
 use tec_core::port::{AuditAction, AuditEvent, Clock as _};
 use tec_core::secret::SecretBytes;
 use tec_core::store::Store;
+use tec_core::time::Timestamp;
 use tec_support::exit::{CodedError, OK};
 use tec_support::files::write_private;
 use tec_support::{SystemClock, SystemEntropy};
 
 use self::restore::{RestoreArgs, restore};
-use super::coded;
+use super::{audit, coded};
 use crate::output::Output;
 use crate::state::{SAID, open_existing};
 
@@ -114,6 +115,7 @@ async fn create(
         give_up(&store, &restored(taker)?).await?;
     }
     let source = counted(&store).await?;
+    let head = store.audit_head().map_err(audit::coded)?.to_string();
     let mut aside = file.to_owned().into_os_string();
     aside.push(".part");
     let new = OpenOptions::new()
@@ -123,16 +125,18 @@ async fn create(
         .mode(0o600)
         .open(&aside)
         .with_context(|| format!("cannot write {}", file.display()))?;
-    let written = write(&store, state_dir, (&source, &signer, recipient), new).await?;
+    let made = (&source, SystemClock.now(), Some(head.as_str()));
+    let to = (&signer, recipient);
+    let written = write(&store, state_dir, (made, to), new).await?;
     fs::rename(&aside, file).with_context(|| format!("cannot write {}", file.display()))?;
     let value = json!({
         "file": file, "units": written, "number": source.transfers(),
-        "signer": signer.public(), "recipient": recipient,
+        "signer": signer.public(), "recipient": recipient, "audit_head": head,
     });
     output.print(&value, |_| {
         let (number, file) = (source.transfers(), file.display());
         let signer = signer.public();
-        format!("backup {number} of {written} units in {file}\nsigner  {signer}")
+        format!("backup {number} of {written} units in {file}\nsigner  {signer}\naudit   {head}")
     })?;
     Ok(OK)
 }
@@ -194,12 +198,10 @@ async fn swap(
 async fn write(
     store: &Store,
     state_dir: &Path,
-    (source, signer, recipient): (&Authority, &Signer, Recipient),
+    (made, to): ((&Authority, Timestamp, Option<&str>), (&Signer, Recipient)),
     file: File,
 ) -> anyhow::Result<usize> {
-    let to = BufWriter::new(file);
-    let made = (source, SystemClock.now());
-    let mut writer = TransferWriter::begin(to, made, (signer, recipient), &SystemEntropy)
+    let mut writer = TransferWriter::begin(BufWriter::new(file), made, to, &SystemEntropy)
         .map_err(transfer("begin the backup"))?;
     writer.part(&[], &documents(state_dir)?).map_err(transfer("write the backup"))?;
     let (mut after, mut count) = (None, 0);

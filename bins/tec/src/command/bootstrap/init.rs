@@ -40,7 +40,7 @@ pub(super) async fn init(
     let addresses = args.kept_addresses()?;
     let store = open(state_dir)?;
     let ports = addresses.map(|address| address.port());
-    let endpoints = serve::found(state_dir, args, ports)?;
+    let endpoints = serve::found((&store, state_dir), args, ports).await?;
     settings.keep(state_dir)?;
     let coverage = (Said::pins(state_dir)?, inputs);
     let mut approved = Vec::new();

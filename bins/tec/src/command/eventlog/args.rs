@@ -29,6 +29,9 @@ pub(crate) enum EventlogCommand {
         /// machine or from a verified quote.
         #[arg(long, value_name = "FILE")]
         values: PathBuf,
+        /// systemd's own log of what it measured, `/run/log/systemd/tpm2-measure.log`.
+        #[arg(long, value_name = "FILE")]
+        systemd_log: Option<PathBuf>,
         /// PCR that the log must explain; repeatable (default: all that the log extends).
         #[arg(long = "pcr", value_name = "INDEX", value_parser = parse_pcr)]
         pcrs: Vec<PcrIndex>,

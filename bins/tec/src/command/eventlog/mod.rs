@@ -9,9 +9,10 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::Context as _;
+use tec_core::attest::LoggedEvent;
 use tec_core::pcr::PcrIndex;
 use tec_support::exit::OK;
-use tec_tpm::event_log::{Bank, EventLog, LogDiff, LogView};
+use tec_tpm::event_log::{Bank, EventLog, LogDiff, LogView, systemd_records};
 
 pub(crate) use self::args::{BankName, EventlogCommand};
 use super::input::log_bytes;
@@ -29,9 +30,10 @@ pub(crate) fn eventlog(command: EventlogCommand, output: &Output) -> anyhow::Res
                 output.print(&view, LogView::table)?;
             }
         }
-        EventlogCommand::Verify { log_file, values, pcrs } => {
+        EventlogCommand::Verify { log_file, values, systemd_log, pcrs } => {
             let bytes = log_bytes(&log_file)?;
-            return verify::verify(parse(&bytes, &log_file)?, &values, &pcrs, output);
+            let records = systemd_log.map(|file| records(&file)).transpose()?.unwrap_or_default();
+            return verify::verify(&parse(&bytes, &log_file)?, &records, &values, &pcrs, output);
         }
         EventlogCommand::Diff { before, after, bank } => {
             let (first, second) = (log_bytes(&before)?, log_bytes(&after)?);
@@ -44,6 +46,11 @@ pub(crate) fn eventlog(command: EventlogCommand, output: &Output) -> anyhow::Res
 
 fn parse<'a>(bytes: &'a [u8], path: &Path) -> anyhow::Result<EventLog<'a>> {
     EventLog::parse(bytes).with_context(|| format!("{} is not an event log", path.display()))
+}
+
+fn records(path: &Path) -> anyhow::Result<Vec<LoggedEvent>> {
+    let records = systemd_records(&log_bytes(path)?);
+    records.with_context(|| format!("{} is not a log of systemd", path.display()))
 }
 
 /// The value of each extended register, by bank.

@@ -1,11 +1,12 @@
 //! Which registers a log explains.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::Context as _;
 use serde::Serialize;
+use tec_core::attest::{LogEvidence, LoggedEvent};
+use tec_core::boot::{SYSTEMD, add_systemd};
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::{PcrIndex, PcrSet, PcrValues};
 use tec_support::exit::{FAILED, OK};
@@ -19,7 +20,7 @@ use crate::output::Output;
 #[derive(Serialize)]
 struct Verdict {
     registers: Vec<RegisterVerdict>,
-    /// Events of the explained registers.
+    /// Events of the explained registers, at the end those of systemd.
     events: Vec<EventView>,
 }
 
@@ -35,7 +36,8 @@ struct RegisterVerdict {
 
 /// Exit status 1 if a register is not explained.
 pub(super) fn verify(
-    log: EventLog<'_>,
+    log: &EventLog<'_>,
+    systemd: &[LoggedEvent],
     file: &Path,
     pcrs: &[PcrIndex],
     output: &Output,
@@ -43,40 +45,32 @@ pub(super) fn verify(
     let shown = file.display();
     let values =
         read_pcrread(&input::text(file, MAX_INPUT as u64)?).with_context(|| shown.to_string())?;
-    let replayed = log.replay_sha256()?;
+    let replay = log.replay_sha256()?;
+    let extended = log.replay(Bank::Sha256)?.extended();
     let chosen: PcrSet = match pcrs {
-        [] => log.replay(Bank::Sha256)?.extended(),
+        [] => extended.iter().chain(systemd.iter().map(|record| record.pcr)).collect(),
         pcrs => pcrs.iter().copied().collect(),
+    };
+    let quoted = PcrValues::predicted(|pcr| values.get(&pcr).copied());
+    let mut evidence = log.evidence_against(&quoted);
+    add_systemd(&mut evidence, &quoted, systemd);
+    let (logged, proven) = match evidence {
+        LogEvidence::Parsed { events, replayed, .. } => (events, replayed),
+        _ => (Vec::new(), PcrSet::default()),
     };
     let mut registers = Vec::new();
     for pcr in chosen.iter() {
         let value = values.get(&pcr);
         let value = *value.with_context(|| format!("{shown} has no value of PCR {pcr}"))?;
-        let replayed = *replayed.value(pcr);
-        registers.push(RegisterVerdict { pcr, explained: replayed == value, replayed, value });
+        let (explained, replayed) = (proven.contains(pcr), *replay.value(pcr));
+        registers.push(RegisterVerdict { pcr, explained, replayed, value });
     }
-    let explained = registers.iter().filter(|register| register.explained);
-    let explained: PcrSet = explained.map(|register| register.pcr).collect();
-    let verdict = Verdict { registers, events: events(log, &values, explained)? };
-    output.print(&verdict, text)?;
-    Ok(if explained == chosen { OK } else { FAILED })
-}
-
-/// The events of explained registers, from a log verified for them.
-fn events(
-    log: EventLog<'_>,
-    values: &BTreeMap<PcrIndex, Sha256Digest>,
-    explained: PcrSet,
-) -> anyhow::Result<Vec<EventView>> {
-    if explained.is_empty() {
-        return Ok(Vec::new());
-    }
-    let mut quoted = [Sha256Digest::ZERO; 24];
-    for (slot, pcr) in quoted.iter_mut().zip(PcrIndex::all()) {
-        *slot = values.get(&pcr).copied().unwrap_or(Sha256Digest::ZERO);
-    }
-    let verified = log.verify(&PcrValues::new(quoted), explained)?;
-    Ok(verified.events().map(EventView::new).collect())
+    let is_explained = |pcr: PcrIndex| chosen.contains(pcr) && proven.contains(pcr);
+    let of_firmware = log.events().iter().filter(|e| e.extends().is_some_and(is_explained));
+    let after = logged.iter().filter(|e| e.kind == SYSTEMD && is_explained(e.pcr));
+    let events = of_firmware.map(EventView::new).chain(after.map(EventView::of_systemd)).collect();
+    output.print(&Verdict { registers, events }, text)?;
+    Ok(if chosen.iter().all(is_explained) { OK } else { FAILED })
 }
 
 fn text(verdict: &Verdict) -> String {

@@ -7,10 +7,11 @@ use clap::Args;
 use serde::Serialize;
 use tec_core::ak::Fingerprint;
 use tec_core::digest::Sha256Digest;
-use tec_core::pcr::PcrValues;
+use tec_core::pcr::{PcrIndex, PcrValues};
 use tec_core::port::chain;
-use tec_node::atls::{AtlsError, AttestedPeer, Measurements, Severity};
+use tec_node::atls::{AtlsError, AttestedPeer, Expectation, Measurements, Severity};
 use tec_support::exit::{FAILED, NOT_READY, OK};
+use tec_tpm::output::root_text;
 use tokio::net::TcpStream;
 
 use super::args::{TrustArgs, address, cluster_id};
@@ -20,6 +21,9 @@ use crate::output::{Check, Output, table};
 const PORT: u16 = 9000;
 /// Timeout of a connection, not including the handshake, which has its own limit.
 const CONNECT: Duration = Duration::from_secs(10);
+/// Registers that may contain the command line of the kernel: from GRUB, the kernel, and a unified kernel image.
+const COMMAND_LINE: [PcrIndex; 4] =
+    [PcrIndex::BOOT_COMMANDS, PcrIndex::BOOT_FILES, PcrIndex::KERNEL_BOOT, PcrIndex::KERNEL_CONFIG];
 
 #[derive(Debug, Args)]
 pub(crate) struct VerifyArgs {
@@ -41,7 +45,7 @@ fn cluster(text: &str) -> Result<Sha256Digest, String> {
     Ok(cluster_id(text)?.marker())
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Report {
     node: String,
@@ -53,19 +57,12 @@ struct Report {
     /// All registers, by number.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pcrs: BTreeMap<u8, Sha256Digest>,
+    /// `false` if no command line is checked, so that no hash on it counts. Otherwise values do not tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    root_hash: Option<bool>,
 }
 
 impl Report {
-    fn new(node: &str) -> Self {
-        Self {
-            node: node.to_owned(),
-            accepted: false,
-            checks: Vec::new(),
-            ak: None,
-            pcrs: BTreeMap::new(),
-        }
-    }
-
     fn note(&mut self, what: impl Into<String>, found: anyhow::Result<String>) {
         self.checks.push(Check::of(what, found));
     }
@@ -76,7 +73,7 @@ impl Report {
 pub(crate) async fn verify(args: VerifyArgs, output: &Output) -> anyhow::Result<u8> {
     let node = address(&args.node, PORT);
     let expected = args.trust.measurements(args.cluster)?;
-    let mut report = Report::new(&node);
+    let mut report = Report { node: node.clone(), ..Report::default() };
     let code = match connect(&node).await {
         Ok(transport) => {
             report.note("answers", Ok(node));
@@ -122,8 +119,6 @@ async fn judge(
     report.ak = peer.ak().map(tec_core::ak::PublicKey::fingerprint);
     report.note("attestation key", known(trust, report.ak));
     if let Some(values) = peer.pcrs() {
-        let all = tec_core::pcr::PcrIndex::all();
-        report.pcrs = all.map(|index| (index.into(), *values.value(index))).collect();
         registers(expected, values, report);
     }
     Ok(())
@@ -146,6 +141,11 @@ fn known(trust: &TrustArgs, ak: Option<Fingerprint>) -> anyhow::Result<String> {
 }
 
 fn registers(expected: &Measurements, values: &PcrValues, report: &mut Report) {
+    report.pcrs = PcrIndex::all().map(|index| (index.into(), *values.value(index))).collect();
+    let is_line = |(index, one): (PcrIndex, Expectation)| {
+        one.severity == Severity::Enforce && COMMAND_LINE.contains(&index)
+    };
+    report.root_hash = (!expected.registers().any(is_line)).then_some(false);
     for (index, expectation) in expected.registers() {
         let found = values.value(index);
         let result = if *found == expectation.expected {
@@ -163,5 +163,29 @@ fn render(report: &Report) -> String {
     let rows: Vec<_> = report.checks.iter().map(Check::row).collect();
     let verdict = if report.accepted { "accepted" } else { "REFUSED" };
     let checks = table(["", "WHAT", "FOUND"], &rows);
-    format!("{} {verdict}\n{checks}", report.node)
+    let root = if report.pcrs.is_empty() { "" } else { root_text(report.root_hash) };
+    format!("{} {verdict}\n{checks}\n{root}", report.node)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_never_show_that_a_hash_covers_the_root_and_without_a_command_line_none_does() {
+        let values = PcrValues::predicted(|_| Some(Sha256Digest::ZERO));
+        for (index, severity, root_hash) in [
+            (PcrIndex::KERNEL_CONFIG, Severity::Enforce, None),
+            (PcrIndex::KERNEL_CONFIG, Severity::Warn, Some(false)),
+            (PcrIndex::BOOT_MANAGER, Severity::Enforce, Some(false)),
+        ] {
+            let expectation = Expectation { expected: Sha256Digest::ZERO, severity };
+            let expected = Measurements::default().with(index, expectation);
+            let mut report = Report::default();
+            registers(&expected, &values, &mut report);
+            assert_eq!(report.root_hash, root_hash, "{index} {severity:?}");
+            let text = render(&report);
+            assert!(text.ends_with(root_text(root_hash)), "{text}");
+        }
+    }
 }

@@ -87,14 +87,12 @@ impl KeyBackends {
 
     /// Refuses a `storage://file` on a disk of this machine that the keys open: takes its device and its
     /// mount point.
-    #[must_use]
     pub fn with_own_disk(mut self, places: Vec<PathBuf>) -> Self {
         self.own_disk = places;
         self
     }
 
     /// Uses this for `kms://trustee`.
-    #[must_use]
     pub fn with_released(mut self, released: Arc<dyn ReleasedSecrets>) -> Self {
         self.released = Some(released);
         self

@@ -10,7 +10,6 @@ use crate::ticket::CaPin;
 
 /// The kubelet's key, and the request for its certificate.
 #[derive(Debug)]
-#[expect(clippy::exhaustive_structs, reason = "callers write all of it out")]
 pub struct KubeletKey {
     /// Private key, PEM.
     pub private: SecretBytes,
@@ -30,8 +29,5 @@ pub trait KubeletIdentity: fmt::Debug + Send + Sync {
     fn is_pinned(&self, ca: &[u8], pin: &CaPin) -> bool;
 
     /// Certificate for the request, PEM, signed with `ca.crt` and `ca.key` in this directory.
-    ///
-    /// # Errors
-    /// The files cannot be used.
     fn certify(&self, pki: &Path) -> Result<String, PortError>;
 }

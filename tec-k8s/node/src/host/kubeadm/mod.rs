@@ -70,9 +70,6 @@ pub struct Kubeadm {
 #[async_trait]
 pub trait ClusterNetwork: fmt::Debug + Send + Sync {
     /// Creates or updates its objects, as the admin of this kubeconfig; repeating it changes nothing.
-    ///
-    /// # Errors
-    /// The API server does not answer, or refuses.
     async fn apply(&self, kubeconfig: &SecretBytes) -> Result<(), PortError>;
 }
 
@@ -83,9 +80,6 @@ fn unavailable(operation: impl Into<String>, error: std::io::Error) -> PortError
 impl Kubeadm {
     /// Runs kubeadm for this instance. The client downloads components; only its time limit for idle
     /// connections matters.
-    ///
-    /// # Errors
-    /// No HTTP client can be created.
     pub fn new(
         settings: KubeadmSettings,
         paths: KubeadmPaths,
@@ -104,15 +98,11 @@ impl Kubeadm {
     }
 
     /// Deploys this network in a cluster that it creates.
-    #[must_use]
     pub fn with_network(self, network: Arc<dyn ClusterNetwork>) -> Self {
         Self { network: Some(network), ..self }
     }
 
     /// Starts the kubelet, now and at each boot.
-    ///
-    /// # Errors
-    /// The service manager refuses.
     pub async fn start_kubelet(&self) -> Result<(), PortError> {
         start_kubelet(&self.programs).await
     }
@@ -272,9 +262,6 @@ enum Place {
 }
 
 /// Starts the kubelet, now and at each boot.
-///
-/// # Errors
-/// The service manager refuses.
 pub async fn start_kubelet(programs: &HostPrograms) -> Result<(), PortError> {
     let call = Call {
         program: SYSTEMCTL,

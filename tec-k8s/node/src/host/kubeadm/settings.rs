@@ -8,7 +8,6 @@ use tec_core::port::{PortError, PortErrorKind};
 
 /// An external etcd, not managed by kubeadm.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "callers write all of it out")]
 pub struct ExternalEtcd {
     /// URLs.
     pub endpoints: Vec<String>,
@@ -18,7 +17,6 @@ pub struct ExternalEtcd {
 
 /// Files for reaching an etcd.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "callers write all of it out")]
 pub struct EtcdTls {
     /// Its CA.
     pub ca: PathBuf,
@@ -35,7 +33,6 @@ const KUBE_PROXY: &str = r#"{"apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
 /// DNS server for pods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-#[expect(clippy::exhaustive_enums, reason = "kubeadm has no other add-on")]
 pub enum ClusterDns {
     /// kubeadm's add-on.
     #[default]

@@ -47,7 +47,6 @@ const KEY_MODE: u32 = 0o400;
 
 /// The content of a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "callers must decide for each")]
 pub enum Content {
     /// Nothing that blkid(8) recognizes, and no LUKS header anywhere.
     Blank,
@@ -67,9 +66,6 @@ struct Slots {
 
 impl LuksDisk {
     /// Examines the disk, and changes nothing.
-    ///
-    /// # Errors
-    /// There is no such device, or it cannot be read.
     pub async fn content(&self) -> Result<Content, PortError> {
         let operation = "look what is on the state disk";
         if !self.device.exists() {
@@ -254,9 +250,6 @@ impl LuksDisk {
     ///
     /// # Security
     /// Whoever formatted a disk may know its volume key, and another passphrase does not change that.
-    ///
-    /// # Errors
-    /// A file cannot be read.
     pub fn is_made_here(&self) -> Result<bool, PortError> {
         let Some(passphrase) = self.initial_passphrase()? else {
             return Ok(false);
@@ -273,9 +266,6 @@ impl LuksDisk {
     }
 
     /// Puts a key where systemd looks for it.
-    ///
-    /// # Errors
-    /// The file cannot be written.
     pub fn hand_over(&self, key: &SecretBytes) -> Result<(), PortError> {
         let content = key.expose("systemd opens the disk with it");
         write_whole(&self.initial_key, content, KEY_MODE).map_err(|error| {

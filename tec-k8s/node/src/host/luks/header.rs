@@ -17,7 +17,6 @@ const INTEGRITY: &str = "hmac(sha256)";
 
 /// Whether sectors must be authenticated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "they must or need not")]
 pub enum Integrity {
     /// Each sector has an HMAC.
     Required,

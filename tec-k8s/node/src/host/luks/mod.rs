@@ -101,7 +101,6 @@ impl LuksDisk {
     ///
     /// # Security
     /// Whoever can write to the disk can then roll sectors back unnoticed.
-    #[must_use]
     pub fn dangerous_without_integrity(mut self) -> Self {
         self.integrity = Integrity::Optional;
         self

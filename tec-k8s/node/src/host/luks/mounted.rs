@@ -8,9 +8,6 @@ use crate::derive::DiskId;
 use rustix::fs::{major, minor};
 
 /// Whether `directory`, or its nearest existing ancestor, is on the mapping of a LUKS2 disk with this ID.
-///
-/// # Errors
-/// A directory cannot be examined.
 pub fn lies_on(directory: &Path, disk: &DiskId) -> io::Result<bool> {
     let nearest = directory.ancestors().find(|one| one.exists());
     let device = fs::metadata(nearest.unwrap_or(directory))?.dev();

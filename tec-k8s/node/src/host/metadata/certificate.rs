@@ -39,9 +39,6 @@ impl AzureCertificates {
     }
 
     /// The certificate, in PEM or DER. It is not verified.
-    ///
-    /// # Errors
-    /// Neither the service nor the file provides one.
     pub async fn vcek(&self) -> Result<Vec<u8>, PortError> {
         let mut wait = FIRST_WAIT;
         let mut attempt = 1;

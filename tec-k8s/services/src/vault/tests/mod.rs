@@ -2,7 +2,7 @@ mod fake;
 mod rekey;
 mod restore;
 mod succession;
-mod world;
+pub(crate) mod world;
 
 use proptest::prelude::any;
 use proptest::proptest;

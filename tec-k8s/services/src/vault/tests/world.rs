@@ -13,7 +13,7 @@ use super::super::{
 use super::fake::FakeVault;
 use crate::Fatal;
 
-pub(super) fn platform() -> Platform {
+pub(crate) fn platform() -> Platform {
     Platform {
         namespace: "platform".to_owned(),
         stateful_set: "vault".to_owned(),

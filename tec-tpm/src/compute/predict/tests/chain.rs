@@ -27,12 +27,12 @@ fn unknown_builds_are_errors_and_can_be_overridden() {
     let keys = keys();
     let vendor = vendor_keys(&keys.vendor.0, &[]);
     let other_shim = chain("2.12")
-        .with("EFI/BOOT/BOOTX64.EFI", signed(&shim(&vendor, "15.7"), &[&keys.firmware.1]));
+        .with("EFI/BOOT/BOOTX64.EFI", signed(&shim(&vendor, "15.5"), &[&keys.firmware.1]));
     let platform = platform(SecureBoot::On);
     assert!(matches!(
         predict(&other_shim, &platform),
         Err(PredictError::Shim { source: ShimError::UnknownVersion { version }, .. })
-            if version == "15.7"
+            if version == "15.5"
     ));
     let overridden = BootPredictor::new().with_shim_profile(ShimProfile::V15_8);
     assert!(overridden.predict(&other_shim, &platform).is_ok());
@@ -76,8 +76,10 @@ fn what_is_not_followed_leaves_the_other_registers_predicted() {
     // Fedora's GRUB was observed with Secure Boot on only.
     let image = with("EFI/BOOT/grubx64.efi", &other);
     let prediction = predict(&image, &platform(SecureBoot::Off)).unwrap();
-    let vendor = Register::Unpredictable(&Unpredictable::GrubVendor);
-    assert_eq!(prediction.register(PcrIndex::BOOT_MANAGER), vendor);
+    let Register::Unpredictable(vendor) = prediction.register(PcrIndex::BOOT_MANAGER) else {
+        panic!("predicted");
+    };
+    assert!(matches!(vendor, Unpredictable::GrubVendor { .. }));
     let unbundled = with("EFI/BOOT/shim_certificate_1.efi", b"x");
     let prediction = predict(&unbundled, &platform(SecureBoot::On)).unwrap();
     assert!(!prediction.predicted().contains(PcrIndex::MOK));

@@ -37,13 +37,17 @@ fn recorded_files(name: &str) -> Vec<(String, String)> {
 
 /// The events of PCR 8 and 9 in the recorded log, in order: register, digest.
 fn recorded_events(name: &str) -> Vec<(u8, String)> {
+    recorded_events_of(name, &[8, 9])
+}
+
+fn recorded_events_of(name: &str, pcrs: &[u8]) -> Vec<(u8, String)> {
     let log = fs::read(folder(name).join("eventlog.bin")).unwrap();
     let log = EventLog::parse(&log).unwrap();
     let events = log.events().iter().filter_map(|event| {
         let pcr = u8::from(event.extends()?);
         let digest = event.digests.get(Bank::Sha256)?;
         let hex = Sha256Digest::new(digest.try_into().unwrap()).to_string();
-        [8, 9].contains(&pcr).then_some((pcr, hex))
+        pcrs.contains(&pcr).then_some((pcr, hex))
     });
     events.collect()
 }
@@ -53,7 +57,8 @@ fn tree(name: &str, version: &str) -> MemoryImage {
     let keys = keys();
     let modules = String::from_utf8(read(name, "builtin-modules.txt")).unwrap();
     let modules: Vec<_> = modules.split_whitespace().map(grub_module::tests::named).collect();
-    let grub = grub(version, "grub.debian").section("mods", grub_module::tests::list(&modules));
+    let grub = grub(version, "grub.debian")
+        .section("mods", grub_module::tests::list(&modules, "/EFI/debian"));
     let grub = signed(&grub, &[&keys.vendor.1]);
     let shim = signed(&shim(&vendor_keys(&keys.vendor.0, &[]), "16.1"), &[&keys.firmware.1]);
     let mut image = MemoryImage::new()
@@ -324,4 +329,146 @@ fn a_part_of_the_files_does_not_show_what_else_there_is() {
     let directory = DirectoryImage::open(root.path()).unwrap();
     let prediction = BootPredictor::new().predict(&directory, &machine).unwrap();
     assert!(prediction.predicted().contains(PcrIndex::BOOT_COMMANDS));
+}
+
+const FEDORA: &str = "fedora39-grub-bls";
+
+/// A GRUB that Red Hat built, with the modules of Fedora's.
+fn red_hat_grub(package: &str) -> Vec<u8> {
+    let modules = String::from_utf8(read(FEDORA, "builtin-modules.txt")).unwrap();
+    let modules: Vec<_> = modules.split_whitespace().map(grub_module::tests::named).collect();
+    let version = package.split('-').next().unwrap();
+    let sbat = format!(
+        "sbat,1,S,sbat,1,u\ngrub,3,F,grub,{version},u\ngrub.rh,2,Red Hat,grub2,{package},u\n"
+    );
+    let grub = PeBuilder::new().section(".text", b"GRUB".repeat(100)).section(".sbat", sbat);
+    let grub = grub.section("mods", grub_module::tests::list(&modules, "/EFI/fedora\0\0"));
+    signed(&grub, &[&keys().vendor.1])
+}
+
+fn shim_of(version: &str) -> Vec<u8> {
+    let keys = keys();
+    signed(&shim(&vendor_keys(&keys.vendor.0, &[]), version), &[&keys.firmware.1])
+}
+
+/// The EFI system partition of the recorded boot. Programs, initial file system and entry are made up.
+fn fedora() -> MemoryImage {
+    let options = "root=LABEL=boots rw console=ttyS0 mitigations=off systemd.show_status=0 quiet";
+    let entry = format!("title Fedora\nlinux /linux\ninitrd /initrd\noptions {options}\n");
+    let script = read(FEDORA, "grub.cfg");
+    MemoryImage::new()
+        .with("EFI/BOOT/BOOTX64.EFI", shim_of("15.6"))
+        .with("EFI/BOOT/grubx64.efi", red_hat_grub("2.06-116.fc39"))
+        .with("EFI/BOOT/grub.cfg", script.clone())
+        .with("EFI/fedora/grub.cfg", script)
+        .with("linux", signed(&kernel("6.12"), &[&keys().vendor.1]))
+        .with("initrd", *b"initrd")
+        .with("loader/entries/fed.conf", entry.into_bytes())
+}
+
+#[test]
+fn a_recorded_boot_of_fedora_with_boot_entries_is_predicted_event_by_event() {
+    let image = fedora();
+    let prediction = predict(&image, &PlatformState::new()).unwrap();
+    let made_up = recorded_files(FEDORA).into_iter().map(|(path, digest)| {
+        (Sha256Digest::of(image.content(&path).unwrap()).to_string(), digest)
+    });
+    let recorded: BTreeMap<String, String> = made_up.collect();
+    // The programs, and the list with the key of shim's vendor, are those of others here.
+    let is_other = |component| {
+        matches!(component, Component::Pcr4Shim | Component::Pcr4Grub | Component::Pcr14MokList)
+    };
+    for pcr in [4, 7, 8, 9, 14] {
+        let index = PcrIndex::new(pcr).unwrap();
+        assert!(matches!(prediction.register(index), Register::Predicted(_)), "PCR {pcr}");
+        let real = recorded_events_of(FEDORA, &[pcr]);
+        let ours: Vec<_> = prediction.of_register(index).collect();
+        assert_eq!(ours.len(), real.len(), "PCR {pcr}");
+        for (number, (ours, (_, real))) in ours.iter().zip(&real).enumerate() {
+            let digest = ours.digest.to_string();
+            let digest = recorded.get(&digest).unwrap_or(&digest);
+            let same = digest == real;
+            assert_eq!(same, !is_other(ours.component), "event {number} of PCR {pcr}: {ours:?}");
+        }
+    }
+}
+
+/// A machine as Fedora's installer makes it: `/boot` on a partition of its own.
+fn installed(package: &str, entries: &[&str]) -> MemoryImage {
+    let first = "search --no-floppy --root-dev-only --fs-uuid --set=dev 0a\n\
+        set prefix=($dev)/grub2\nexport $prefix\nconfigfile $prefix/grub.cfg\n";
+    let script = "if [ -f ${config_directory}/grubenv ]; then\n  load_env -f ${config_directory}/grubenv\nfi\n\
+        set default=\"${saved_entry}\"\nfunction load_video {\n  insmod all_video\n}\n\
+        set root='hd0,gpt2'\nsearch --no-floppy --fs-uuid --set=root --hint-efi=hd0,gpt2 0a\ninsmod blscfg\nblscfg\n";
+    let mut image = MemoryImage::new()
+        .with("boot/efi/EFI/BOOT/BOOTX64.EFI", shim_of("15.8"))
+        .with("boot/efi/EFI/BOOT/fbx64.efi", *b"fallback")
+        .with("boot/efi/EFI/fedora/shimx64.efi", shim_of("15.8"))
+        .with("boot/efi/EFI/fedora/grubx64.efi", red_hat_grub(package))
+        .with("boot/efi/EFI/fedora/grub.cfg", first.as_bytes())
+        .with("boot/grub2/grub.cfg", script.as_bytes())
+        .with("boot/grub2/grubenv", *b"# GRUB Environment Block\nsaved_entry=6c-1.0-1\n####")
+        .with("usr/lib/os-release", *b"ID=fedora\n");
+    for name in entries {
+        let entry = format!("linux /vmlinuz-{name}\ninitrd /initrd-{name}\noptions {name}\n");
+        image.insert(format!("boot/loader/entries/6c-{name}-1.conf"), entry.into_bytes());
+        let kernel = signed(&kernel("6.12"), &[&keys().vendor.1]);
+        image.insert(format!("boot/vmlinuz-{name}"), kernel);
+        image.insert(format!("boot/initrd-{name}"), name.as_bytes());
+    }
+    image
+}
+
+/// The command lines that GRUB hands over.
+fn lines(prediction: &Prediction) -> Vec<&str> {
+    let register = prediction.register(PcrIndex::BOOT_COMMANDS);
+    assert!(matches!(register, Register::Predicted(_)), "{register:?}");
+    let lines = prediction.of_register(PcrIndex::BOOT_COMMANDS);
+    let lines = lines.filter(|event| event.component == Component::Pcr8KernelCmdline);
+    lines.filter_map(|event| event.subject.as_deref()).collect()
+}
+
+#[test]
+fn an_installed_fedora_boots_the_saved_entry_and_with_several_the_order_of_their_files_is_not_known()
+ {
+    let machine = platform(SecureBoot::On);
+    for package in ["2.06-116.fc39", "2.06-104.el9", "2.12-32.fc42"] {
+        let one = predict(&installed(package, &["1.0"]), &machine).unwrap();
+        assert_eq!(lines(&one), ["(hd0,gpt2)/vmlinuz-1.0 1.0"], "{package}");
+        assert!(one.predicted().contains(PcrIndex::BOOT_FILES));
+        let several = predict(&installed(package, &["1.0", "2.0"]), &machine).unwrap();
+        assert_eq!(lines(&several), ["(hd0,gpt2)/vmlinuz-1.0 1.0"], "{package}");
+        let order = Unpredictable::EntryOrder { count: 2 };
+        assert_eq!(several.register(PcrIndex::BOOT_FILES), Register::Unpredictable(&order));
+        // Once: the loader does not ask shim again.
+        assert_eq!(several.of_register(PcrIndex::BOOT_MANAGER).count(), 5);
+        // The saved entry is gone.
+        let other = predict(&installed(package, &["0.9", "2.0"]), &machine).unwrap();
+        assert_eq!(lines(&other), ["(hd0,gpt2)/vmlinuz-2.0 2.0"], "{package}");
+    }
+}
+
+#[test]
+fn builds_of_rhel_10_leave_commands_and_files_open() {
+    let image = installed("2.12-15.el10", &["1.0"]);
+    let prediction = predict(&image, &platform(SecureBoot::On)).unwrap();
+    for pcr in [PcrIndex::BOOT_COMMANDS, PcrIndex::BOOT_FILES] {
+        let Register::Unpredictable(reason) = prediction.register(pcr) else {
+            panic!("predicted");
+        };
+        assert!(reason.to_string().contains("RHEL 10"), "{reason}");
+    }
+    assert!(prediction.predicted().contains(PcrIndex::BOOT_MANAGER));
+}
+
+#[test]
+fn the_efi_system_partition_may_be_mounted_at_boot() {
+    let mut moved = MemoryImage::new();
+    let image = fedora();
+    for path in tec_core::reference::BootImage::files(&image, "").unwrap() {
+        moved.insert(format!("boot/{path}"), image.content(&path).unwrap().to_vec());
+    }
+    let machine = PlatformState::new();
+    assert!(commands_and_files(&image, &machine).is_some());
+    assert_eq!(commands_and_files(&moved, &machine), commands_and_files(&image, &machine));
 }

@@ -1,6 +1,6 @@
 use super::super::super::prediction::Register;
 use super::super::super::shim::Shim;
-use super::super::super::{RunningShim, RunningShimError, ShimError};
+use super::super::super::{RunningShim, RunningShimError, ShimError, ShimProfile};
 use super::*;
 
 #[test]
@@ -110,7 +110,8 @@ fn switching_shims_verification_off_is_measured_and_lets_everything_start() {
 
 #[test]
 fn the_revocation_level_only_rises_while_secure_boot_is_on() {
-    let level = |secure_boot, stored: &[u8], policy: Option<u8>| {
+    use ShimProfile::{V15_6, V15_7};
+    let level_of = |profile, secure_boot, stored: &[u8], policy: Option<u8>| {
         let mut platform =
             platform(secure_boot).with_variable("SbatLevel", Guid::SHIM, NV_BS, stored);
         if let Some(policy) = policy {
@@ -121,7 +122,10 @@ fn the_revocation_level_only_rises_while_secure_boot_is_on() {
             &[".vendor_cert", ".sbatlevel"],
         )
         .unwrap();
-        Shim::new(&file, &platform, secure_boot).unwrap().sbat_level().to_vec()
+        Shim::new(&file, &platform, secure_boot, profile).unwrap().sbat_level().to_vec()
+    };
+    let level = |secure_boot, stored: &[u8], policy| {
+        level_of(ShimProfile::V16_1, secure_boot, stored, policy)
     };
     let (newer, older) = (&b"sbat,1,2025000000\n"[..], &b"sbat,1,2023000000\n"[..]);
     let latest = b"sbat,1,2026000000\n";
@@ -135,6 +139,18 @@ fn the_revocation_level_only_rises_while_secure_boot_is_on() {
     assert_eq!(level(SecureBoot::Off, newer, None), original);
     assert_eq!(level(SecureBoot::Off, newer, Some(3)), original);
     assert_eq!(level(SecureBoot::Off, older, Some(2)), AUTOMATIC);
+    // Up to 15.7, it is restored without Secure Boot only if that was asked for.
+    for (secure_boot, stored, policy, [by_15_6, by_15_7]) in [
+        (SecureBoot::Off, newer, None, [newer, newer]),
+        (SecureBoot::Off, newer, Some(3), [original, original]),
+        (SecureBoot::Off, b"", None, [original, AUTOMATIC]),
+        (SecureBoot::On, b"", None, [original, AUTOMATIC]),
+        (SecureBoot::On, newer, Some(3), [newer, newer]),
+        (SecureBoot::On, b"", Some(1), [b"sbat,1,2022052400\nshim,2\ngrub,2\n", latest]),
+    ] {
+        let old = [V15_6, V15_7].map(|profile| level_of(profile, secure_boot, stored, policy));
+        assert_eq!(old, [by_15_6, by_15_7], "{secure_boot:?} {policy:?}");
+    }
 }
 
 #[test]
@@ -165,6 +181,22 @@ fn the_mirrors_of_a_running_system_say_the_same_as_what_they_mirror() {
         .with_variable("SbatLevelRT", Guid::SHIM, 6, AUTOMATIC);
     let expected = |machine| predict(&chain("2.12"), machine).unwrap().expected();
     assert_eq!(expected(&after), expected(&before));
+}
+
+#[test]
+fn shim_15_6_measures_whether_its_list_is_trusted_into_pcr_7_too() {
+    let of = |version: &str| {
+        let shim = shim(&vendor_keys(&keys().vendor.0, &[]), version);
+        let shim = signed(&shim, &[&keys().firmware.1]);
+        let image = chain("2.12").with("EFI/BOOT/BOOTX64.EFI", shim);
+        let prediction = predict(&image, &platform(SecureBoot::On)).unwrap();
+        components(&prediction, PcrIndex::SECURE_BOOT)
+    };
+    let [before, trusted, after] =
+        [Component::Pcr7SbatLevel, Component::Pcr7MokListTrusted, Component::Pcr7GrubMokListCert];
+    assert_eq!(of("15.6")[7..10], [before, trusted, after]);
+    assert_eq!(of("15.7")[7..9], [before, after]);
+    assert_eq!(of("15.7"), of("15.8"));
 }
 
 fn shim_error(image: &MemoryImage, machine: &PlatformState) -> ShimError {

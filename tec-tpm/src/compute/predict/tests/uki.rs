@@ -15,16 +15,67 @@ fn the_generations_of_the_stub_measure_their_own_sections_in_their_order() {
     };
     let old = ".linux.osrel.cmdline.initrd.splash.pcrpkey".to_owned();
     let new = ".linux.osrel.cmdline.initrd.splash.uname.sbat.pcrpkey".to_owned();
-    assert!(matches!(
-        predict(&alone("256"), &platform(SecureBoot::On)),
-        Err(PredictError::Stub { source: StubError::UnknownVersion { .. }, .. })
-    ));
     assert_eq!(sections("252.1-x", SecureBoot::On), (old.clone(), 3));
     assert_eq!(sections("252.1-x", SecureBoot::Off), (old, 4));
     assert_eq!(sections("257.13", SecureBoot::On), (new.clone(), 3));
     assert_eq!(sections("257.13", SecureBoot::Off), (new.clone(), 4));
     assert_eq!(sections("262~rc1", SecureBoot::On), (new.clone(), 3));
-    assert_eq!(sections("262~rc1", SecureBoot::Off), (new, 3));
+    assert_eq!(sections("262~rc1", SecureBoot::Off), (new.clone(), 3));
+    assert_eq!(sections("263", SecureBoot::Off), (new.clone(), 3));
+    // Since 258, the kernel is not loaded through the firmware.
+    assert_eq!(sections("258", SecureBoot::Off), (new.clone(), 3));
+    assert_eq!(sections("261.2", SecureBoot::On), (new, 3));
+}
+
+#[test]
+fn a_version_between_observed_ones_is_predicted_where_both_agree() {
+    let image = |stub: &str, more: &[&str]| {
+        let builder = PeBuilder::new()
+            .section(".sdmagic", format!("#### LoaderInfo: systemd-stub {stub} ####"))
+            .section(".cmdline", "quiet")
+            .section(".initrd", "12345")
+            .section(".linux", kernel("6.12").build());
+        let builder = more.iter().fold(builder, |builder, name| builder.section(name, "x"));
+        MemoryImage::new().with("EFI/BOOT/BOOTX64.EFI", signed(&builder, &[&keys().firmware.1]))
+    };
+    let left_out = |image: &MemoryImage| {
+        let prediction = predict(image, &platform(SecureBoot::Off)).unwrap();
+        let unknown = prediction.unpredictable();
+        let unknown = unknown.filter(|(_, why)| matches!(why, Unpredictable::Version { .. }));
+        let registers = unknown.map(|(pcr, _)| u8::from(pcr)).collect::<Vec<_>>();
+        let unpinned = tec_core::boot::Pins::Predicted.unpinned(&prediction.expected());
+        (registers, unpinned.to_string())
+    };
+    let open = "initramfs is NOT checked".to_owned();
+    assert_eq!(left_out(&image("255.4", &[])), (vec![], String::new()));
+    // PCR 9 still covers the initramfs, unless both pack something else after it.
+    assert_eq!(left_out(&image("255.4", &[".uname"])), (vec![11], String::new()));
+    assert_eq!(left_out(&image("253", &[".osrel", ".sbat"])), (vec![9, 11], open));
+    assert_eq!(left_out(&image("259", &[".osrel", ".sbat"])), (vec![9], String::new()));
+    // An add-on is a program that only the newer one starts, and there is no version before 252.
+    let addon = signed(&PeBuilder::new().section(".cmdline", "a"), &[&keys().firmware.1]);
+    let beside = image("253", &[]).with("loader/addons/a.addon.efi", addon);
+    for image in [beside, image("251", &[])] {
+        assert!(matches!(
+            predict(&image, &platform(SecureBoot::Off)),
+            Err(PredictError::Stub { source: StubError::UnknownVersion { .. }, .. })
+        ));
+    }
+}
+
+#[test]
+fn an_image_of_another_stub_is_named() {
+    let image = |builder: &PeBuilder| {
+        let builder = builder.clone().section(".linux", kernel("6.12").build());
+        MemoryImage::new().with("EFI/BOOT/BOOTX64.EFI", signed(&builder, &[&keys().firmware.1]))
+    };
+    let named = |builder: &PeBuilder| match predict(&image(builder), &platform(SecureBoot::On)) {
+        Err(PredictError::Stub { source: StubError::Foreign { what }, .. }) => what,
+        other => panic!("{other:?}"),
+    };
+    assert!(named(&PeBuilder::new().section(".linuxh", "x")).contains("lanzaboote"));
+    assert!(named(&PeBuilder::new()).contains(".sdmagic"));
+    assert_eq!(named(&PeBuilder::new().section(".sdmagic", "#### my-stub 1 ####")), "my-stub 1");
 }
 
 #[test]

@@ -1,4 +1,5 @@
 use serde_json::{Value, json};
+use tec_k8s::api::TrustedExecutionClusterStatus;
 use tempfile::TempDir;
 
 use super::*;
@@ -117,4 +118,9 @@ fn nothing_is_served_without_cluster_address_or_token() {
     std::fs::write(&file, "0123456789abcdef\n").unwrap();
     let setting = read(Some(&locked), &files).unwrap();
     assert_eq!(setting.token.as_deref(), Some("0123456789abcdef"));
+    // What the operator reports makes no other service, which would forget what each network registered.
+    let mut reported = (*locked).clone();
+    reported.metadata.resource_version = Some("2".to_owned());
+    reported.status = Some(TrustedExecutionClusterStatus::default());
+    assert_eq!(read(Some(&Arc::new(reported)), &files).unwrap(), setting);
 }
