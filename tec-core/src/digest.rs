@@ -6,7 +6,7 @@ use std::str::FromStr;
 use sha2::block_api::compress256;
 use sha2::{Digest as _, Sha256};
 
-use crate::text::text_form;
+use crate::text::{debug_form, text_form};
 
 /// A SHA-256 digest (32 bytes, 64 lowercase hexadecimal digits).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -78,11 +78,7 @@ impl fmt::Display for Sha256Digest {
     }
 }
 
-impl fmt::Debug for Sha256Digest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Sha256Digest({self})")
-    }
-}
+debug_form!(Sha256Digest);
 
 /// The string is not 64 hexadecimal digits.
 #[derive(Debug, thiserror::Error)]

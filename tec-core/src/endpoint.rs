@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::text::text_form;
+use crate::text::{debug_form, text_form};
 
 /// Base URL of a service: `http(s)://host[:port]`, no path, no credentials.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -77,11 +77,7 @@ impl fmt::Display for BaseUrl {
     }
 }
 
-impl fmt::Debug for BaseUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "BaseUrl({self})")
-    }
-}
+debug_form!(BaseUrl);
 
 /// A service as described to a node: its URL, and the CA that vouches for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

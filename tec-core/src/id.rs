@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::text::text_form;
+use crate::text::{debug_form, text_form};
 
 /// Identifier of a machine: a UUID in hyphenated lowercase form.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -64,11 +64,7 @@ impl fmt::Display for MachineId {
     }
 }
 
-impl fmt::Debug for MachineId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "MachineId({self})")
-    }
-}
+debug_form!(MachineId);
 
 /// Identifier of one attestation attempt; a refused node prints it, and an admin looks it up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -149,11 +145,7 @@ impl fmt::Display for ImageName {
     }
 }
 
-impl fmt::Debug for ImageName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ImageName({self})")
-    }
-}
+debug_form!(ImageName);
 
 /// Path of a KBS resource: `<repository>/<type>/<tag>`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -253,11 +245,7 @@ impl fmt::Display for ResourcePath {
     }
 }
 
-impl fmt::Debug for ResourcePath {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ResourcePath({self})")
-    }
-}
+debug_form!(ResourcePath);
 
 #[cfg(test)]
 mod tests {

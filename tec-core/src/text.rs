@@ -36,4 +36,15 @@ macro_rules! text_form {
     };
 }
 
-pub(crate) use text_form;
+/// Makes `{:?}` show a type by its `Display`, within its name.
+macro_rules! debug_form {
+    ($name:ident) => {
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, concat!(stringify!($name), "({})"), self)
+            }
+        }
+    };
+}
+
+pub(crate) use {debug_form, text_form};

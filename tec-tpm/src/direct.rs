@@ -41,11 +41,8 @@ use crate::ak::{AkAlgorithm, AkHandle, AkOrigin, AttestationKey, StoredAk};
 use crate::ek::{EkAlgorithm, without_padding};
 use crate::evidence::TpmEvidence;
 use crate::public::PublicArea;
-use crate::tpm::{AnyTpm, TpmError, values};
-use crate::wire::only_sized;
-
-/// TPM2B_ID_OBJECT and TPM2B_ENCRYPTED_SECRET: an RSA-4096 ciphertext is the largest.
-const MAX_CREDENTIAL: usize = 512;
+use crate::tpm::stored::{attestation_key, stored_ak};
+use crate::tpm::{AnyTpm, TpmError, stored, values};
 
 /// An open TPM. Calls from several threads take turns.
 #[derive(Debug)]
@@ -136,9 +133,7 @@ impl AnyTpm for Tpm {
         handle: AkHandle,
         credential: &Credential,
     ) -> Result<SecretBytes, TpmError> {
-        let content = |part| only_sized(part, MAX_CREDENTIAL).map_err(TpmError::Challenge);
-        let id_object = content(credential.id_object.as_slice())?;
-        let secret = content(credential.encrypted_secret.as_slice())?;
+        let (id_object, secret) = stored::challenge(credential)?;
         let channel = &mut self.channel.lock();
         if !capability::handle_exists(channel, handle.as_u32())? {
             return Err(TpmError::NoAk { handle });
@@ -165,21 +160,5 @@ impl AnyTpm for Tpm {
 fn read_ak(channel: &mut Channel, handle: AkHandle) -> Result<(AttestationKey, Vec<u8>), TpmError> {
     let area = object::persistent_area(channel, handle.as_u32())?;
     let area = area.ok_or(TpmError::NoAk { handle })?;
-    let key = AttestationKey::from_tpm2b(&area)
-        .map_err(|source| TpmError::HandleOccupied { handle, source: Some(source) })?;
-    Ok((key, area))
-}
-
-fn stored_ak(
-    handle: AkHandle,
-    algorithm: AkAlgorithm,
-    tpm2b_public: Vec<u8>,
-    origin: AkOrigin,
-) -> Result<StoredAk, TpmError> {
-    let occupied = |source| TpmError::HandleOccupied { handle, source };
-    let key = AttestationKey::from_tpm2b(&tpm2b_public).map_err(|error| occupied(Some(error)))?;
-    if !algorithm.fits(key.public().kind()) {
-        return Err(occupied(None));
-    }
-    Ok(StoredAk { key, tpm2b_public, origin })
+    Ok((attestation_key(handle, &area)?, area))
 }

@@ -12,6 +12,8 @@
 mod attester;
 mod error;
 #[cfg(any(feature = "direct", feature = "tss"))]
+pub(crate) mod stored;
+#[cfg(any(feature = "direct", feature = "tss"))]
 pub(crate) mod values;
 
 use std::fmt;

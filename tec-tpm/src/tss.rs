@@ -40,12 +40,9 @@ use crate::ak::{AkAlgorithm, AkHandle, AkOrigin, AttestationKey, StoredAk};
 use crate::ek::{EkAlgorithm, without_padding};
 use crate::evidence::TpmEvidence;
 use crate::public::PublicArea;
-use crate::tpm::{AnyTpm, values};
+use crate::tpm::{AnyTpm, stored, values};
 pub use crate::tpm::{EventLogSource, TpmAttester, TpmError};
-use crate::wire::{only_sized, push_sized};
-
-/// TPM2B_ID_OBJECT and TPM2B_ENCRYPTED_SECRET: an RSA-4096 ciphertext is the largest.
-const MAX_CREDENTIAL: usize = 512;
+use crate::wire::push_sized;
 
 type TssError = tss_esapi::Error;
 
@@ -99,16 +96,14 @@ impl AnyTpm for Tpm {
     fn ensure_ak(&self, handle: AkHandle, algorithm: AkAlgorithm) -> Result<StoredAk, TpmError> {
         let mut context = self.context.lock();
         if let Some(object) = open_persistent(&mut context, handle)? {
-            return closing(&mut context, object, |context| {
-                found_ak(context, handle, algorithm, object)
-            });
+            let area = closing(&mut context, object, |context| read_area(context, object.into()))?;
+            return stored::stored_ak(handle, algorithm, area, AkOrigin::Found);
         }
         let ek = create_ek(&mut context, self.ek)?;
         flushing(&mut context, ek.into(), |context| create_ak(context, ek, handle, algorithm))?;
         let object = open_persistent(&mut context, handle)?.ok_or(TpmError::NoAk { handle })?;
-        let stored =
-            closing(&mut context, object, |context| found_ak(context, handle, algorithm, object))?;
-        Ok(StoredAk { origin: AkOrigin::Created, ..stored })
+        let area = closing(&mut context, object, |context| read_area(context, object.into()))?;
+        stored::stored_ak(handle, algorithm, area, AkOrigin::Created)
     }
 
     fn ak_public_area(&self, handle: AkHandle) -> Result<Vec<u8>, TpmError> {
@@ -165,9 +160,7 @@ impl AnyTpm for Tpm {
         handle: AkHandle,
         credential: &Credential,
     ) -> Result<SecretBytes, TpmError> {
-        let content = |part| only_sized(part, MAX_CREDENTIAL).map_err(TpmError::Challenge);
-        let id_object = content(credential.id_object.as_slice())?;
-        let secret = content(credential.encrypted_secret.as_slice())?;
+        let (id_object, secret) = stored::challenge(credential)?;
         let mut context = self.context.lock();
         let object = open_persistent(&mut context, handle)?.ok_or(TpmError::NoAk { handle })?;
         closing(&mut context, object, |context| {
@@ -296,23 +289,7 @@ fn read_ak(
     object: ObjectHandle,
 ) -> Result<(AttestationKey, Vec<u8>), TpmError> {
     let area = read_area(context, object.into())?;
-    match AttestationKey::from_tpm2b(&area) {
-        Ok(key) => Ok((key, area)),
-        Err(source) => Err(TpmError::HandleOccupied { handle, source: Some(source) }),
-    }
-}
-
-fn found_ak(
-    context: &mut Context,
-    handle: AkHandle,
-    algorithm: AkAlgorithm,
-    object: ObjectHandle,
-) -> Result<StoredAk, TpmError> {
-    let (key, tpm2b_public) = read_ak(context, handle, object)?;
-    if !algorithm.fits(key.public().kind()) {
-        return Err(TpmError::HandleOccupied { handle, source: None });
-    }
-    Ok(StoredAk { key, tpm2b_public, origin: AkOrigin::Found })
+    Ok((stored::attestation_key(handle, &area)?, area))
 }
 
 fn selection_of(algorithm: EkAlgorithm) -> AsymmetricAlgorithmSelection {

@@ -54,7 +54,7 @@ fn check_admission(combined: &Combined, machines: &BTreeSet<Vec<Sha256Digest>>) 
                 *slot = *value;
             }
         }
-        combined.admit(&PcrValues::new(all), pinned).is_ok()
+        !combined.admit(&PcrValues::new(all), pinned).is_empty()
     };
     let mut before: Option<&Vec<Sha256Digest>> = None;
     for machine in machines.iter().take(MAX_ADMITTED) {

@@ -31,7 +31,7 @@ pub use self::live::LiveImages;
 pub(crate) use self::measured::measured;
 pub use self::measured::{FIRMWARE, as_image, proves_text};
 pub use self::pins::Pins;
-pub(crate) use self::settle::{Settled, is_constant, leave_out_words, settled};
+pub(crate) use self::settle::{Settled, is_constant, is_separator, leave_out_words, settled};
 pub use self::state::{BootPart, BootState};
 pub use self::unpinned::{BootInput, Unpinned};
 pub use self::whole::WholeImages;

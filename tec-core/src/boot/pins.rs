@@ -57,11 +57,15 @@ impl Pins {
 
     /// The registers that a boot of an image with this prediction must match.
     pub fn of_expected(self, expected: &ExpectedPcrs) -> Option<PinnedPcrs> {
-        let stated = |pcr: &PcrIndex| expected.pcr(*pcr).is_some();
+        self.of_stated(|pcr| expected.pcr(*pcr).is_some())
+    }
+
+    /// The registers that a boot must match where values of these registers are stated.
+    pub fn of_stated(self, is_stated: impl Fn(&PcrIndex) -> bool) -> Option<PinnedPcrs> {
         match self {
             Self::Exactly(pinned) => Some(pinned),
-            Self::Predicted if stated(&PcrIndex::BOOT_MANAGER) => {
-                PinnedPcrs::new(OF_IMAGE.into_iter().filter(stated).collect()).ok()
+            Self::Predicted if is_stated(&PcrIndex::BOOT_MANAGER) => {
+                PinnedPcrs::new(OF_IMAGE.into_iter().filter(is_stated).collect()).ok()
             }
             Self::Predicted => None,
         }

@@ -160,7 +160,7 @@ fn in_form(
 }
 
 /// Whether the digest is that of a separator.
-pub(super) fn is_separator(digest: &Sha256Digest) -> bool {
+pub(crate) fn is_separator(digest: &Sha256Digest) -> bool {
     CONSTANT_DIGESTS.iter().skip(ACTIONS).any(|separator| separator == digest)
 }
 

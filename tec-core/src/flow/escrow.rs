@@ -2,7 +2,8 @@
 
 use crate::attest::Attested;
 use crate::code::Code;
-use crate::flow::{ReleaseError, taken_back};
+use crate::flow::ReleaseError;
+use crate::flow::rotation::still_trusted;
 use crate::id::{MachineId, ResourcePath};
 use crate::port::{
     AkRegistry, AuditAction, AuditEvent, Clock, PortError, PortErrorKind, PutOutcome, SecretStore,
@@ -35,12 +36,8 @@ pub async fn escrow(
     attested: &Attested,
     sealed: &SecretBytes,
 ) -> Result<u32, ReleaseError> {
-    let machine = attested.machine();
-    let closed = taken_back(aks, machine, &attested.ak()).await;
-    if let Some(closed) = closed.map_err(ReleaseError::Port)? {
-        return Err(ReleaseError::Refused { code: closed.code });
-    }
-    keep(secrets, clock, machine, sealed).await.map_err(ReleaseError::Port)
+    still_trusted(aks, attested).await?;
+    keep(secrets, clock, attested.machine(), sealed).await.map_err(ReleaseError::Port)
 }
 
 async fn keep(

@@ -29,9 +29,9 @@ use serde::{Deserialize, Serialize};
 pub use self::change::{ChangeEffect, PlatformChange, changes};
 pub use self::image::ImageBoot;
 pub use self::judge::{Judgement, judge, judge_approved};
-use crate::boot::words;
+use crate::boot::{is_separator, words};
 use crate::digest::Sha256Digest;
-use crate::evidence::{LoggedEvent, VerifiedEvidence};
+use crate::evidence::{LogEvidence, LoggedEvent, VerifiedEvidence};
 use crate::pcr::PcrIndex;
 pub use crate::variable::{KeyDatabase, LoggedVariable, PolicyVariable, SecureBootState};
 
@@ -154,28 +154,17 @@ impl Platform {
             boots: Vec::new(),
         };
         let size = serde_json::to_string(&platform).map_or(usize::MAX, |text| text.len());
-        if size > MAX_FIRMWARE { Self::unexplained(evidence) } else { platform }
+        if size > MAX_FIRMWARE {
+            // The values alone.
+            return Self::of(&VerifiedEvidence { log: LogEvidence::Absent, ..evidence.clone() });
+        }
+        platform
     }
 
     /// With these programs of the firmware in PCR 4.
     pub fn with_programs(mut self, programs: &[LoggedEvent]) -> Self {
         self.firmware.programs = programs.iter().map(PlatformEvent::of).collect();
         self
-    }
-
-    /// The values alone, as without a log.
-    fn unexplained(evidence: &VerifiedEvidence) -> Self {
-        let value = |pcr| *evidence.pcrs.value(pcr);
-        let register = |pcr| (pcr, Register { value: value(pcr), events: None });
-        Self {
-            firmware: Firmware {
-                code: indices(&CODE).map(register).collect(),
-                policy: Policy::Value(value(PcrIndex::SECURE_BOOT)),
-                programs: Vec::new(),
-            },
-            recorded: indices(&RECORDED).map(register).collect(),
-            boots: Vec::new(),
-        }
     }
 
     /// All registers in order.
@@ -246,12 +235,6 @@ fn proven(evidence: &VerifiedEvidence, event: u32) -> Option<PolicyVariable> {
         PolicyVariable::Keys { entries, .. } if entries.len() > MAX_ENTRIES => None,
         variable => Some(variable.clone()),
     }
-}
-
-/// `EV_SEPARATOR` measures four bytes, all 0 or all 0xff (PC Client Platform Firmware Profile
-/// 1.06, 10.4.1).
-fn is_separator(digest: &Sha256Digest) -> bool {
-    [[0; 4], [0xff; 4]].iter().any(|value| Sha256Digest::of(value) == *digest)
 }
 
 fn indices(numbers: &'static [u8]) -> impl Iterator<Item = PcrIndex> {

@@ -1,6 +1,7 @@
 //! One opaque error for all ports.
 
 use std::error::Error;
+use std::io;
 
 use crate::code::Code;
 
@@ -77,6 +78,19 @@ pub fn chain(error: &(dyn Error + 'static)) -> String {
         next = cause.source();
     }
     text
+}
+
+/// An error and its causes. An [`io::Error`] shows the cause of the error that it wraps, but not that error
+/// itself; here it comes next.
+pub fn causes<'e>(
+    error: &'e (dyn Error + 'static),
+) -> impl Iterator<Item = &'e (dyn Error + 'static)> {
+    std::iter::successors(Some(error), |&error| {
+        match error.downcast_ref().and_then(io::Error::get_ref) {
+            Some(wrapped) => Some(wrapped),
+            None => error.source(),
+        }
+    })
 }
 
 #[cfg(test)]

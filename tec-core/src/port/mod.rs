@@ -20,7 +20,7 @@ use std::fmt;
 #[cfg(any(test, feature = "test-util"))]
 pub use self::broker::MockKeyBroker;
 pub use self::broker::{KeyBroker, PolicySlot};
-pub use self::error::{PortError, PortErrorKind, chain};
+pub use self::error::{PortError, PortErrorKind, causes, chain};
 pub use self::platform::{PlatformEntry, PlatformLog, PlatformOutcome, PlatformRecord};
 #[cfg(any(test, feature = "test-util"))]
 pub use self::registry::MockAkRegistry;

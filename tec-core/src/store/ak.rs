@@ -24,60 +24,46 @@ impl AkRegistry for Store {
         let line = line.clone();
         let operation = format!("keep key {} until it is approved", record.fingerprint());
         let waiting = AkRecord { state: AkState::Pending, ..record.clone() };
-        self.write(move |db| submit(db, &waiting, &line))
-            .await
-            .map_err(|failure| failure.during(operation))
+        self.write(operation, move |db| submit(db, &waiting, &line)).await
     }
 
     async fn bind(&self, ak: &ApprovedAk, line: &AuditEvent) -> Result<BindOutcome, PortError> {
         let (record, line) = (ak.record().clone(), line.clone());
         let operation = format!("bind key {}", record.fingerprint());
-        self.write(move |db| bind(db, record.clone(), &line))
-            .await
-            .map_err(|failure| failure.during(operation))
+        self.write(operation, move |db| bind(db, record.clone(), &line)).await
     }
 
     async fn find(&self, key: &Fingerprint) -> Result<Option<AkRecord>, PortError> {
-        self.readers
-            .with(|db| find(db, key))
-            .map_err(|error| error.during(format!("look up key {key}")))
+        self.read(format!("look up key {key}"), |db| find(db, key))
     }
 
     async fn find_with_machine(
         &self,
         key: &Fingerprint,
     ) -> Result<Option<(AkRecord, Option<Machine>)>, PortError> {
-        let both = |db: &Connection| {
+        let both = |db: &Connection| -> Result<_, StoreError> {
             let Some(ak) = find(db, key)? else { return Ok(None) };
             let machine = machine::find(db, &ak.machine)?;
             Ok(Some((ak, machine)))
         };
-        self.readers.with(both).map_err(|error: StoreError| {
-            error.during(format!("look up key {key} with its machine"))
-        })
+        self.read(format!("look up key {key} with its machine"), both)
     }
 
     async fn bound_to(&self, machine: &MachineId) -> Result<Option<AkRecord>, PortError> {
-        self.readers
-            .with(|db| bound_to(db, machine))
-            .map_err(|error| error.during(format!("look up the key of machine {machine}")))
+        self.read(format!("look up the key of machine {machine}"), |db| bound_to(db, machine))
     }
 
     async fn list(&self, machine: Option<MachineId>) -> Result<Vec<AkRecord>, PortError> {
-        self.readers
-            .with(|db| list(db, machine))
-            .map_err(|error| error.during("list attestation keys"))
+        self.read("list attestation keys", |db| list(db, machine))
     }
 
     async fn claims(&self, source: &SourceNetwork) -> Result<Claims, PortError> {
-        self.readers
-            .with(|db| claims(db, source))
-            .map_err(|error| error.during("count the machines that first use let in"))
+        self.read("count the machines that first use let in", |db| claims(db, source))
     }
 
     async fn revoke(&self, key: &Fingerprint, line: &AuditEvent) -> Result<(), PortError> {
         let (text, line) = (key.to_string(), line.clone());
-        self.write(move |db| {
+        self.write(format!("revoke key {key}"), move |db| {
             authority::permit(db, Deed::ShutOut)?;
             let revoked = db
                 .prepare_cached("UPDATE ak SET state = 'revoked' WHERE fingerprint = ?1")?
@@ -86,7 +72,6 @@ impl AkRegistry for Store {
             Ok(audit::append(db, &line)?)
         })
         .await
-        .map_err(|failure| failure.during(format!("revoke key {key}")))
     }
 }
 

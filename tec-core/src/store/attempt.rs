@@ -61,15 +61,11 @@ impl AttemptLog for Store {
     async fn record(&self, attempt: &Attempt) -> Result<(), PortError> {
         let operation = format!("record attempt {}", attempt.id);
         let attempt = attempt.clone();
-        self.write(move |db| Ok(record(db, &attempt)?))
-            .await
-            .map_err(|failure| failure.during(operation))
+        self.write(operation, move |db| Ok(record(db, &attempt)?)).await
     }
 
     async fn find(&self, id: &AttemptId) -> Result<Option<Attempt>, PortError> {
-        self.readers
-            .with(|db| find(db, id))
-            .map_err(|error| error.during(format!("look up attempt {id}")))
+        self.read(format!("look up attempt {id}"), |db| find(db, id))
     }
 
     async fn latest(
@@ -77,9 +73,7 @@ impl AttemptLog for Store {
         machine: Option<MachineId>,
         limit: usize,
     ) -> Result<Vec<Attempt>, PortError> {
-        self.readers
-            .with(|db| latest(db, machine, limit))
-            .map_err(|error| error.during("list attempts"))
+        self.read("list attempts", |db| latest(db, machine, limit))
     }
 }
 

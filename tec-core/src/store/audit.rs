@@ -122,15 +122,13 @@ impl Store {
         last: AuditPlace,
         at: Timestamp,
     ) -> Result<(), PortError> {
-        let archived = self.write(move |db| archive(db, (base, last), at)).await;
-        archived.map_err(|failure| failure.during("archive the audit log"))
+        self.write("archive the audit log", move |db| archive(db, (base, last), at)).await
     }
 
     /// Removes some of the lines that were archived, and returns their number: a few at a time, between which the
     /// caller waits, so that a server on the same store can write.
     pub async fn remove_archived_audit(&self) -> Result<usize, PortError> {
-        let removed = self.write(|db| Ok(remove_archived(db)?)).await;
-        removed.map_err(|failure| failure.during("remove archived audit lines"))
+        self.write("remove archived audit lines", |db| Ok(remove_archived(db)?)).await
     }
 
     /// Recomputes the chain from the first line that was not archived. Reads the whole log, one line at a time: run it on
@@ -149,9 +147,7 @@ impl Store {
 impl AuditSink for Store {
     async fn append(&self, event: &AuditEvent) -> Result<(), PortError> {
         let event = event.clone();
-        self.write(move |db| Ok(append(db, &event)?))
-            .await
-            .map_err(|failure| failure.during("append to the audit log"))
+        self.write("append to the audit log", move |db| Ok(append(db, &event)?)).await
     }
 }
 

@@ -19,25 +19,25 @@ impl ClockLog for Store {
         reading: &ClockReading,
     ) -> Result<ClockOutcome, PortError> {
         let (name, reading) = (key.to_string(), *reading);
-        self.write(move |db| Ok(advance(db, &name, machine, reading)?))
-            .await
-            .map_err(|failure| failure.during(format!("keep the clock of the TPM of key {key}")))
+        self.write(format!("keep the clock of the TPM of key {key}"), move |db| {
+            Ok(advance(db, &name, machine, reading)?)
+        })
+        .await
     }
 
     async fn last(&self, key: &Fingerprint) -> Result<Option<ClockReading>, PortError> {
-        let found = self.readers.with(|db| find(db, &key.to_string()));
-        found.map_err(|error| error.during(format!("look up the clock of the TPM of key {key}")))
+        let operation = format!("look up the clock of the TPM of key {key}");
+        self.read(operation, |db| find(db, &key.to_string()))
     }
 
     async fn forget(&self, machine: &MachineId, line: &AuditEvent) -> Result<(), PortError> {
         let (name, line) = (machine.to_string(), line.clone());
-        self.write(move |db| {
+        self.write(format!("forget the clock of machine {machine}"), move |db| {
             authority::permit(db, Deed::Admit)?;
             some_row(remove_of(db, &name)?)?;
             Ok(audit::append(db, &line)?)
         })
         .await
-        .map_err(|failure| failure.during(format!("forget the clock of machine {machine}")))
     }
 }
 

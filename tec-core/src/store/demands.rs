@@ -23,12 +23,12 @@ impl Store {
     /// Records what the server on this store demands of machines from now on.
     pub async fn demand(&self, demands: &Demands) -> Result<(), PortError> {
         let demands = demands.clone();
-        let demanded = self.write(move |db| {
+        self.write("record the demands", move |db| {
             let body = serde_json::to_string(&demands)
                 .map_err(|error| StoreError::undecodable("list of demands", error))?;
             db.prepare_cached("INSERT OR REPLACE INTO demands VALUES (1, ?1)")?.execute((body,))?;
             Ok(())
-        });
-        demanded.await.map_err(|failure| failure.during("record the demands"))
+        })
+        .await
     }
 }

@@ -15,30 +15,25 @@ impl ImageRegistry for Store {
     async fn put(&self, image: &ApprovedImage) -> Result<(), PortError> {
         let operation = format!("store image {}", image.name);
         let image = image.clone();
-        self.write(move |db| {
+        self.write(operation, move |db| {
             authority::permit(db, Deed::Admit)?;
             Ok(put(db, &image)?)
         })
         .await
-        .map_err(|failure| failure.during(operation))
     }
 
     async fn find(&self, name: &ImageName) -> Result<Option<ApprovedImage>, PortError> {
-        self.readers
-            .with(|db| find(db, name))
-            .map_err(|error| error.during(format!("look up image {name}")))
+        self.read(format!("look up image {name}"), |db| find(db, name))
     }
 
     async fn list(&self) -> Result<Vec<ApprovedImage>, PortError> {
-        self.readers.with(list).map_err(|error| error.during("list images"))
+        self.read("list images", list)
     }
 
     async fn revoke(&self, name: &ImageName, line: &AuditEvent) -> Result<(), PortError> {
         let operation = format!("revoke image {name}");
         let (name, line) = (name.clone(), line.clone());
-        self.write(move |db| revoke(db, &name, &line))
-            .await
-            .map_err(|failure| failure.during(operation))
+        self.write(operation, move |db| revoke(db, &name, &line)).await
     }
 }
 

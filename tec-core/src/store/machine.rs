@@ -23,15 +23,11 @@ impl MachineRegistry for Store {
     ) -> Result<CreateOutcome, PortError> {
         let operation = format!("register machine {}", machine.id);
         let machine = machine.clone();
-        self.write(move |db| create(db, &machine, limit))
-            .await
-            .map_err(|failure| failure.during(operation))
+        self.write(operation, move |db| create(db, &machine, limit)).await
     }
 
     async fn find(&self, id: &MachineId) -> Result<Option<Machine>, PortError> {
-        self.readers
-            .with(|db| find(db, id))
-            .map_err(|error| error.during(format!("look up machine {id}")))
+        self.read(format!("look up machine {id}"), |db| find(db, id))
     }
 
     async fn list(
@@ -39,14 +35,12 @@ impl MachineRegistry for Store {
         after: Option<MachineId>,
         limit: usize,
     ) -> Result<Vec<Machine>, PortError> {
-        self.readers
-            .with(|db| list(db, after, limit))
-            .map_err(|error| error.during("list machines"))
+        self.read("list machines", |db| list(db, after, limit))
     }
 
     async fn revoke(&self, id: &MachineId, line: &AuditEvent) -> Result<(), PortError> {
         let (text, line) = (id.to_string(), line.clone());
-        self.write(move |db| {
+        self.write(format!("revoke machine {id}"), move |db| {
             authority::permit(db, Deed::ShutOut)?;
             let revoked = db
                 .prepare_cached(
@@ -57,7 +51,6 @@ impl MachineRegistry for Store {
             Ok(audit::append(db, &line)?)
         })
         .await
-        .map_err(|failure| failure.during(format!("revoke machine {id}")))
     }
 
     async fn change(
@@ -67,25 +60,23 @@ impl MachineRegistry for Store {
         line: &AuditEvent,
     ) -> Result<(), PortError> {
         let (machine, line) = (*id, line.clone());
-        self.write(move |db| change_state(db, &machine, change, &line))
-            .await
-            .map_err(|failure| failure.during(format!("change the state of machine {id}")))
+        self.write(format!("change the state of machine {id}"), move |db| {
+            change_state(db, &machine, change, &line)
+        })
+        .await
     }
 
     async fn remove(&self, id: &MachineId) -> Result<(), PortError> {
         let text = id.to_string();
-        self.write(move |db| {
+        self.write(format!("remove machine {id}"), move |db| {
             authority::permit(db, Deed::Remove)?;
             remove(db, &text)
         })
         .await
-        .map_err(|failure| failure.during(format!("remove machine {id}")))
     }
 
     async fn expire_unclaimed(&self, before: Timestamp) -> Result<u64, PortError> {
-        self.write(move |db| expire(db, before))
-            .await
-            .map_err(|failure| failure.during("expire unclaimed machines"))
+        self.write("expire unclaimed machines", move |db| expire(db, before)).await
     }
 }
 

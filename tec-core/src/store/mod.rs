@@ -56,7 +56,7 @@ use self::error::Failure;
 use self::reader::Readers;
 use self::seal::Seal;
 use self::writer::Writer;
-use crate::port::Entropy;
+use crate::port::{Entropy, PortError};
 
 pub use self::audit::{AuditEntry, AuditPlace, AuditVerdict};
 pub use self::error::StoreError;
@@ -115,12 +115,22 @@ impl Store {
         })
     }
 
-    /// Queues a write and waits until it is durable.
+    /// Reads for a port. Its error names `operation`.
+    fn read<T, E: Into<Failure>>(
+        &self,
+        operation: impl Into<String>,
+        work: impl FnOnce(&Connection) -> Result<T, E>,
+    ) -> Result<T, PortError> {
+        self.readers.with(work).map_err(|error| error.into().during(operation))
+    }
+
+    /// Queues a write and waits until it is durable. Its error names `operation`.
     async fn write<T: Send + 'static>(
         &self,
+        operation: impl Into<String>,
         work: impl FnMut(&Connection) -> Result<T, Failure> + Send + 'static,
-    ) -> Result<T, Failure> {
-        self.writer.run(work).await
+    ) -> Result<T, PortError> {
+        self.writer.run(work).await.map_err(|failure| failure.during(operation))
     }
 }
 

@@ -17,7 +17,7 @@ impl Store {
     pub async fn name_machine(&self, id: &MachineId, name: &str) -> Result<(), PortError> {
         let (machine, text, name) = (*id, id.to_string(), name.to_owned());
         let operation = format!("name machine {id} {name}");
-        let named = self.write(move |db| {
+        self.write(operation, move |db| {
             find(db, &machine)?.ok_or(Failure::Refused(PortErrorKind::NotFound))?;
             let taken = "SELECT 1 FROM machine_name WHERE name = ?1 AND machine <> ?2";
             if db.prepare_cached(taken)?.exists((&name, &text))? {
@@ -27,8 +27,8 @@ impl Store {
                        ON CONFLICT (machine) DO UPDATE SET name = excluded.name";
             db.prepare_cached(set)?.execute((&text, &name))?;
             Ok(())
-        });
-        named.await.map_err(|failure| failure.during(operation))
+        })
+        .await
     }
 
     /// The names of all machines that have one.

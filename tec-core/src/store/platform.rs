@@ -29,18 +29,19 @@ impl PlatformLog for Store {
         at: Timestamp,
     ) -> Result<PlatformOutcome, PortError> {
         let (name, seen) = (key.to_string(), seen.clone());
-        self.write(move |db| Ok(admit(db, &name, machine, &seen, at)?))
-            .await
-            .map_err(|failure| failure.during(format!("record the platform of key {key}")))
+        self.write(format!("record the platform of key {key}"), move |db| {
+            Ok(admit(db, &name, machine, &seen, at)?)
+        })
+        .await
     }
 
     async fn find(&self, key: &Fingerprint) -> Result<Option<PlatformRecord>, PortError> {
-        let found = self.readers.with(|db| find(db, &key.to_string()));
-        found.map_err(|error| error.during(format!("look up the platform of key {key}")))
+        let operation = format!("look up the platform of key {key}");
+        self.read(operation, |db| find(db, &key.to_string()))
     }
 
     async fn list(&self) -> Result<Vec<PlatformEntry>, PortError> {
-        self.readers.with(list).map_err(|error| error.during("list platforms"))
+        self.read("list platforms", list)
     }
 
     async fn approve(
@@ -50,9 +51,10 @@ impl PlatformLog for Store {
         line: &AuditEvent,
     ) -> Result<Vec<MachineId>, PortError> {
         let (name, seen, line) = (key.to_string(), seen.clone(), line.clone());
-        self.write(move |db| approve(db, &name, &seen, &line))
-            .await
-            .map_err(|failure| failure.during(format!("approve the platform of key {key}")))
+        self.write(format!("approve the platform of key {key}"), move |db| {
+            approve(db, &name, &seen, &line)
+        })
+        .await
     }
 }
 

@@ -20,13 +20,11 @@ use crate::secret::SecretBytes;
 #[async_trait]
 impl DiskKeys for Store {
     async fn rotation(&self, machine: &MachineId) -> Result<Option<Keys<KeyMark>>, PortError> {
-        self.readers
-            .with(|db| {
-                // One read transaction, so that no promotion comes between the keys.
-                let db = db.unchecked_transaction()?;
-                kept(&db, &self.seal, machine)
-            })
-            .map_err(|error| error.during(format!("read the disk keys of machine {machine}")))
+        self.read(format!("read the disk keys of machine {machine}"), |db| {
+            // One read transaction, so that no promotion comes between the keys.
+            let db = db.unchecked_transaction()?;
+            kept(&db, &self.seal, machine)
+        })
     }
 
     async fn begin(
@@ -41,7 +39,7 @@ impl DiskKeys for Store {
             self.seal.seal_secret(&path, pending).map_err(|error| error.during(operation()))?;
         let (id, mark, line) = (*machine, KeyMark::of(pending), line.clone());
         let seal = Arc::clone(&self.seal);
-        self.write(move |db| {
+        self.write(operation(), move |db| {
             authority::permit(db, Deed::Admit)?;
             if !authority::read(db)?.is_alone() {
                 // The other anchor of a migration would keep the old key.
@@ -58,7 +56,6 @@ impl DiskKeys for Store {
             Ok(BeginOutcome::Begun(mark))
         })
         .await
-        .map_err(|failure| failure.during(operation()))
     }
 
     async fn confirm(
@@ -70,7 +67,7 @@ impl DiskKeys for Store {
     ) -> Result<Confirmed<KeyMark>, PortError> {
         let (id, key, line) = (*machine, *key, line.clone());
         let seal = Arc::clone(&self.seal);
-        self.write(move |db| {
+        self.write(format!("confirm a disk key of machine {machine}"), move |db| {
             authority::permit(db, Deed::Admit)?;
             let keys = kept(db, &seal, &id)?;
             let keys = keys.ok_or(Failure::Refused(PortErrorKind::NotFound))?;
@@ -89,7 +86,6 @@ impl DiskKeys for Store {
             Ok(confirmed)
         })
         .await
-        .map_err(|failure| failure.during(format!("confirm a disk key of machine {machine}")))
     }
 
     async fn cancel(
@@ -100,7 +96,7 @@ impl DiskKeys for Store {
     ) -> Result<CancelOutcome, PortError> {
         let (id, line) = (*machine, line.clone());
         let seal = Arc::clone(&self.seal);
-        self.write(move |db| {
+        self.write(format!("cancel the rotation of the disk key of machine {machine}"), move |db| {
             authority::permit(db, Deed::Admit)?;
             let keys = kept(db, &seal, &id)?;
             let keys = keys.ok_or(Failure::Refused(PortErrorKind::NotFound))?;
@@ -117,9 +113,6 @@ impl DiskKeys for Store {
             Ok(CancelOutcome::Canceled(keys))
         })
         .await
-        .map_err(|failure| {
-            failure.during(format!("cancel the rotation of the disk key of machine {machine}"))
-        })
     }
 }
 

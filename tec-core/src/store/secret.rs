@@ -24,20 +24,15 @@ impl SecretStore for Store {
         let sealed =
             self.seal.seal_secret(path, secret).map_err(|error| error.during(operation()))?;
         let (name, line) = (path.as_str().to_owned(), line.clone());
-        self.write(move |db| put_new(db, &name, &sealed, &line))
-            .await
-            .map_err(|failure| failure.during(operation()))
+        self.write(operation(), move |db| put_new(db, &name, &sealed, &line)).await
     }
 
     async fn find(&self, path: &ResourcePath) -> Result<Option<SecretBytes>, PortError> {
         let operation = || format!("read the secret at {path}");
-        let sealed = self
-            .readers
-            .with(|db| {
-                authority::permit(db, Deed::Release)?;
-                Ok(find(db, path)?)
-            })
-            .map_err(|failure: Failure| failure.during(operation()))?;
+        let sealed = self.read(operation(), |db| -> Result<_, Failure> {
+            authority::permit(db, Deed::Release)?;
+            Ok(find(db, path)?)
+        })?;
         sealed
             .map(|sealed| self.seal.unseal_secret(path, &sealed))
             .transpose()
@@ -45,14 +40,12 @@ impl SecretStore for Store {
     }
 
     async fn exists(&self, path: &ResourcePath) -> Result<bool, PortError> {
-        self.readers
-            .with(|db| exists(db, path))
-            .map_err(|error| error.during(format!("look for the secret at {path}")))
+        self.read(format!("look for the secret at {path}"), |db| exists(db, path))
     }
 
     async fn remove(&self, path: &ResourcePath) -> Result<(), PortError> {
         let own = path.clone();
-        self.write(move |db| {
+        self.write(format!("remove the secret at {path}"), move |db| {
             authority::permit(db, Deed::Remove)?;
             match own.machine() {
                 Some(machine) => Ok(delete_disk_keys(db, &machine)?),
@@ -60,7 +53,6 @@ impl SecretStore for Store {
             }
         })
         .await
-        .map_err(|failure| failure.during(format!("remove the secret at {path}")))
     }
 }
 

@@ -255,8 +255,8 @@ async fn a_dropped_write_leaves_a_store_that_works() {
 async fn a_writer_that_died_is_reported() {
     let place = Place::new();
     let store = place.open();
-    let died = store.write(|_| -> Result<(), _> { panic!("on purpose") }).await;
-    let error = died.unwrap_err().during("append");
+    let died = store.write("append", |_| -> Result<(), _> { panic!("on purpose") }).await;
+    let error = died.unwrap_err();
     assert_eq!(error.code(), Some(crate::code::Code::StoreUnavailable));
     assert!(error.is_retryable());
     let next = store.append(&sample::audit_event(1)).await.unwrap_err();

@@ -19,14 +19,12 @@ use crate::time::Timestamp;
 #[async_trait]
 impl TrustAnchor for Store {
     async fn authority(&self) -> Result<Authority, PortError> {
-        self.readers
-            .with(authority::read)
-            .map_err(|error| error.during("read the record of authority"))
+        self.read("read the record of authority", authority::read)
     }
 
     async fn swap(&self, change: &Transition, line: &AuditEvent) -> Result<SwapOutcome, PortError> {
         let (change, line) = (*change, line.clone());
-        self.write(move |db| {
+        self.write("change the record of authority", move |db| {
             rotation::settled(db)?;
             let now = authority::read(db)?;
             if now != *change.from() {
@@ -37,7 +35,6 @@ impl TrustAnchor for Store {
             Ok(SwapOutcome::Swapped)
         })
         .await
-        .map_err(|failure| failure.during("change the record of authority"))
     }
 
     async fn export(
@@ -45,12 +42,10 @@ impl TrustAnchor for Store {
         after: Option<&UnitName>,
         limit: usize,
     ) -> Result<Vec<TrustUnit>, PortError> {
-        self.readers
-            .with(|db| {
-                rotation::settled(db)?;
-                Ok(page::export(db, &self.seal, after, limit)?)
-            })
-            .map_err(|failure: Failure| failure.during("read what the anchor holds"))
+        self.read("read what the anchor holds", |db| -> Result<_, Failure> {
+            rotation::settled(db)?;
+            Ok(page::export(db, &self.seal, after, limit)?)
+        })
     }
 
     async fn weigh(&self, units: &[TrustUnit]) -> Result<Vec<Adopted>, PortError> {
@@ -61,7 +56,7 @@ impl TrustAnchor for Store {
             };
             units.iter().map(unit).collect::<Result<_, StoreError>>()
         };
-        self.readers.with(weigh).map_err(|error| error.during("compare with what the anchor holds"))
+        self.read("compare with what the anchor holds", weigh)
     }
 
     async fn adopt(&self, page: &AdoptPage<'_>) -> Result<Vec<Adopted>, PortError> {
@@ -73,20 +68,19 @@ impl TrustAnchor for Store {
             at: page.at,
         };
         let seal = Arc::clone(&self.seal);
-        self.write(move |db| page::adopt(db, &seal, &page.borrow()))
-            .await
-            .map_err(|failure| failure.during("adopt what another anchor has"))
+        self.write("adopt what another anchor has", move |db| {
+            page::adopt(db, &seal, &page.borrow())
+        })
+        .await
     }
 
     async fn progress(&self, epoch: Epoch) -> Result<Option<UnitName>, PortError> {
-        self.readers
-            .with(|db| page::progress(db, epoch))
-            .map_err(|error| error.during("read how far a copy came"))
+        self.read("read how far a copy came", |db| page::progress(db, epoch))
     }
 
     async fn shred(&self, line: &AuditEvent) -> Result<u64, PortError> {
         let line = line.clone();
-        self.write(move |db| {
+        self.write("shred the disk keys", move |db| {
             if authority::read(db)?.role() != Role::Forward {
                 return Err(Failure::Refused(PortErrorKind::Conflict));
             }
@@ -96,7 +90,6 @@ impl TrustAnchor for Store {
             Ok(u64::try_from(count).unwrap_or(u64::MAX))
         })
         .await
-        .map_err(|failure| failure.during("shred the disk keys"))
     }
 }
 

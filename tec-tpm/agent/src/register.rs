@@ -279,28 +279,21 @@ impl<'a> Course<'a> {
     }
 
     async fn submit(&mut self) -> Result<Step, RegisterError> {
-        let reply = self.ports.registrar.put(Target::Registration, &self.body);
-        let reply = match reply.await {
-            Ok(reply) => reply,
+        let reply = match self.ports.registrar.put(Target::Registration, &self.body).await {
             Err(error @ RegisterError::Unanswered { .. }) => return Ok(Step::Failed(error)),
-            Err(error) => return Err(error),
+            reply => reply?,
         };
-        let status = reply.status;
         match Answer::read(&reply) {
-            Answer::Registered => Ok(Step::Done),
-            Answer::Pending => Ok(Step::Failed(RegisterError::Pending)),
-            Answer::Busy(code) => Ok(Step::Failed(RegisterError::Busy { status, code })),
-            Answer::Elsewhere(machine) => Err(RegisterError::Elsewhere { machine }),
-            Answer::Refused(code) => Err(RegisterError::Refused { status, code }),
             Answer::NotUnderstood(code) => match self.short.take() {
                 Some(short) => {
                     tracing::info!("the server takes only public_key and uuid");
                     self.body = short;
                     Ok(Step::Again)
                 }
-                None => Err(RegisterError::Refused { status, code }),
+                None => Err(RegisterError::Refused { status: reply.status, code }),
             },
             Answer::Challenge(id, credential) => self.prove(&id, &credential).await,
+            answer => settled(answer, reply.status),
         }
     }
 
@@ -310,26 +303,15 @@ impl<'a> Course<'a> {
         let proof = STANDARD.encode(secret.expose("answer the challenge"));
         let body = json!({ "challenge": id, "secret": proof });
         let reply = match self.ports.registrar.put(Target::Proof, &body).await {
-            Ok(reply) => reply,
             Err(error @ RegisterError::Unanswered { .. }) => return Ok(Step::Failed(error)),
-            Err(error) => return Err(error),
+            reply => reply?,
         };
-        let status = reply.status;
         match Answer::read(&reply) {
-            Answer::Registered => Ok(Step::Done),
-            Answer::Pending => Ok(Step::Failed(RegisterError::Pending)),
-            Answer::Busy(code) => Ok(Step::Failed(RegisterError::Busy { status, code })),
-            Answer::Elsewhere(machine) => Err(RegisterError::Elsewhere { machine }),
             Answer::Refused(code @ Code::RegisterEkProof) if self.challenges > 1 => {
                 self.challenges -= 1;
-                Ok(Step::Failed(RegisterError::Busy { status, code }))
+                Ok(Step::Failed(RegisterError::Busy { status: reply.status, code }))
             }
-            Answer::Refused(code) | Answer::NotUnderstood(code) => {
-                Err(RegisterError::Refused { status, code })
-            }
-            Answer::Challenge(..) => {
-                Err(RegisterError::Refused { status, code: Code::RegisterEkProof })
-            }
+            answer => settled(answer, reply.status),
         }
     }
 
@@ -347,6 +329,22 @@ impl<'a> Course<'a> {
             *left = left.saturating_sub(1);
             *left == 0
         })
+    }
+}
+
+/// The result of a submission that leads to no other one.
+fn settled(answer: Answer, status: u16) -> Result<Step, RegisterError> {
+    match answer {
+        Answer::Registered => Ok(Step::Done),
+        Answer::Pending => Ok(Step::Failed(RegisterError::Pending)),
+        Answer::Busy(code) => Ok(Step::Failed(RegisterError::Busy { status, code })),
+        Answer::Elsewhere(machine) => Err(RegisterError::Elsewhere { machine }),
+        Answer::Refused(code) | Answer::NotUnderstood(code) => {
+            Err(RegisterError::Refused { status, code })
+        }
+        Answer::Challenge(..) => {
+            Err(RegisterError::Refused { status, code: Code::RegisterEkProof })
+        }
     }
 }
 

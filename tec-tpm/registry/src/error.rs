@@ -1,9 +1,9 @@
 //! Errors in reading an image.
 
 use std::error::Error;
-use std::io;
 
 use tec_core::code::Code;
+use tec_core::port::causes;
 use tec_tpm::compute::input::{BlobError, InputError};
 use tec_tpm::output::OutputError;
 
@@ -160,18 +160,7 @@ fn code_of_layers(error: &InputError) -> Code {
     }
 }
 
-/// The cause of this type; I/O errors hide theirs.
+/// The cause of this type.
 fn cause<'e, T: Error + 'static>(error: &'e (dyn Error + 'static)) -> Option<&'e T> {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if let Some(found) = error.downcast_ref() {
-            return Some(found);
-        }
-        let hidden = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        next = match hidden {
-            Some(hidden) => Some(hidden),
-            None => error.source(),
-        };
-    }
-    None
+    causes(error).find_map(<dyn Error>::downcast_ref)
 }

@@ -15,7 +15,7 @@ use crate::registry::Registry;
 use crate::transport::{Ask, unreachable};
 
 /// Layers of one image.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct RemoteParts {
     registry: Arc<Registry>,
     reference: ImageReference,
@@ -55,11 +55,7 @@ impl ImageParts for RemoteParts {
     fn open(&self, digest: &str, range: Range<u64>) -> io::Result<Box<dyn Read + Send>> {
         let (response, surplus) = self.ask(digest, range.clone())?;
         Ok(Box::new(Reader {
-            parts: Self {
-                registry: Arc::clone(&self.registry),
-                reference: self.reference.clone(),
-                runtime: self.runtime.clone(),
-            },
+            parts: self.clone(),
             digest: digest.to_owned(),
             left: range,
             response,

@@ -9,8 +9,7 @@ use tec_core::digest::Sha256Digest;
 /// ignored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageReference {
-    host: String,
-    repository: String,
+    place: Place,
     digest: Sha256Digest,
 }
 
@@ -62,7 +61,7 @@ impl FromStr for ImageReference {
         if name.len() > MAX_NAME || !is_host(&host) || !is_repository(&repository) {
             return Err(ReferenceError::Name { reference: shown() });
         }
-        Ok(Self { host, repository, digest })
+        Ok(Self { place: Place { host, repository }, digest })
     }
 }
 
@@ -105,12 +104,12 @@ pub(crate) fn is_repository(text: &str) -> bool {
 impl ImageReference {
     /// Host of the registry, with its port if one is named.
     pub fn host(&self) -> &str {
-        &self.host
+        &self.place.host
     }
 
     /// Repository in the registry.
     pub fn repository(&self) -> &str {
-        &self.repository
+        &self.place.repository
     }
 
     /// Digest of the manifest or index.
@@ -118,18 +117,18 @@ impl ImageReference {
         self.digest
     }
 
-    pub(crate) fn at(Place { host, repository }: Place, digest: Sha256Digest) -> Self {
-        Self { host, repository, digest }
+    pub(crate) fn at(place: Place, digest: Sha256Digest) -> Self {
+        Self { place, digest }
     }
 
     pub(crate) fn place(&self) -> Place {
-        Place { host: self.host.clone(), repository: self.repository.clone() }
+        self.place.clone()
     }
 }
 
 impl fmt::Display for ImageReference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}@sha256:{}", self.host, self.repository, self.digest)
+        write!(f, "{}/{}@sha256:{}", self.host(), self.repository(), self.digest)
     }
 }
 

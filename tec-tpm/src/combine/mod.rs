@@ -15,7 +15,7 @@
 //!   Combined ─┬─ values(pcr) ────────► for lists of reference values
 //!             ├─ joint(4, 7, 14) ────► tuples that occur together
 //!             ├─ provenance(pcr, v) ─► "bootloader of 44.2 + kernel of 44.1"
-//!             └─ admit(quoted, …) ───► the state that explains all pinned registers at once
+//!             └─ admit(quoted, …) ───► the states that explain all pinned registers at once
 //! MixedStates ─ the policy `tec_core::boot::BootStates`: Combined, kept for a set of live images
 //! ```
 //!
@@ -69,7 +69,6 @@ mod walk;
 use tec_core::image::ExpectedPcrs;
 use tec_core::pcr::PcrIndex;
 
-pub use self::admit::Refusal;
 pub use self::combined::{Combined, Undetermined};
 pub use self::group::{Group, Grouping, Loaders, MokLists};
 pub use self::identify::{Catalog, Identification, IdentifiedEvent, KnownEvent, Liberty, Made};

@@ -352,16 +352,14 @@ fn a_mixed_state_is_admitted_and_registers_of_two_loaders_are_not() {
     let pinned = PinnedPcrs::new(set(&[PCR4, PCR14])).unwrap();
 
     let state = quoted(&[(PCR4, mixed), (PCR14, value(&b, PCR14))]);
-    let admitted = combined.admit(&state, pinned).unwrap();
+    let admitted = combined.admit(&state, pinned);
     assert_eq!(admitted[0].to_string(), "bootloader of b + kernel of a");
 
     let impossible = quoted(&[(PCR4, mixed), (PCR14, value(&a, PCR14))]);
-    let refused = combined.admit(&impossible, pinned).unwrap_err();
-    assert!(matches!(refused, Refusal::NotTogether { each } if each.len() == 2));
+    assert!(combined.admit(&impossible, pinned).is_empty(), "not together");
 
     let unknown = quoted(&[(PCR4, mixed)]);
-    let refused = combined.admit(&unknown, pinned).unwrap_err();
-    assert!(matches!(refused, Refusal::Unknown { pcr: PCR14, .. }));
+    assert!(combined.admit(&unknown, pinned).is_empty(), "no state has this value of PCR 14");
 }
 
 #[test]

@@ -115,12 +115,8 @@ impl<'b> Boot<'b> {
     pub(super) fn run(&mut self) -> Result<(), PredictError> {
         self.measure_variables();
         let banks = self.options.banks;
-        self.push(Measurement::efi_call_in(banks));
-        self.push(Measurement::separator_in(
-            Component::Pcr4Separator,
-            PcrIndex::BOOT_MANAGER,
-            banks,
-        ));
+        self.push(Measurement::efi_call(banks));
+        self.push(Measurement::separator(Component::Pcr4Separator, PcrIndex::BOOT_MANAGER, banks));
         let (first, second) = self.stages()?;
         let handed = load_options::of_file(self.platform, &first);
         let first = self.read_loader(first, 0)?;
@@ -193,7 +189,7 @@ impl<'b> Boot<'b> {
 
     pub(super) fn push_image(&mut self, component: Component, started: &Started) {
         let digests = started.file.authenticode_digests();
-        self.push(Measurement::application_in(component, digests, started.path.clone()));
+        self.push(Measurement::application(component, digests, started.path.clone()));
     }
 
     /// Measures raw bytes.

@@ -34,7 +34,7 @@ impl Boot<'_> {
                 self.push_variable(component, kind, name, vendor, data);
             }
         }
-        self.push(Measurement::separator_in(
+        self.push(Measurement::separator(
             Component::Pcr7Separator,
             PcrIndex::SECURE_BOOT,
             self.options.banks,

@@ -169,7 +169,7 @@ impl Boot<'_> {
                 let digests = kernel.authenticode_digests();
                 let component = Component::Pcr4UkiLinux;
                 let file = uki.path.clone();
-                self.push(Measurement::application_in(component, digests, file).about(".linux"));
+                self.push(Measurement::application(component, digests, file).about(".linux"));
                 Ok(())
             }
             _ => Err(PredictError::UnknownLoader {

@@ -154,14 +154,9 @@ impl Measurement {
         self
     }
 
-    /// The firmware's announcement of a boot option, in the SHA-256 bank.
-    pub fn efi_call() -> Self {
-        Self::efi_call_in(Banks::SHA256)
-    }
-
     /// The firmware's announcement of a boot option (PC Client Platform Firmware Profile 1.06,
     /// 3.3.4.5: the text without terminator).
-    pub fn efi_call_in(banks: Banks) -> Self {
+    pub fn efi_call(banks: Banks) -> Self {
         Self::new(
             Component::Pcr4EfiCall,
             PcrIndex::BOOT_MANAGER,
@@ -170,27 +165,13 @@ impl Measurement {
         )
     }
 
-    /// The separator of PCR 4, in the SHA-256 bank.
-    pub fn separator() -> Self {
-        Self::separator_in(Component::Pcr4Separator, PcrIndex::BOOT_MANAGER, Banks::SHA256)
-    }
-
     /// A separator (PC Client Platform Firmware Profile 1.06, 10.4.1: four zero bytes).
-    pub fn separator_in(component: Component, pcr: PcrIndex, banks: Banks) -> Self {
+    pub fn separator(component: Component, pcr: PcrIndex, banks: Banks) -> Self {
         Self::new(component, pcr, EventKind::SEPARATOR, BankDigests::of(banks, [0; 4]))
     }
 
-    /// An application that firmware or shim starts, by its SHA-256 Authenticode digest.
-    pub fn application(
-        component: Component,
-        digest: Sha256Digest,
-        file: impl Into<String>,
-    ) -> Self {
-        Self::application_in(component, BankDigests::from_sha256(digest), file)
-    }
-
     /// An application that firmware or shim starts, by its Authenticode digests.
-    pub fn application_in(
+    pub fn application(
         component: Component,
         digests: BankDigests,
         file: impl Into<String>,

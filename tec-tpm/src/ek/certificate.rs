@@ -120,6 +120,20 @@ impl Parsed {
         &self.signed
     }
 
+    /// SubjectPublicKeyInfo of the certified key.
+    ///
+    /// # Errors
+    /// Errors of the encoder.
+    pub fn public_key_der(&self) -> Result<Vec<u8>, x509_cert::der::Error> {
+        self.certificate.tbs_certificate().subject_public_key_info().to_der()
+    }
+
+    /// Whether it names this issuer.
+    pub(crate) fn names_issuer(&self, issuer: &Self) -> bool {
+        let name = issuer.certificate.tbs_certificate().subject();
+        self.certificate.tbs_certificate().issuer() == name
+    }
+
     pub(crate) fn subject(&self) -> String {
         self.certificate.tbs_certificate().subject().to_string()
     }
@@ -191,12 +205,7 @@ impl EkCertificate {
             return Err(CertificateError::IsCa);
         }
         check_purpose(&parsed)?;
-        let spki = parsed
-            .certificate()
-            .tbs_certificate()
-            .subject_public_key_info()
-            .to_der()
-            .map_err(CertificateError::Malformed)?;
+        let spki = parsed.public_key_der().map_err(CertificateError::Malformed)?;
         let public = PublicKey::from_der(&spki).map_err(CertificateError::Key)?;
         check_usage(&parsed, public.kind())?;
         Ok(Self { parsed, public })

@@ -5,7 +5,6 @@ use rsa::pkcs1v15;
 use rsa::signature::Verifier as _;
 use tec_core::ak::PublicKey;
 use tec_core::time::Timestamp;
-use x509_cert::der::Encode as _;
 use x509_cert::der::oid::ObjectIdentifier;
 
 use super::certificate::{CertificateError, EkCertificate, Parsed};
@@ -173,13 +172,13 @@ impl Search<'_> {
         let store = self.store;
         let at = |error| Finding { depth: below, error };
         let mut furthest = at(ChainError::UnknownIssuer { issuer: child.issuer() });
-        for root in named(&store.roots, child) {
+        for root in store.roots.iter().filter(|one| child.names_issuer(one)) {
             match self.step(child, root, below) {
                 Ok(()) => return Ok(root.subject()),
                 Err(error) => furthest = at(error),
             }
         }
-        for ca in named(&store.intermediates, child) {
+        for ca in store.intermediates.iter().filter(|one| child.names_issuer(one)) {
             let found = match self.step(child, ca, below) {
                 Ok(()) if below < MAX_INTERMEDIATES => self.climb(ca, below + 1),
                 Ok(()) => Err(at(ChainError::PathLength { issuer: ca.subject() })),
@@ -209,15 +208,6 @@ impl Search<'_> {
         }
         verify_signature(child, issuer)
     }
-}
-
-/// Those certificates whose subject is the issuer of `child`.
-fn named<'a>(
-    certificates: &'a [Parsed],
-    child: &Parsed,
-) -> impl Iterator<Item = &'a Parsed> + use<'a> {
-    let issuer = child.certificate().tbs_certificate().issuer().clone();
-    certificates.iter().filter(move |one| *one.certificate().tbs_certificate().subject() == issuer)
 }
 
 fn check_validity(certificate: &Parsed, now: Timestamp) -> Result<(), ChainError> {
@@ -253,12 +243,7 @@ fn verify_signature(child: &Parsed, issuer: &Parsed) -> Result<(), ChainError> {
 }
 
 fn key_der(issuer: &Parsed) -> Result<Vec<u8>, ChainError> {
-    issuer
-        .certificate()
-        .tbs_certificate()
-        .subject_public_key_info()
-        .to_der()
-        .map_err(|_| unusable(issuer))
+    issuer.public_key_der().map_err(|_| unusable(issuer))
 }
 
 fn unusable(issuer: &Parsed) -> ChainError {

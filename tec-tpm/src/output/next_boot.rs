@@ -224,9 +224,11 @@ impl NextBoot {
         let next = self.values();
         let Accepted { states, live, lists } = accepted;
         let in_list = |list: &ReferenceValues, pcr| list.values(pcr).any(|v| v == next.value(pcr));
+        let pinned_by = |list: &ReferenceValues| {
+            pins.of_stated(|pcr: &PcrIndex| list.values(*pcr).next().is_some())
+        };
         let fits = |(_, list): &&(String, _)| {
-            let pinned = pinned_by(pins, list);
-            pinned.is_some_and(|pinned| pinned.iter().all(|pcr| in_list(list, pcr)))
+            pinned_by(list).is_some_and(|pinned| pinned.iter().all(|pcr| in_list(list, pcr)))
         };
         let fitting = lists.iter().filter(fits).map(|(name, _)| name.clone());
         let fitting: Vec<_> = fitting.collect();
@@ -235,7 +237,7 @@ impl NextBoot {
             return Verdict::Accepted { states: admitted, lists: fitting };
         }
         let of_images = (live.iter().next().is_some() || lists.is_empty()).then(|| pins.any(live));
-        let of_lists = lists.iter().filter_map(|(_, list)| pinned_by(pins, list));
+        let of_lists = lists.iter().filter_map(|(_, list)| pinned_by(list));
         let pinned: PcrSet =
             of_images.into_iter().chain(of_lists).flat_map(PinnedPcrs::iter).collect();
         let (known, unknown): (Vec<_>, Vec<_>) = pinned.iter().partition(|pcr| self.is_known(*pcr));
@@ -290,18 +292,6 @@ impl NextBoot {
             let _ = writeln!(text, "{verdict}");
         }
         text
-    }
-}
-
-/// The registers of a list that a boot must match.
-fn pinned_by(pins: Pins, list: &ReferenceValues) -> Option<PinnedPcrs> {
-    let stated = |pcr: &PcrIndex| list.values(*pcr).next().is_some();
-    match pins {
-        Pins::Exactly(pinned) => Some(pinned),
-        Pins::Predicted if stated(&PcrIndex::BOOT_MANAGER) => {
-            PinnedPcrs::new(Pins::of_images().filter(stated).collect()).ok()
-        }
-        Pins::Predicted => None,
     }
 }
 

@@ -3,9 +3,9 @@
 use p256::pkcs8::DecodePublicKey as _;
 use p384::ecdsa::VerifyingKey;
 use tec_core::port::chain;
+use x509_cert::der::Decode as _;
 use x509_cert::der::asn1::Ia5StringRef;
 use x509_cert::der::oid::ObjectIdentifier;
-use x509_cert::der::{Decode as _, Encode as _};
 
 use super::{Product, Tcb};
 use crate::ek::Parsed;
@@ -58,12 +58,7 @@ impl KeyCertificate {
     pub fn from_der(der: &[u8]) -> Result<Self, KeyCertificateError> {
         let parsed = Parsed::from_der(der)
             .map_err(|error| KeyCertificateError::Certificate { reason: chain(&error) })?;
-        let spki = parsed
-            .certificate()
-            .tbs_certificate()
-            .subject_public_key_info()
-            .to_der()
-            .map_err(|_| KeyCertificateError::Key)?;
+        let spki = parsed.public_key_der().map_err(|_| KeyCertificateError::Key)?;
         let key = VerifyingKey::from_public_key_der(&spki).map_err(|_| KeyCertificateError::Key)?;
         let extensions = Extensions(&parsed);
         let tcb = Tcb {

@@ -8,7 +8,6 @@ use rsa::traits::PublicKeyParts as _;
 use rsa::{RsaPublicKey, pss};
 use sha2::Sha384;
 use tec_core::time::Timestamp;
-use x509_cert::der::Encode as _;
 use x509_cert::der::oid::ObjectIdentifier;
 
 use super::finding::shortened;
@@ -83,10 +82,7 @@ impl Authority {
             return Err(RootError::NotCa { which });
         }
         let key = parsed
-            .certificate()
-            .tbs_certificate()
-            .subject_public_key_info()
-            .to_der()
+            .public_key_der()
             .ok()
             .and_then(|der| RsaPublicKey::from_public_key_der(&der).ok())
             .filter(|key| key.size() == MODULUS)
@@ -106,14 +102,9 @@ impl Authority {
             .as_bytes()
             .filter(|_| algorithm == tbs.signature() && algorithm.oid == RSASSA_PSS)
             .and_then(|bytes| pss::Signature::try_from(bytes).ok());
-        self.issued(child)
+        child.names_issuer(&self.parsed)
             && signature
                 .is_some_and(|signature| self.key.verify(child.signed(), &signature).is_ok())
-    }
-
-    fn issued(&self, child: &Parsed) -> bool {
-        let issuer = child.certificate().tbs_certificate().issuer();
-        self.parsed.certificate().tbs_certificate().subject() == issuer
     }
 }
 
@@ -182,9 +173,9 @@ impl Roots {
         self.0.iter().find_map(|(product, family)| {
             let of =
                 |authority, kind| Issuer { product: *product, kind, authority, ark: &family.ark };
-            if family.ask.issued(child) {
+            if child.names_issuer(&family.ask.parsed) {
                 Some(of(&family.ask, SigningKey::Vcek))
-            } else if family.asvk.issued(child) {
+            } else if child.names_issuer(&family.asvk.parsed) {
                 Some(of(&family.asvk, SigningKey::Vlek))
             } else {
                 None

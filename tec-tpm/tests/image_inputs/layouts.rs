@@ -3,6 +3,7 @@
 use std::error::Error;
 
 use serde_json::json;
+use tec_core::port::causes;
 use tec_core::reference::BootImage;
 use tec_tpm::compute::MemoryImage;
 use tec_tpm::compute::input::{BlobError, BootSource, InputError, OciError, OpenImage, SourceKind};
@@ -130,18 +131,7 @@ fn an_image_is_taken_by_name_digest_and_platform() {
 
 /// The cause of this type.
 pub(crate) fn cause<'e, T: Error + 'static>(error: &'e (dyn Error + 'static)) -> Option<&'e T> {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if let Some(found) = error.downcast_ref() {
-            return Some(found);
-        }
-        let inner = error.downcast_ref::<std::io::Error>().and_then(|e| e.get_ref());
-        next = match inner {
-            Some(inner) => Some(inner),
-            None => error.source(),
-        };
-    }
-    None
+    causes(error).find_map(<dyn Error>::downcast_ref)
 }
 
 #[test]

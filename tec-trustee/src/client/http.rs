@@ -11,6 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tec_core::code::Code;
 use tec_core::endpoint::{BaseUrl, Endpoint};
+use tec_core::port::causes;
 use tec_core::rotation::KeyMark;
 use zeroize::Zeroizing;
 
@@ -239,18 +240,7 @@ pub(crate) fn readable(detail: &str) -> String {
 /// Code of the TLS error among the causes, including those inside I/O errors. A certificate that is not valid
 /// *now* gets its own code, since the local clock may be wrong.
 pub fn tls_code(error: &(dyn Error + 'static)) -> Option<Code> {
-    let mut next = Some(error);
-    while let Some(cause) = next {
-        if let Some(error) = cause.downcast_ref::<rustls::Error>() {
-            return Some(code_of(error));
-        }
-        let inner = cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-        next = match inner {
-            Some(inner) => Some(inner),
-            None => cause.source(),
-        };
-    }
-    None
+    causes(error).find_map(<dyn Error>::downcast_ref).map(code_of)
 }
 
 fn code_of(error: &rustls::Error) -> Code {

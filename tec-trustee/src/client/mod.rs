@@ -25,6 +25,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::crypto::CryptoProvider;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tec_core::digest::Sha256Digest;
 use tec_core::endpoint::Endpoint;
@@ -152,13 +154,8 @@ impl RcarClient {
     /// # Cancel safety
     /// A server may have kept the key. Depositing another one is fine.
     pub async fn escrow(&self, sealed: &Jwe, attester: &dyn Attester) -> Result<u32, RcarError> {
-        self.round(|server| async {
-            let (session, _) = self.handshake(server, attester).await?;
-            let call = Call::put("escrow", sealed, &session.cookie);
-            let (kept, _): (Escrowed, _) = server.call(call).await?;
-            Ok(kept.number)
-        })
-        .await
+        let kept: Escrowed = self.put("escrow", sealed, attester).await?;
+        Ok(kept.number)
     }
 
     /// Attests, and fetches one of the disk keys whose current one is at `path`. A server that rotates no keys
@@ -201,13 +198,7 @@ impl RcarClient {
         report: &Report,
         attester: &dyn Attester,
     ) -> Result<Kept, RcarError> {
-        self.round(|server| async {
-            let (session, _) = self.handshake(server, attester).await?;
-            let call = Call::put(rotation::PLACE, report, &session.cookie);
-            let (kept, _): (Kept, _) = server.call(call).await?;
-            Ok(kept)
-        })
-        .await
+        self.put(rotation::PLACE, report, attester).await
     }
 
     /// Attests, and asks whether a predicted boot would be accepted. Nothing changes at the server.
@@ -219,13 +210,7 @@ impl RcarClient {
         question: &Question,
         attester: &dyn Attester,
     ) -> Result<Answer, RcarError> {
-        self.round(|server| async {
-            let (session, _) = self.handshake(server, attester).await?;
-            let call = Call::put(next_boot::PLACE, question, &session.cookie);
-            let (answer, _): (Answer, _) = server.call(call).await?;
-            Ok(answer)
-        })
-        .await
+        self.put(next_boot::PLACE, question, attester).await
     }
 
     /// The CA certificates (PEM) that nodes should trust for the first server that answers; `None` if it
@@ -255,11 +240,21 @@ impl RcarClient {
         attester: &dyn Attester,
     ) -> Result<(), RcarError> {
         let trusts = Trusts { sha256: sha256.clone() };
+        let Recorded {} = self.put(authority::PLACE, &trusts, attester).await?;
+        Ok(())
+    }
+
+    /// Attests, and sends `body` to the first server that takes it.
+    async fn put<T: DeserializeOwned>(
+        &self,
+        place: &str,
+        body: &(impl Serialize + Sync),
+        attester: &dyn Attester,
+    ) -> Result<T, RcarError> {
         self.round(|server| async {
             let (session, _) = self.handshake(server, attester).await?;
-            let call = Call::put(authority::PLACE, &trusts, &session.cookie);
-            let (Recorded {}, _) = server.call(call).await?;
-            Ok(())
+            let (answer, _) = server.call(Call::put(place, body, &session.cookie)).await?;
+            Ok(answer)
         })
         .await
     }

@@ -12,7 +12,7 @@ use crate::testing::sample;
 
 async fn limit_pages(store: &Store, pages: i64) {
     store
-        .write(move |db| {
+        .write("limit the pages", move |db| {
             db.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()))?;
             Ok(())
         })
@@ -92,7 +92,7 @@ async fn a_locked_database_is_unavailable_until_it_is_free() {
     let place = Place::new();
     let store = place.open();
     let short = |db: &rusqlite::Connection| Ok(db.busy_timeout(Duration::from_millis(5))?);
-    store.write(short).await.unwrap();
+    store.write("wait less", short).await.unwrap();
     let other = place.raw();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     let machine = sample::machine(1);

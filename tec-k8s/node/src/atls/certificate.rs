@@ -6,7 +6,6 @@ use rustls::sign::SigningKey;
 use tec_core::digest::Sha256Digest;
 use tec_core::time::Timestamp;
 use tec_tpm::ek::{CertificateError, Parsed};
-use x509_cert::der::Encode as _;
 use x509_cert::der::oid::ObjectIdentifier;
 
 use super::challenge::key_hash;
@@ -161,12 +160,7 @@ impl PeerCertificate {
         if now < from || until < now {
             return Err(PeerCertificateError::Expired { from, until, now });
         }
-        let spki = parsed
-            .certificate()
-            .tbs_certificate()
-            .subject_public_key_info()
-            .to_der()
-            .map_err(|_| PeerCertificateError::Signature)?;
+        let spki = parsed.public_key_der().map_err(|_| PeerCertificateError::Signature)?;
         Ok(Self { key_hash: key_hash(&spki), parsed })
     }
 

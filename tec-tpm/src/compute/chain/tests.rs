@@ -5,6 +5,7 @@ use tec_core::image::ExpectedPcr;
 
 use super::super::find::{BootComponent, FindError};
 use super::super::grub::GrubError;
+use super::super::hash::{BankDigests, Banks};
 use super::super::measurement::Component;
 use super::super::pe::PeFile;
 use super::super::sbat::SbatError;
@@ -138,19 +139,23 @@ fn known_digests_fold_to_known_values_in_all_mixes() {
     ];
     let efi_call = "3d6772b4f84ed47595d72a2c4c5ffd15f5bb72c7507fe26f2aaee2c69d5633ba";
     let separator = "df3f619804a92fdb4057192dc43dd748ea778adc52bc498ce80524c014b81119";
-    assert_eq!(Measurement::efi_call().digest.to_string(), efi_call);
-    assert_eq!(Measurement::separator().digest.to_string(), separator);
+    let start = || {
+        let (component, pcr) = (Component::Pcr4Separator, PcrIndex::BOOT_MANAGER);
+        let call = Measurement::efi_call(Banks::SHA256);
+        [call, Measurement::separator(component, pcr, Banks::SHA256)]
+    };
+    assert_eq!(start().map(|measured| measured.digest.to_string()), [efi_call, separator]);
     for (grub, kernel, value) in expected {
         let application = |component, digest: &str| {
-            Measurement::application(component, digest.parse().unwrap(), "file")
+            let digests = BankDigests::from_sha256(digest.parse().unwrap());
+            Measurement::application(component, digests, "file")
         };
-        let folded = Measurement::fold([
-            Measurement::efi_call(),
-            Measurement::separator(),
+        let programs = [
             application(Component::Pcr4Shim, shim),
             application(Component::Pcr4Grub, grub),
             application(Component::Pcr4Vmlinuz, kernel),
-        ]);
+        ];
+        let folded = Measurement::fold(start().into_iter().chain(programs));
         assert_eq!(folded.pcrs[0].value.to_string(), value);
     }
 }

@@ -5,6 +5,7 @@ use std::io;
 use std::path::PathBuf;
 
 use tec_core::code::Code;
+use tec_core::port::causes;
 
 use super::disk::DiskError;
 use super::layers::LayerError;
@@ -109,25 +110,9 @@ pub enum InputError {
 impl InputError {
     /// The code that tells users what to do.
     pub fn code(&self) -> Code {
-        match cause(self) {
+        match causes(self).find_map(<dyn Error>::downcast_ref) {
             Some(UnpackError::Ratio { .. } | UnpackError::TooLarge { .. }) => Code::ImageBomb,
             Some(UnpackError::Damaged { .. }) | None => Code::ImageUnreadable,
         }
     }
-}
-
-/// The first unpacking error, even if an [`io::Error`] wraps it and so leaves it out of the chain of sources.
-fn cause<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e UnpackError> {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if let Some(found) = error.downcast_ref() {
-            return Some(found);
-        }
-        let wrapped = error.downcast_ref().and_then(io::Error::get_ref);
-        next = match wrapped {
-            Some(wrapped) => Some(wrapped),
-            None => error.source(),
-        };
-    }
-    None
 }

@@ -17,7 +17,7 @@ fn compared(logged: &[&[u8]]) -> Option<Difference> {
     let bytes = log.build();
     let log = EventLog::parse(&bytes).unwrap();
     let logged: Vec<_> = log.events().iter().filter(|event| event.extends() == Some(pcr)).collect();
-    let call = Measurement::efi_call();
+    let call = Measurement::efi_call(Banks::SHA256);
     first_difference(&[&call], &logged, &log)
 }
 
