@@ -7,7 +7,7 @@ use std::time::Duration;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use kube::api::PartialObjectMeta;
+use kube::api::{DynamicObject, PartialObjectMeta};
 use kube::runtime::events::{EventType, Recorder, Reporter};
 use kube::{Api, Client, Resource, ResourceExt as _};
 use parking_lot::{Mutex, MutexGuard};
@@ -26,7 +26,7 @@ use crate::api::{
     FollowedImage, Machine, Reason, TargetStatus, TrustedExecutionCluster,
 };
 use crate::client::{KubeRegistry, Object, ReadKey, ServerClock, record_of, remembered_of};
-use crate::signal;
+use crate::{render, signal};
 
 /// An object to reconcile, by name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -225,6 +225,11 @@ impl Context {
     /// Objects of a kind in the operator's namespace.
     pub(super) fn objects<K: Object>(&self) -> Api<K> {
         Api::namespaced(self.client(), &self.parts.namespace)
+    }
+
+    /// Objects of the kind of a rendered object, in the operator's namespace.
+    pub(super) fn objects_like(&self, rendered: &render::Object) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client(), &self.parts.namespace, &rendered.resource())
     }
 
     /// Whether this anchor may do this, according to the watch. The registry reads the record itself before
