@@ -133,7 +133,7 @@ pub(super) struct Memory {
 }
 
 /// State that all controllers share.
-#[derive(Debug)]
+#[derive(derive_more::Debug)]
 pub(super) struct Context {
     pub(super) parts: Parts,
     pub(super) registry: KubeRegistry,
@@ -144,17 +144,9 @@ pub(super) struct Context {
     pub(super) publish: Notify,
     /// Untrusted machines may have to be looked at.
     pub(super) untrusted: Notify,
-    warnings: Warnings,
+    #[debug(skip)]
+    warnings: Recorder,
     memory: Mutex<Memory>,
-}
-
-/// `Recorder` has no Debug.
-struct Warnings(Recorder);
-
-impl std::fmt::Debug for Warnings {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Recorder")
-    }
 }
 
 impl Context {
@@ -167,7 +159,7 @@ impl Context {
             metrics,
             publish: Notify::new(),
             untrusted: Notify::new(),
-            warnings: Warnings(recorder(&parts)),
+            warnings: recorder(&parts),
             memory: Mutex::default(),
             parts,
         }
@@ -302,7 +294,7 @@ impl Context {
         // each of many machines.
         let published = match wanted.type_ {
             EventType::Normal => recorder(&self.parts).publish(&wanted, &reference).await,
-            EventType::Warning => self.warnings.0.publish(&wanted, &reference).await,
+            EventType::Warning => self.warnings.publish(&wanted, &reference).await,
         };
         if let Err(error) = published {
             tracing::warn!(event = event.as_str(), error = %error, "an Event is not written");

@@ -29,7 +29,8 @@ impl KeyKind {
 }
 
 /// An ed25519 public key with its type.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Debug)]
+#[debug("{self}")]
 pub struct PublicKey {
     kind: KeyKind,
     bytes: [u8; 32],
@@ -74,12 +75,6 @@ impl fmt::Display for PublicKey {
         let sum = crc16(&raw);
         raw.extend(sum.to_le_bytes());
         f.write_str(&BASE32_NOPAD.encode(&raw))
-    }
-}
-
-impl fmt::Debug for PublicKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
     }
 }
 
