@@ -1,7 +1,6 @@
 //! A certificate issued while the program runs: kept only in memory, and replaced without closing
 //! connections.
 
-use std::fmt;
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -16,14 +15,9 @@ use tec_core::secret::SecretBytes;
 
 /// The certificate presented to peers; before there is one, a server refuses connections, and a client
 /// presents none.
-#[derive(Default)]
+#[derive(Default, derive_more::Debug)]
+#[debug("Certificate")]
 pub struct Certificate(RwLock<Option<Arc<CertifiedKey>>>);
-
-impl fmt::Debug for Certificate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Certificate")
-    }
-}
 
 impl ResolvesServerCert for Certificate {
     fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {

@@ -5,7 +5,6 @@
 //!   --metrics-addr   /metrics /livez /healthz /readyz, in plain HTTP
 //! ```
 
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -75,6 +74,8 @@ pub struct FrontArgs {
 }
 
 /// What to serve.
+#[derive(derive_more::Debug)]
+#[debug("Front {{ metrics: {metrics:?}, .. }}")]
 pub struct Front {
     /// The service, with all paths.
     pub service: Router,
@@ -96,12 +97,6 @@ pub type Gate = Arc<dyn Fn() -> Option<Code> + Send + Sync>;
 
 /// Whether the server should receive requests.
 pub type Ready = Arc<dyn Fn() -> bool + Send + Sync>;
-
-impl fmt::Debug for Front {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Front").field("metrics", &self.metrics).finish_non_exhaustive()
-    }
-}
 
 impl Front {
     fn public(self, rate: NonZeroU32, shared: SharedSources) -> Router {

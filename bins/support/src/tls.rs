@@ -65,15 +65,11 @@ pub enum Source {
 }
 
 /// A certificate that can change while connections come in.
+#[derive(derive_more::Debug)]
+#[debug("LiveCertificate {{ source: {source:?}, .. }}")]
 pub struct LiveCertificate {
     source: Source,
     current: RwLock<Arc<CertifiedKey>>,
-}
-
-impl fmt::Debug for LiveCertificate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LiveCertificate").field("source", &self.source).finish_non_exhaustive()
-    }
 }
 
 impl ResolvesServerCert for LiveCertificate {

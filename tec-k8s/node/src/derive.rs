@@ -6,11 +6,11 @@
 //!  measurement secret, measurement salt ──"key-clusterID"──► cluster id ──event──► PCR 15
 //! ```
 
-use std::fmt;
 use std::str::FromStr;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use derive_more::Display;
 use hkdf::Hkdf;
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
@@ -57,7 +57,9 @@ fn hkdf32(ikm: &[u8], salt: &[u8], label: &str) -> SecretArray<32> {
 }
 
 /// The UUID of a LUKS header. Always written in lower case, because keys are derived from its text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Display,
+)]
 #[serde(try_from = "String", into = "String")]
 pub struct DiskId(Uuid);
 
@@ -93,14 +95,8 @@ impl From<DiskId> for String {
     }
 }
 
-impl fmt::Display for DiskId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.as_hyphenated().fmt(f)
-    }
-}
-
 /// ID of a data key, with its prefix.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Display)]
 pub struct DataKeyId(String);
 
 impl DataKeyId {
@@ -117,12 +113,6 @@ impl DataKeyId {
     /// The string that the key is derived from and stored under.
     pub fn as_str(&self) -> &str {
         &self.0
-    }
-}
-
-impl fmt::Display for DataKeyId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 
@@ -244,7 +234,9 @@ impl MeasurementSalt {
 }
 
 /// ID of a cluster; not secret.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, derive_more::Debug, Display)]
+#[display("{}", hex::encode(_0))]
+#[debug("ClusterId({self})")]
 pub struct ClusterId([u8; 32]);
 
 impl ClusterId {
@@ -262,18 +254,6 @@ impl ClusterId {
     /// the data are hashed, the register is extended by the digest).
     pub fn marker(&self) -> Sha256Digest {
         Sha256Digest::ZERO.extended(&Sha256Digest::of(self.0))
-    }
-}
-
-impl fmt::Display for ClusterId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&hex::encode(self.0))
-    }
-}
-
-impl fmt::Debug for ClusterId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ClusterId({self})")
     }
 }
 

@@ -15,7 +15,7 @@ pub use self::recover::{OfferedKeys, RecoverPorts, drive_recover};
 
 use super::derive::{DataKeyId, DiskId, MeasurementSecret};
 use super::journal::Intent;
-use super::lock::NodeLock;
+use super::lock::{LockError, LockOutcome, LockedNode, NodeLock};
 use super::port::{DataKeys, NodeStore, StateDisk};
 
 /// Length of a state disk's key and of the measurement secret.
@@ -49,6 +49,16 @@ async fn check_disk(disk: &dyn StateDisk, key: &SecretBytes) -> Result<(), PortE
     }
     let operation = "open the state disk: neither its first passphrase nor the cluster's key does";
     Err(PortError::new(PortErrorKind::Conflict, operation))
+}
+
+/// Locks the node for the cluster of this intent; `None` if it is locked for another caller.
+async fn lock(lock: &NodeLock, intent: Option<&Intent>) -> Result<Option<LockedNode>, PortError> {
+    let cluster = intent.ok_or_else(unlocked)?.cluster;
+    match lock.lock(cluster).await {
+        Ok(LockOutcome::Locked(node)) => Ok(Some(node)),
+        Ok(LockOutcome::Taken) | Err(LockError::OtherCluster { .. }) => Ok(None),
+        Err(LockError::Marker(error)) => Err(error),
+    }
 }
 
 /// Only the caller that will lock writes the intent. Returns false if another caller will.

@@ -8,7 +8,6 @@
 //! the node that presents it must prove that key.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::sync::Arc;
 
 use crate::derive::ClusterId;
@@ -39,13 +38,9 @@ const MAX_TICKET: usize = 2048;
 pub struct AdminKeyError;
 
 /// The key of an admin.
+#[derive(derive_more::Debug)]
+#[debug("AdminKey {{ .. }}")]
 pub struct AdminKey(SigningKey);
-
-impl fmt::Debug for AdminKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AdminKey").finish_non_exhaustive()
-    }
-}
 
 impl AdminKey {
     /// Generates one.

@@ -1,21 +1,22 @@
 //! The state that a bootstrapped node keeps on its state disk.
 
-use std::fmt;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use derive_more::Display;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::derive::MeasurementSalt;
 
 /// The role of a node in its cluster.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Display)]
 #[non_exhaustive]
 pub enum Role {
     /// Runs the control plane.
+    #[display("control-plane")]
     ControlPlane,
     /// Runs workloads only.
+    #[display("worker")]
     Worker,
 }
 
@@ -27,15 +28,6 @@ impl Role {
             "worker" => Some(Self::Worker),
             _ => None,
         }
-    }
-}
-
-impl fmt::Display for Role {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::ControlPlane => "control-plane",
-            Self::Worker => "worker",
-        })
     }
 }
 

@@ -1,6 +1,5 @@
 //! The ticket that a join service gives to a node that it admits.
 
-use std::fmt;
 use std::str::FromStr;
 
 use tec_core::digest::Sha256Digest;
@@ -27,7 +26,7 @@ impl TicketError {
 }
 
 /// Name of a node, as Kubernetes accepts it (RFC 1123 subdomain, at most 253 characters).
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
 pub struct NodeName(String);
 
 /// Maximum length of a node name (RFC 1123, section 2.1; Kubernetes "Object Names and IDs").
@@ -62,12 +61,6 @@ impl FromStr for NodeName {
             return Ok(Self(text.to_owned()));
         }
         Err(TicketError::new("node name", "a DNS name in lower case"))
-    }
-}
-
-impl fmt::Display for NodeName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 
@@ -139,7 +132,8 @@ impl FromStr for PkiFile {
 }
 
 /// SHA-256 over the SubjectPublicKeyInfo of a cluster CA: `sha256:<64 hex>`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
+#[display("sha256:{_0}")]
 pub struct CaPin(pub(super) Sha256Digest);
 
 impl CaPin {
@@ -154,12 +148,6 @@ impl FromStr for CaPin {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         sha256(text).map(Self).ok_or(TicketError::new("CA hash", "sha256:<64 hexadecimal digits>"))
-    }
-}
-
-impl fmt::Display for CaPin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "sha256:{}", self.0)
     }
 }
 

@@ -1,7 +1,6 @@
 //! What controllers read from registries: labels of images, and tags.
 
 use std::error::Error;
-use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -21,16 +20,11 @@ use tec_registry::{
 type Cause = Box<dyn Error + Send + Sync>;
 
 /// Registries, asked with the pull secret of the object first, then with those of the options.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("Registries {{ .. }}")]
 pub struct Registries {
     options: Arc<dyn Fn() -> Result<RegistryOptions, Cause> + Send + Sync>,
     provider: Arc<CryptoProvider>,
-}
-
-impl fmt::Debug for Registries {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Registries").finish_non_exhaustive()
-    }
 }
 
 /// A pull secret cannot be used.

@@ -1,7 +1,6 @@
 //! Turns the controllers' facts into the desired state of `tec_trustee::publish`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,6 +43,8 @@ struct State {
 }
 
 /// Trustees, each published to as the cluster object specifies.
+#[derive(derive_more::Debug)]
+#[debug("FedTrust {{ namespace: {:?}, .. }}", reach.namespace)]
 pub struct FedTrust {
     reach: Reach,
     pins: Pins,
@@ -51,12 +52,6 @@ pub struct FedTrust {
     /// Rebuilt when the targets change.
     fanout: Mutex<Arc<Fanout>>,
     state: Mutex<State>,
-}
-
-impl fmt::Debug for FedTrust {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FedTrust").field("namespace", &self.reach.namespace).finish_non_exhaustive()
-    }
 }
 
 impl FedTrust {

@@ -1,7 +1,6 @@
 //! The cluster's own Trustee, with files from ConfigMaps and Secrets that are mounted into its pod.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use async_trait::async_trait;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -29,6 +28,8 @@ const MOUNTED: (&str, &str) = ("trusted-execution-clusters.io/mounted-by", "trus
 type Digests = BTreeMap<String, Sha256Digest>;
 
 /// The files of one Trustee.
+#[derive(derive_more::Debug)]
+#[debug("Volumes {{ namespace: {namespace:?}, .. }}")]
 pub(crate) struct Volumes {
     client: Client,
     namespace: String,
@@ -36,12 +37,6 @@ pub(crate) struct Volumes {
     /// Secrets known to have the intended content. The controllers of machines and keys create them, never
     /// this module; each is read once.
     secrets: Mutex<BTreeMap<String, Digests>>,
-}
-
-impl fmt::Debug for Volumes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Volumes").field("namespace", &self.namespace).finish_non_exhaustive()
-    }
 }
 
 impl Volumes {

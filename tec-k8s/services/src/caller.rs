@@ -1,11 +1,11 @@
 //! The callers: service accounts, the unverified claims of their tokens, and what the vault's refusal of a
 //! token means.
 
-use std::fmt;
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use derive_more::Display;
 use serde::{Deserialize, Serialize};
 use tec_core::secret::SecretBytes;
 use tec_core::time::Timestamp;
@@ -33,7 +33,8 @@ pub fn is_label(text: &str) -> bool {
 }
 
 /// A Kubernetes service account.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Display)]
+#[display("{namespace}/{name}")]
 #[serde(try_from = "String", into = "String")]
 pub struct Account {
     namespace: String,
@@ -71,12 +72,6 @@ impl Account {
     /// The name of its service: `name.namespace.svc`.
     pub fn host(&self) -> String {
         format!("{}.{}.svc", self.name, self.namespace)
-    }
-}
-
-impl fmt::Display for Account {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
     }
 }
 

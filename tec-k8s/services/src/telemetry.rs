@@ -2,7 +2,6 @@
 
 use core::net::SocketAddr;
 use std::collections::BTreeMap;
-use std::fmt;
 
 use serde_json::{Value, json};
 use tec_core::time::Timestamp;
@@ -154,18 +153,13 @@ pub fn logs(service: &str, lines: &[Line]) -> Value {
 }
 
 /// Address of a collector; always TLS.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
+#[display("https://{host}:{port}")]
 pub struct Endpoint {
     /// Host name.
     pub host: String,
     /// Port.
     pub port: u16,
-}
-
-impl fmt::Display for Endpoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "https://{}:{}", self.host, self.port)
-    }
 }
 
 #[cfg(test)]

@@ -46,7 +46,6 @@ mod room;
 mod secret;
 mod server_clock;
 
-use std::fmt;
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -91,7 +90,8 @@ pub fn is_object_name(text: &str) -> bool {
 ///
 /// Several of its traits have methods with the same name. Call them through `&dyn MachineRegistry` and so on,
 /// or as `MachineRegistry::find(&registry, …)`.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("KubeRegistry {{ namespace: {namespace:?}, .. }}")]
 pub struct KubeRegistry {
     client: Client,
     namespace: String,
@@ -102,12 +102,6 @@ pub struct KubeRegistry {
     owner: Option<OwnerReference>,
     alias: Option<(Fingerprint, String)>,
     node_name: Option<String>,
-}
-
-impl fmt::Debug for KubeRegistry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KubeRegistry").field("namespace", &self.namespace).finish_non_exhaustive()
-    }
 }
 
 impl KubeRegistry {

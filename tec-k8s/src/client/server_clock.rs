@@ -31,18 +31,13 @@ const EVERY: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The clock of the API server, compared with this host's while [`follow`](Self::follow) is polled.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("ServerClock {{ ahead: {ahead:?}, .. }}")]
 pub struct ServerClock {
     client: Client,
     clock: Arc<dyn Clock>,
     /// Seconds that this host's clock is ahead, negative if behind; `None` before the first answer.
     ahead: watch::Sender<Option<i64>>,
-}
-
-impl std::fmt::Debug for ServerClock {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ServerClock").field("ahead", &self.ahead).finish_non_exhaustive()
-    }
 }
 
 impl ServerClock {

@@ -8,9 +8,8 @@
 //! notice nothing.
 
 use k8s_openapi::api::apps::v1::Deployment;
-use kube::api::{DeleteParams, DynamicObject};
-use kube::core::{ApiResource, GroupVersionKind};
-use kube::{Api, ResourceExt as _};
+use kube::ResourceExt as _;
+use kube::api::DeleteParams;
 use tec_core::port::{PortError, PortErrorKind};
 
 use super::context::Context;
@@ -62,11 +61,7 @@ pub(super) async fn remove_other(
 }
 
 async fn remove(ctx: &Context, object: &Object) -> Result<(), PortError> {
-    let (group, version) =
-        object.api_version().split_once('/').unwrap_or_else(|| ("", object.api_version()));
-    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, object.kind()));
-    let api: Api<DynamicObject> =
-        Api::namespaced_with(ctx.client(), &ctx.parts.namespace, &resource);
+    let api = ctx.objects_like(object);
     match api.delete(object.name(), &DeleteParams::background()).await {
         Ok(_) => {}
         Err(kube::Error::Api(status)) if status.code == 404 => {}

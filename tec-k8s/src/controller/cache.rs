@@ -1,7 +1,6 @@
 //! Objects as last reported by the watch.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -16,6 +15,8 @@ use tokio::sync::watch;
 type IndexOf<K> = fn(&K) -> Option<String>;
 
 /// Objects of one kind, by name and by one more string.
+#[derive(derive_more::Debug)]
+#[debug("Cache {{ .. }}")]
 pub(super) struct Cache<K> {
     state: Mutex<State<K>>,
     index_of: IndexOf<K>,
@@ -27,12 +28,6 @@ struct State<K> {
     index: BTreeMap<String, BTreeSet<String>>,
     /// Names reported so far by a list that is under way.
     listed: BTreeSet<String>,
-}
-
-impl<K> fmt::Debug for Cache<K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cache").finish_non_exhaustive()
-    }
 }
 
 impl<K: Resource> Cache<K> {

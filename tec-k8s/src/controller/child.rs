@@ -1,8 +1,7 @@
 //! Applies one child of the cluster object.
 
+use kube::ResourceExt as _;
 use kube::api::{DynamicObject, Patch, PatchParams};
-use kube::core::{ApiResource, GroupVersionKind};
-use kube::{Api, ResourceExt as _};
 use tec_core::digest::Sha256Digest;
 use tec_core::port::PortError;
 
@@ -22,11 +21,7 @@ pub(super) async fn apply(
     cluster: &TrustedExecutionCluster,
     object: &Object,
 ) -> Result<DynamicObject, PortError> {
-    let (group, version) =
-        object.api_version().split_once('/').unwrap_or_else(|| ("", object.api_version()));
-    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, object.kind()));
-    let api: Api<DynamicObject> =
-        Api::namespaced_with(ctx.client(), &ctx.parts.namespace, &resource);
+    let api = ctx.objects_like(object);
     let params = PatchParams::apply(FIELD_MANAGER).force();
     let what = format!("{} {}", object.kind(), object.name());
     let applied = api.patch(object.name(), &params, &Patch::Apply(object)).await;

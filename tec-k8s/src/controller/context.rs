@@ -7,7 +7,7 @@ use std::time::Duration;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use kube::api::PartialObjectMeta;
+use kube::api::{DynamicObject, PartialObjectMeta};
 use kube::runtime::events::{EventType, Recorder, Reporter};
 use kube::{Api, Client, Resource, ResourceExt as _};
 use parking_lot::{Mutex, MutexGuard};
@@ -26,7 +26,7 @@ use crate::api::{
     FollowedImage, Machine, Reason, TargetStatus, TrustedExecutionCluster,
 };
 use crate::client::{KubeRegistry, Object, ReadKey, ServerClock, record_of, remembered_of};
-use crate::signal;
+use crate::{render, signal};
 
 /// An object to reconcile, by name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -133,7 +133,7 @@ pub(super) struct Memory {
 }
 
 /// State that all controllers share.
-#[derive(Debug)]
+#[derive(derive_more::Debug)]
 pub(super) struct Context {
     pub(super) parts: Parts,
     pub(super) registry: KubeRegistry,
@@ -144,17 +144,9 @@ pub(super) struct Context {
     pub(super) publish: Notify,
     /// Untrusted machines may have to be looked at.
     pub(super) untrusted: Notify,
-    warnings: Warnings,
+    #[debug(skip)]
+    warnings: Recorder,
     memory: Mutex<Memory>,
-}
-
-/// `Recorder` has no Debug.
-struct Warnings(Recorder);
-
-impl std::fmt::Debug for Warnings {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Recorder")
-    }
 }
 
 impl Context {
@@ -167,7 +159,7 @@ impl Context {
             metrics,
             publish: Notify::new(),
             untrusted: Notify::new(),
-            warnings: Warnings(recorder(&parts)),
+            warnings: recorder(&parts),
             memory: Mutex::default(),
             parts,
         }
@@ -225,6 +217,11 @@ impl Context {
     /// Objects of a kind in the operator's namespace.
     pub(super) fn objects<K: Object>(&self) -> Api<K> {
         Api::namespaced(self.client(), &self.parts.namespace)
+    }
+
+    /// Objects of the kind of a rendered object, in the operator's namespace.
+    pub(super) fn objects_like(&self, rendered: &render::Object) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client(), &self.parts.namespace, &rendered.resource())
     }
 
     /// Whether this anchor may do this, according to the watch. The registry reads the record itself before
@@ -297,7 +294,7 @@ impl Context {
         // each of many machines.
         let published = match wanted.type_ {
             EventType::Normal => recorder(&self.parts).publish(&wanted, &reference).await,
-            EventType::Warning => self.warnings.0.publish(&wanted, &reference).await,
+            EventType::Warning => self.warnings.publish(&wanted, &reference).await,
         };
         if let Err(error) = published {
             tracing::warn!(event = event.as_str(), error = %error, "an Event is not written");

@@ -11,7 +11,8 @@ use crate::client::ServerClock;
 use crate::render::Deploy;
 
 /// The parts that the program supplies.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("Parts {{ namespace: {namespace:?}, identity: {identity:?}, .. }}")]
 #[non_exhaustive]
 pub struct Parts {
     /// The API server.
@@ -88,14 +89,5 @@ impl Parts {
     /// Generates the disk keys of new machines with this generator.
     pub fn with_keys(self, keys: Arc<dyn LuksKeyGenerator>) -> Self {
         Self { keys, ..self }
-    }
-}
-
-impl std::fmt::Debug for Parts {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Parts")
-            .field("namespace", &self.namespace)
-            .field("identity", &self.identity)
-            .finish_non_exhaustive()
     }
 }

@@ -10,6 +10,7 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::{Metadata, Resource};
+use kube::core::{ApiResource, GroupVersionKind};
 use serde::Serialize;
 
 macro_rules! objects {
@@ -67,5 +68,12 @@ impl Object {
     /// Its name; every rendered object has one.
     pub fn name(&self) -> &str {
         self.metadata().name.as_deref().unwrap_or_default()
+    }
+
+    /// Its kind, as a client needs it.
+    pub fn resource(&self) -> ApiResource {
+        let (group, version) =
+            self.api_version().split_once('/').unwrap_or_else(|| ("", self.api_version()));
+        ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, self.kind()))
     }
 }

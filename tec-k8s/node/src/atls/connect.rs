@@ -1,6 +1,5 @@
 //! The client's side of a handshake.
 
-use std::fmt;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -129,16 +128,12 @@ fn unnamed() -> ServerName<'static> {
 }
 
 /// Creates our certificate when the server asks for it.
+#[derive(derive_more::Debug)]
+#[debug("Identity {{ .. }}")]
 struct Identity {
     inner: Arc<Inner>,
     verifier: Arc<PeerVerifier>,
     failure: Mutex<Option<AtlsError>>,
-}
-
-impl fmt::Debug for Identity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Identity").finish_non_exhaustive()
-    }
 }
 
 impl Identity {

@@ -1,6 +1,5 @@
 //! The key of our certificates.
 
-use std::fmt;
 use std::sync::Arc;
 
 use p256::elliptic_curve::Generate as _;
@@ -16,16 +15,12 @@ use super::challenge::key_hash;
 use super::{Variant, certificate};
 
 /// A P-256 key that exists only in memory, for as long as its endpoint.
+#[derive(derive_more::Debug)]
+#[debug("LeafKey {{ key_hash: {key_hash:?}, .. }}")]
 pub(super) struct LeafKey {
     signing: Arc<dyn SigningKey>,
     spki: Vec<u8>,
     pub(super) key_hash: Sha256Digest,
-}
-
-impl fmt::Debug for LeafKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LeafKey").field("key_hash", &self.key_hash).finish_non_exhaustive()
-    }
 }
 
 impl LeafKey {

@@ -1,7 +1,5 @@
 //! The nonces of a handshake, and the two ways to transmit them.
 
-use std::fmt;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use rustls::DistinguishedName;
@@ -18,7 +16,8 @@ const ALPN_PREFIX: &[u8] = b"atls:v1:nonce:";
 const COMMON_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.3");
 
 /// 32 fresh random bytes that the peer's evidence must bind.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, derive_more::Debug)]
+#[debug("Nonce({})", hex::encode(_0))]
 pub struct Nonce([u8; 32]);
 
 impl Nonce {
@@ -70,12 +69,6 @@ impl Nonce {
         // PrintableString or UTF8String; both are read as their bytes.
         let bytes = STANDARD.decode(attribute.value.value()).ok()?;
         bytes.try_into().ok().map(Self)
-    }
-}
-
-impl fmt::Debug for Nonce {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Nonce({})", hex::encode(self.0))
     }
 }
 

@@ -3,14 +3,13 @@
 //! Contains only types whose name promises no more than what is verified: a quote of a vTPM does not prove
 //! SEV-ES, SEV-SNP or TDX.
 
-use std::fmt;
-
 use x509_cert::der::oid::ObjectIdentifier;
 
 macro_rules! variants {
     ($($(#[$doc:meta])* $name:ident = $text:literal, $oid:literal;)*) => {
         /// A type of attestation document.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
+        #[display("{}", self.as_str())]
         #[non_exhaustive]
         pub enum Variant {
             $($(#[$doc])* $name,)*
@@ -60,12 +59,6 @@ impl Variant {
     pub(super) fn dotted(identifier: &[u8]) -> Option<String> {
         let parsed = ObjectIdentifier::from_bytes(identifier).ok()?;
         Some(parsed.to_string())
-    }
-}
-
-impl fmt::Display for Variant {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 

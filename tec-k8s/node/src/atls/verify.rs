@@ -1,6 +1,5 @@
 //! Verification of the peer's certificate, called by rustls during a handshake.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -21,16 +20,12 @@ use super::{AtlsError, AttestedPeer, Nonce};
 
 /// Accepts certificates: any, if the key proves itself over the connection, or those whose document
 /// is for the nonce of one handshake.
+#[derive(derive_more::Debug)]
+#[debug("PeerVerifier {{ .. }}")]
 pub(super) struct PeerVerifier {
     provider: Arc<CryptoProvider>,
     judge: Option<Judge>,
     hints: Vec<DistinguishedName>,
-}
-
-impl fmt::Debug for PeerVerifier {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PeerVerifier").finish_non_exhaustive()
-    }
 }
 
 impl PeerVerifier {

@@ -6,11 +6,11 @@ use tec_core::plan::Shell;
 use tec_core::port::PortError;
 use tec_core::secret::SecretBytes;
 
-use super::{check_disk, disk_key, is_final, measurement_secret, unlocked, write_intent};
+use super::{check_disk, disk_key, is_final, lock, measurement_secret, unlocked, write_intent};
 use crate::derive::ClusterId;
 use crate::init::{InitEffect, InitEvent, InitOutcome, InitPlan, InitRequest, InitStep};
 use crate::journal::{Intent, Phase};
-use crate::lock::{LockError, LockOutcome, LockedNode, NodeLock};
+use crate::lock::{LockedNode, NodeLock};
 use crate::port::{ClusterInitializer, DataKeys, NodeStore, Pause, StateDisk};
 use crate::state::{NodeState, Role};
 
@@ -165,17 +165,11 @@ impl InitShell<'_> {
     }
 
     async fn lock(&mut self) -> Result<InitEvent, PortError> {
-        let cluster = self.intent.as_ref().ok_or_else(unlocked)?.cluster;
-        match self.ports.lock.lock(cluster).await {
-            Ok(LockOutcome::Locked(node)) => {
-                self.locked = Some(node);
-                Ok(InitEvent::Done(InitStep::Lock))
-            }
-            Ok(LockOutcome::Taken) | Err(LockError::OtherCluster { .. }) => {
-                Ok(InitEvent::LockTaken)
-            }
-            Err(LockError::Marker(error)) => Err(error),
-        }
+        self.locked = lock(self.ports.lock, self.intent.as_ref()).await?;
+        Ok(match self.locked {
+            Some(_) => InitEvent::Done(InitStep::Lock),
+            None => InitEvent::LockTaken,
+        })
     }
 
     fn node(&self) -> Result<&LockedNode, PortError> {

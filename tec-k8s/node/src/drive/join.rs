@@ -7,11 +7,11 @@ use tec_core::plan::Shell;
 use tec_core::port::{PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
 
-use super::{check_disk, unlocked, write_intent};
+use super::{check_disk, lock, unlocked, write_intent};
 use crate::derive::ClusterId;
 use crate::join::{JoinEffect, JoinEvent, JoinOutcome, JoinPlan, JoinStep};
 use crate::journal::{Intent, Phase};
-use crate::lock::{LockError, LockOutcome, LockedNode, NodeLock};
+use crate::lock::{LockedNode, NodeLock};
 use crate::port::{ClusterJoiner, NodeStore, Pause, StateDisk, TicketSource};
 use crate::state::{NodeState, Role};
 use crate::ticket::{JoinTicket, NodeName};
@@ -137,17 +137,11 @@ impl JoinShell<'_> {
     }
 
     async fn lock(&mut self) -> Result<JoinEvent, PortError> {
-        let cluster = self.intent.as_ref().ok_or_else(unlocked)?.cluster;
-        match self.ports.lock.lock(cluster).await {
-            Ok(LockOutcome::Locked(node)) => {
-                self.locked = Some(node);
-                Ok(JoinEvent::Done(JoinStep::Lock))
-            }
-            Ok(LockOutcome::Taken) | Err(LockError::OtherCluster { .. }) => {
-                Ok(JoinEvent::LockTaken)
-            }
-            Err(LockError::Marker(error)) => Err(error),
-        }
+        self.locked = lock(self.ports.lock, self.intent.as_ref()).await?;
+        Ok(match self.locked {
+            Some(_) => JoinEvent::Done(JoinStep::Lock),
+            None => JoinEvent::LockTaken,
+        })
     }
 
     fn ticket(&self) -> Result<&JoinTicket, PortError> {

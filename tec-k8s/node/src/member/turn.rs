@@ -1,7 +1,6 @@
 //! One control plane joins at a time: each changes the members of etcd, and two at the same time can cost its
 //! majority.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,18 +32,13 @@ const MARK: &str = "node-role.kubernetes.io/control-plane";
 
 /// Assigns turns by a lease. As in leader election, clocks of different hosts are not compared: a turn has
 /// expired once it has been seen unchanged for as long as it is valid.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("KubeTurns {{ .. }}")]
 pub struct KubeTurns {
     leases: Api<Lease>,
     nodes: Api<Node>,
     clock: Arc<dyn Clock>,
     seen: Arc<Mutex<Option<(String, Instant)>>>,
-}
-
-impl fmt::Debug for KubeTurns {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KubeTurns").finish_non_exhaustive()
-    }
 }
 
 impl KubeTurns {

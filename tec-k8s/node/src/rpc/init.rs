@@ -60,16 +60,12 @@ pub struct InitServicePorts {
 }
 
 /// A request whose caller may init.
+#[derive(derive_more::Debug)]
+#[debug("AdmittedInit {{ .. }}")]
 pub struct AdmittedInit {
     message: InitRequest,
     secrets: convert::InitSecrets,
     checks: bool,
-}
-
-impl fmt::Debug for AdmittedInit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AdmittedInit").finish_non_exhaustive()
-    }
 }
 
 /// Stores the location of the keys before it creates the cluster, when only the cluster's key opens the disk.

@@ -1,7 +1,5 @@
 //! The reason for a refusal, as a machine-readable word.
 
-use std::fmt;
-
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 
@@ -11,7 +9,8 @@ const HEADER: &str = "tec-reason";
 macro_rules! reasons {
     ($($(#[$doc:meta])* $name:ident = $text:literal;)*) => {
         /// Why a call was refused. The word is in the header `tec-reason` of the answer.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
+        #[display("{}", self.as_str())]
         #[non_exhaustive]
         pub enum Reason {
             $($(#[$doc])* $name,)*
@@ -97,11 +96,5 @@ impl Reason {
         let word = MetadataValue::from_static(self.as_str());
         status.metadata_mut().insert(HEADER, word);
         status
-    }
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }

@@ -84,15 +84,11 @@ fn progress(item: Item) -> InitProgress {
 }
 
 /// Waits like another pause, and reports the events that it is notified of.
+#[derive(derive_more::Debug)]
+#[debug("Told {{ .. }}")]
 pub(super) struct Told<'w> {
     pub(super) inner: Arc<dyn Pause>,
     pub(super) watcher: &'w Watcher,
-}
-
-impl fmt::Debug for Told<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Told").finish_non_exhaustive()
-    }
 }
 
 #[async_trait]

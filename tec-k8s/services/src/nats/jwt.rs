@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use data_encoding::BASE32_NOPAD;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tec_core::time::Timestamp;
 
-use super::{KeyKind, PublicKey, nkey};
+use super::{KeyKind, PublicKey};
 use crate::caller;
 
 /// Version of the claims.
@@ -28,7 +29,7 @@ impl Unsigned {
         // Same as the reference implementation: the id is a digest of the claims without it. Nobody
         // checks it.
         let digest = Sha256::digest(claims.to_string());
-        let id = nkey::encode(digest.as_slice());
+        let id = BASE32_NOPAD.encode(digest.as_slice());
         if let Some(claims) = claims.as_object_mut() {
             claims.insert("jti".to_owned(), json!(id));
         }
@@ -210,60 +211,31 @@ pub fn stream_call(verb: &str) -> String {
     format!("$JS.API.STREAM.{verb}.{EVENTS}")
 }
 
-/// Name of a component's user; its subjects and its inbox begin with it.
+/// Name of a component's user; its subjects and its inbox begin with it. Neither namespace nor name contains a
+/// dot, so it cannot reach into another's subjects.
 pub fn user_name(component: &caller::Account) -> String {
     format!("{}.{}", component.namespace(), component.name())
 }
 
 /// A user: a client that connects.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub struct User {
-    name: String,
-    key: PublicKey,
-    account: PublicKey,
-    issuer: PublicKey,
-    scope: Scope,
-    expires: Timestamp,
+    /// Its name.
+    pub name: String,
+    /// Its key.
+    pub key: PublicKey,
+    /// Its account.
+    pub account: PublicKey,
+    /// The key of the account that signs the JWT. Not the identity of the account: if the operator requires
+    /// signing keys, the server does not accept that identity as an issuer of users.
+    pub issuer: PublicKey,
+    /// What that key may grant.
+    pub scope: Scope,
+    /// When the JWT expires.
+    pub expires: Timestamp,
 }
 
 impl User {
-    /// The user of a component. Its name, and therefore its subjects, are derived from the service
-    /// account; neither namespace nor name contains a dot, so it cannot reach into another's subjects.
-    pub fn of_component(
-        component: &caller::Account,
-        key: PublicKey,
-        account: PublicKey,
-        issuer: PublicKey,
-        expires: Timestamp,
-    ) -> Self {
-        Self { name: user_name(component), key, account, issuer, scope: Scope::Component, expires }
-    }
-
-    /// The user that creates the stream of events. Not signed by the identity of the account: if the operator
-    /// requires signing keys, the server does not accept that identity as an issuer of users.
-    pub fn of_stream(
-        name: &str,
-        key: PublicKey,
-        account: PublicKey,
-        issuer: PublicKey,
-        expires: Timestamp,
-    ) -> Self {
-        Self { name: name.to_owned(), key, account, issuer, scope: Scope::Stream, expires }
-    }
-
-    /// A user who may do everything in an account, such as push accounts in SYS.
-    pub fn of_system(
-        name: &str,
-        key: PublicKey,
-        account: PublicKey,
-        issuer: PublicKey,
-        expires: Timestamp,
-    ) -> Self {
-        let name = name.to_owned();
-        Self { name, key, account, issuer, scope: Scope::Any, expires }
-    }
-
     /// The JWT, to be signed by one of the account's signing keys.
     pub fn unsigned(&self, now: Timestamp) -> Unsigned {
         debug_assert_eq!(self.key.kind(), KeyKind::User);

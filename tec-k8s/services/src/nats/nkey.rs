@@ -3,10 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Alphabet of base 32 (RFC 4648, section 6), without padding.
-const BASE32: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
-/// Prefix, key, checksum.
-const RAW_LEN: usize = 1 + 32 + 2;
+use data_encoding::BASE32_NOPAD;
 
 /// The type of its owner. The prefix determines the first letter of the text: O, A or U.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -32,7 +29,8 @@ impl KeyKind {
 }
 
 /// An ed25519 public key with its type.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Debug)]
+#[debug("{self}")]
 pub struct PublicKey {
     kind: KeyKind,
     bytes: [u8; 32],
@@ -76,13 +74,7 @@ impl fmt::Display for PublicKey {
         raw.extend(self.bytes);
         let sum = crc16(&raw);
         raw.extend(sum.to_le_bytes());
-        f.write_str(&encode(&raw))
-    }
-}
-
-impl fmt::Debug for PublicKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
+        f.write_str(&BASE32_NOPAD.encode(&raw))
     }
 }
 
@@ -90,7 +82,7 @@ impl FromStr for PublicKey {
     type Err = PublicKeyError;
 
     fn from_str(text: &str) -> Result<Self, PublicKeyError> {
-        let raw = decode(text).ok_or(PublicKeyError::Form)?;
+        let raw = BASE32_NOPAD.decode(text.as_bytes()).map_err(|_| PublicKeyError::Form)?;
         let (body, sum) = raw.split_last_chunk::<2>().ok_or(PublicKeyError::Form)?;
         let (prefix, key) = body.split_first().ok_or(PublicKeyError::Form)?;
         let bytes = key.try_into().map_err(|_| PublicKeyError::Form)?;
@@ -143,31 +135,4 @@ fn crc16(bytes: &[u8]) -> u16 {
             _ => (sum << 1) ^ 0x1021,
         })
     })
-}
-
-/// Base 32 without padding; the last character is padded with zero bits.
-pub(super) fn encode(bytes: &[u8]) -> String {
-    let bit = |at: usize| -> u8 { bytes.get(at / 8).map_or(0, |byte| (byte >> (7 - at % 8)) & 1) };
-    (0..(bytes.len() * 8).div_ceil(5))
-        .filter_map(|group| {
-            let index = (0..5).fold(0, |index, at| index << 1 | bit(group * 5 + at));
-            BASE32.get(usize::from(index)).map(|letter| char::from(*letter))
-        })
-        .collect()
-}
-
-fn decode(text: &str) -> Option<[u8; RAW_LEN]> {
-    if text.len() * 5 != RAW_LEN * 8 {
-        return None;
-    }
-    let mut raw = [0; RAW_LEN];
-    for (group, letter) in text.bytes().enumerate() {
-        let index = BASE32.iter().position(|known| *known == letter)?;
-        for at in 0..5 {
-            let bit = u8::from(index >> (4 - at) & 1 == 1);
-            let place = group * 5 + at;
-            *raw.get_mut(place / 8)? |= bit << (7 - place % 8);
-        }
-    }
-    Some(raw)
 }

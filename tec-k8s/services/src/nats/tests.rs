@@ -61,14 +61,15 @@ fn a_nonce_can_never_be_the_body_of_a_jwt() {
 }
 
 fn component() -> Unsigned {
-    User::of_component(
-        &"apps/comp-a".parse().unwrap(),
-        key(KeyKind::User, 1),
-        key(KeyKind::Account, 2),
-        key(KeyKind::Account, 3),
-        at(NOW + 3600),
-    )
-    .unsigned(at(NOW))
+    let user = User {
+        name: user_name(&"apps/comp-a".parse().unwrap()),
+        key: key(KeyKind::User, 1),
+        account: key(KeyKind::Account, 2),
+        issuer: key(KeyKind::Account, 3),
+        scope: Scope::Component,
+        expires: at(NOW + 3600),
+    };
+    user.unsigned(at(NOW))
 }
 
 #[test]

@@ -1,62 +1,15 @@
 //! Machine-readable details of a refusal, in the form that every gRPC client reads: `google.rpc.Status` with
 //! `ErrorInfo` and `RetryInfo` (google/rpc/error_details.proto) in the trailer `grpc-status-details-bin`.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::caller::Refusal;
-use prost::Message;
-use tonic::Code;
+use tonic::{Code, Status};
+use tonic_types::{ErrorDetail, ErrorInfo, RetryInfo, StatusExt as _};
 
 /// The domain of the reasons.
-pub(super) const DOMAIN: &str = "trusted-execution-clusters.io";
-/// The type URL prefix of the details.
-const TYPES: &str = "type.googleapis.com/google.rpc";
-
-#[derive(Clone, PartialEq, Message)]
-struct Status {
-    #[prost(int32, tag = "1")]
-    code: i32,
-    #[prost(string, tag = "2")]
-    message: String,
-    #[prost(message, repeated, tag = "3")]
-    details: Vec<Any>,
-}
-
-/// `google.protobuf.Any`.
-#[derive(Clone, PartialEq, Message)]
-struct Any {
-    #[prost(string, tag = "1")]
-    type_url: String,
-    #[prost(bytes = "vec", tag = "2")]
-    value: Vec<u8>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct ErrorInfo {
-    #[prost(string, tag = "1")]
-    reason: String,
-    #[prost(string, tag = "2")]
-    domain: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct RetryInfo {
-    #[prost(message, optional, tag = "1")]
-    retry_delay: Option<Span>,
-}
-
-/// `google.protobuf.Duration`.
-#[derive(Clone, PartialEq, Message)]
-struct Span {
-    #[prost(int64, tag = "1")]
-    seconds: i64,
-    #[prost(int32, tag = "2")]
-    nanos: i32,
-}
-
-fn any(name: &str, value: &impl Message) -> Any {
-    Any { type_url: format!("{TYPES}.{name}"), value: value.encode_to_vec() }
-}
+const DOMAIN: &str = "trusted-execution-clusters.io";
 
 /// When the same call may succeed; `None` if it never will.
 fn retry_after(refusal: Refusal) -> Option<Duration> {
@@ -68,28 +21,27 @@ fn retry_after(refusal: Refusal) -> Option<Duration> {
     }
 }
 
-/// The content of the trailer.
-pub(super) fn encoded(code: Code, message: &str, refusal: Refusal) -> Vec<u8> {
-    let info = ErrorInfo { reason: refusal.reason().to_owned(), domain: DOMAIN.to_owned() };
-    let mut details = vec![any("ErrorInfo", &info)];
-    if let Some(delay) = retry_after(refusal) {
-        let seconds = i64::try_from(delay.as_secs()).unwrap_or(i64::MAX);
-        let retry_delay = Some(Span { seconds, nanos: 0 });
-        details.push(any("RetryInfo", &RetryInfo { retry_delay }));
-    }
-    let status = Status { code: code.into(), message: message.to_owned(), details };
-    status.encode_to_vec()
+/// The status with the trailer.
+pub(super) fn status(code: Code, refusal: Refusal) -> Status {
+    let message = format!("{}: {refusal}", refusal.reason());
+    let info = ErrorInfo::new(refusal.reason(), DOMAIN, HashMap::new());
+    let retry = retry_after(refusal).map(|delay| RetryInfo::new(Some(delay)));
+    let details = [ErrorDetail::from(info)].into_iter().chain(retry.map(ErrorDetail::from));
+    Status::with_error_details_vec(code, message, details)
 }
 
 #[cfg(test)]
 mod tests {
+    use prost::Message as _;
+    use tonic_types::pb;
+
     use super::*;
 
-    fn details(refusal: Refusal) -> Vec<Any> {
-        let bytes = encoded(Code::Unavailable, "text", refusal);
-        let status = Status::decode(&*bytes).unwrap();
-        assert_eq!((status.code, &*status.message), (14, "text"));
-        status.details
+    fn details(refusal: Refusal) -> Vec<prost_types::Any> {
+        let status = status(Code::Unavailable, refusal);
+        let trailer = pb::Status::decode(status.details()).unwrap();
+        assert_eq!((trailer.code, &*trailer.message), (14, status.message()));
+        trailer.details
     }
 
     #[test]
@@ -97,10 +49,10 @@ mod tests {
         let passing = details(Refusal::VaultSealed);
         let [info, retry] = passing.as_slice() else { panic!("{passing:?}") };
         assert_eq!(info.type_url, "type.googleapis.com/google.rpc.ErrorInfo");
-        let info = ErrorInfo::decode(&*info.value).unwrap();
+        let info = pb::ErrorInfo::decode(&*info.value).unwrap();
         assert_eq!((&*info.reason, &*info.domain), ("VAULT_SEALED", DOMAIN));
         assert_eq!(retry.type_url, "type.googleapis.com/google.rpc.RetryInfo");
-        let retry = RetryInfo::decode(&*retry.value).unwrap();
+        let retry = pb::RetryInfo::decode(&*retry.value).unwrap();
         assert_eq!(retry.retry_delay.unwrap().seconds, 2);
     }
 

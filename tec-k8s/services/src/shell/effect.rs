@@ -57,19 +57,19 @@ impl BringUpShell {
     pub fn end(&self) -> Option<Result<Outcome, Fatal>> {
         self.end
     }
+}
 
-    async fn reset(&self) -> Event {
-        tracing::warn!("the vault's key was lost before it held anything: it begins anew");
-        match reset(&*self.disk).await {
-            Ok(true) => Event::Done,
-            Ok(false) => Event::Failed,
-            Err(error) => io_failed("reset the vault", &error),
-        }
+/// Has the vault's storage emptied.
+pub(super) async fn reset(disk: &dyn Disk) -> Event {
+    match empty(disk).await {
+        Ok(true) => Event::Done,
+        Ok(false) => Event::Failed,
+        Err(error) => io_failed("reset the vault", &error),
     }
 }
 
-/// Has the vault's storage emptied. Returns whether it was: a request that nobody carries out is withdrawn.
-pub(super) async fn reset(disk: &dyn Disk) -> std::io::Result<bool> {
+/// Returns whether the storage was emptied: a request that nobody carries out is withdrawn.
+async fn empty(disk: &dyn Disk) -> std::io::Result<bool> {
     disk.write(Note::Reset, b"")?;
     for _ in 0..POLLS {
         if disk.read(Note::Reset)?.is_none() {
@@ -82,9 +82,25 @@ pub(super) async fn reset(disk: &dyn Disk) -> std::io::Result<bool> {
     Ok(false)
 }
 
-fn io_failed(what: &'static str, error: &std::io::Error) -> Event {
+pub(super) fn io_failed(what: &'static str, error: &std::io::Error) -> Event {
     tracing::warn!(what, %error, "the disk failed");
     Event::Failed
+}
+
+/// The event for something that was written to the disk.
+pub(super) fn on_disk(what: &'static str, result: std::io::Result<()>) -> Event {
+    match result {
+        Ok(()) => Event::Done,
+        Err(error) => io_failed(what, &error),
+    }
+}
+
+/// The event for something that was read from the disk.
+pub(super) fn found(what: &'static str, result: std::io::Result<Option<Vec<u8>>>) -> Event {
+    match result {
+        Ok(file) => Event::File(file),
+        Err(error) => io_failed(what, &error),
+    }
 }
 
 fn failed<E>(error: &PortError, event: E) -> E {
@@ -112,14 +128,6 @@ impl Shell<BringUp> for BringUpShell {
         let done = |result: Result<(), PortError>| match result {
             Ok(()) => Event::Done,
             Err(error) => failed(&error, Event::Failed),
-        };
-        let found = |what, result| match result {
-            Ok(file) => Event::File(file),
-            Err(error) => io_failed(what, &error),
-        };
-        let on_disk = |what, result: std::io::Result<()>| match result {
-            Ok(()) => Event::Done,
-            Err(error) => io_failed(what, &error),
         };
         Some(match effect {
             Effect::Call(request) => match call(&self.vault, &request).await {
@@ -163,7 +171,10 @@ impl Shell<BringUp> for BringUpShell {
                 on_disk("write the intent", self.disk.write(Note::Intent, key_id.as_bytes()))
             }
             Effect::RemoveIntent => on_disk("remove the intent", self.disk.remove(Note::Intent)),
-            Effect::ResetStorage => self.reset().await,
+            Effect::ResetStorage => {
+                tracing::warn!("the vault's key was lost before it held anything: it begins anew");
+                reset(&*self.disk).await
+            }
             Effect::Wait(time) => {
                 wait(time).await;
                 Event::Elapsed

@@ -51,9 +51,7 @@ fn status(refusal: Refusal) -> Status {
         Refusal::Rate => Code::ResourceExhausted,
         _ => Code::Internal,
     };
-    let message = format!("{}: {refusal}", refusal.reason());
-    let details = details::encoded(code, &message, refusal);
-    Status::with_details(code, message, details.into())
+    details::status(code, refusal)
 }
 
 /// The beginning of a call, and its message.

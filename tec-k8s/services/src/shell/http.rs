@@ -1,11 +1,11 @@
 //! HTTP calls over a Unix socket, TCP or TLS, with a deadline and a limit on the size of the answer.
 
+use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use std::{fmt, io};
 
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
@@ -36,16 +36,19 @@ pub(super) type Body = UnsyncBoxBody<Bytes, io::Error>;
 pub(super) type Headers<'a> = &'a [(&'static str, &'a SecretBytes)];
 
 /// The target of calls.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
 pub enum Target {
     /// A socket in the file system.
+    #[debug("unix:{}", _0.display())]
     Unix(PathBuf),
     /// A host and port without TLS. Only for loopback, where nobody else listens.
+    #[debug("http://{address}")]
     DangerousPlain {
         /// Host and port.
         address: String,
     },
     /// A host and port with TLS.
+    #[debug("https://{address}")]
     Tls {
         /// Host and port.
         address: String,
@@ -65,16 +68,6 @@ impl Target {
             name: ServerName::try_from(host.to_owned())?,
             config,
         })
-    }
-}
-
-impl fmt::Debug for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unix(path) => write!(f, "unix:{}", path.display()),
-            Self::DangerousPlain { address } => write!(f, "http://{address}"),
-            Self::Tls { address, .. } => write!(f, "https://{address}"),
-        }
     }
 }
 

@@ -27,6 +27,8 @@ pub struct Minter<'a> {
 /// Version of the identities, which are never replaced: everything names them.
 const IDENTITY: u32 = 1;
 
+/// Name of this controller's own users.
+const OWN_USER: &str = "services-bootstrap";
 /// The key of the operator that signs accounts.
 pub const OPERATOR: &str = "operator-sk";
 /// All keys that sign users.
@@ -196,14 +198,6 @@ impl<'a> Minter<'a> {
         Ok((account.key, jwt))
     }
 
-    /// The keys of an account: its own, and the one that signs for its users.
-    async fn account_keys(&self, own: &str, signing: &str) -> Result<(Key, Key), Refusal> {
-        tokio::try_join!(
-            self.key(KeyKind::Account, own, IDENTITY),
-            self.key(KeyKind::Account, signing, self.signers.accounts.signs),
-        )
-    }
-
     /// JWT of a component's user.
     pub async fn component(
         &self,
@@ -211,35 +205,42 @@ impl<'a> Minter<'a> {
         user: PublicKey,
         life: Duration,
     ) -> Result<Minted, Refusal> {
-        let keys = self.account_keys("account-app", "account-app-sk");
-        let (account, issuer) = keys.await?;
-        let expires = self.after(life);
-        let (account, by) = (account.public, issuer.public);
-        let jwt = nats::User::of_component(component, user, account, by, expires);
-        let unsigned = jwt.unsigned(self.now);
-        let id = unsigned.id().to_owned();
-        let jwt = self.signed(&issuer, &unsigned).await?;
-        Ok(Minted { jwt, expires, id })
+        self.user(Scope::Component, nats::user_name(component), user, life).await
     }
 
     /// JWT of a user of the system account, who may push accounts.
     pub async fn system(&self, user: PublicKey, life: Duration) -> Result<String, Refusal> {
-        let keys = self.account_keys("account-sys", "account-sys-sk");
-        let (account, issuer) = keys.await?;
-        let expires = self.after(life);
-        let (account, by) = (account.public, issuer.public);
-        let user = nats::User::of_system("services-bootstrap", user, account, by, expires);
-        self.signed(&issuer, &user.unsigned(self.now)).await
+        Ok(self.user(Scope::Any, OWN_USER.to_owned(), user, life).await?.jwt)
     }
 
     /// JWT of a user in the components' account who may only create the stream of events.
     pub async fn stream(&self, user: PublicKey, life: Duration) -> Result<String, Refusal> {
-        let keys = self.account_keys("account-app", "account-app-stream-sk");
-        let (account, issuer) = keys.await?;
+        Ok(self.user(Scope::Stream, OWN_USER.to_owned(), user, life).await?.jwt)
+    }
+
+    /// JWT of a user of the account whose key grants this.
+    async fn user(
+        &self,
+        scope: Scope,
+        name: String,
+        key: PublicKey,
+        life: Duration,
+    ) -> Result<Minted, Refusal> {
+        let (account, signing) = match scope {
+            Scope::Component => ("account-app", "account-app-sk"),
+            Scope::Stream => ("account-app", "account-app-stream-sk"),
+            Scope::Any => ("account-sys", "account-sys-sk"),
+        };
+        let (account, issuer) = tokio::try_join!(
+            self.key(KeyKind::Account, account, IDENTITY),
+            self.key(KeyKind::Account, signing, self.signers.accounts.signs),
+        )?;
         let expires = self.after(life);
         let (account, by) = (account.public, issuer.public);
-        let user = nats::User::of_stream("services-bootstrap", user, account, by, expires);
-        self.signed(&issuer, &user.unsigned(self.now)).await
+        let user = nats::User { name, key, account, issuer: by, scope, expires };
+        let unsigned = user.unsigned(self.now);
+        let jwt = self.signed(&issuer, &unsigned).await?;
+        Ok(Minted { jwt, expires, id: unsigned.id().to_owned() })
     }
 
     fn after(&self, life: Duration) -> Timestamp {

@@ -3,14 +3,13 @@
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::vault::restore::{Effect, Event, Restore, RestoreError};
 use async_trait::async_trait;
 use tec_core::plan::Shell;
 use tec_core::port::{PortError, chain};
 
-use super::effect::reset;
+use super::effect::{found, io_failed, on_disk, reset};
 use super::{ApiServer, Disk, Note, Vault};
 
 /// The effects of [`Restore`].
@@ -56,30 +55,6 @@ fn failed(error: &PortError) -> Event {
     Event::Failed
 }
 
-fn io_failed(what: &'static str, error: &std::io::Error) -> Event {
-    tracing::warn!(what, %error, "the disk failed");
-    Event::Failed
-}
-
-fn on_disk(what: &'static str, result: std::io::Result<()>) -> Event {
-    match result {
-        Ok(()) => Event::Done,
-        Err(error) => io_failed(what, &error),
-    }
-}
-
-fn found(what: &'static str, result: std::io::Result<Option<Vec<u8>>>) -> Event {
-    match result {
-        Ok(file) => Event::File(file),
-        Err(error) => io_failed(what, &error),
-    }
-}
-
-async fn wait(time: Duration) -> Event {
-    tokio::time::sleep(time).await;
-    Event::Elapsed
-}
-
 #[async_trait]
 impl Shell<Restore> for RestoreShell {
     async fn perform(&mut self, effect: Effect) -> Option<Event> {
@@ -109,12 +84,11 @@ impl Shell<Restore> for RestoreShell {
                 on_disk("write the wrapped key", self.disk.write(Note::Key, &bytes))
             }
             Effect::RemoveNote => on_disk("remove the note", self.disk.remove(Note::Restore)),
-            Effect::ResetStorage => match reset(&*self.disk).await {
-                Ok(true) => Event::Done,
-                Ok(false) => Event::Failed,
-                Err(error) => io_failed("reset the vault", &error),
-            },
-            Effect::Wait(time) => wait(time).await,
+            Effect::ResetStorage => reset(&*self.disk).await,
+            Effect::Wait(time) => {
+                tokio::time::sleep(time).await;
+                Event::Elapsed
+            }
             Effect::Finish(end) => {
                 self.end = Some(end);
                 return None;

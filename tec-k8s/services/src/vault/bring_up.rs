@@ -12,7 +12,7 @@ use super::keyring::{Keyring, Nonces, Opened};
 use super::root::{RootWork, Step};
 use super::{
     AesSecret, Effect, Event, Fresh, Ordinal, Outcome, Peers, Platform, Progress, Request,
-    Response, RootPart, Rotation, SealKind, Sealed, Verdict, Wish, answer, desired,
+    Response, RootPart, Rotation, SealKind, Sealed, Verdict, Wish, answer, call, desired,
 };
 use crate::Fatal;
 
@@ -458,9 +458,8 @@ impl BringUp {
     fn unseal(&mut self, seal: Seal) -> Effect {
         match (&self.keyring, seal.sealed, self.platform.seal) {
             (Some(keyring), true, SealKind::Shamir) => {
-                let key = keyring.candidate(self.refusals);
-                let body = json!({"key": answer::text(key, "to unseal")});
-                self.call(Phase::Unseal, Request::post("sys/unseal", &body))
+                let request = call::unseal(keyring.candidate(self.refusals));
+                self.call(Phase::Unseal, request)
             }
             // A static seal opens by itself, a little later.
             (_, true, _) => self.pause(),

@@ -104,6 +104,11 @@ struct Key {
     public_key: String,
 }
 
+/// Opens the vault with this key.
+pub(super) fn unseal(key: &SecretBytes) -> Request {
+    Request::post("sys/unseal", &json!({"key": answer::text(key, "to unseal")}))
+}
+
 /// Exchanges a service-account token.
 pub fn log_in(role: Role, token: &SecretBytes) -> Request {
     let body = json!({"role": role.as_str(), "jwt": answer::text(token, "to log in")});

@@ -1,18 +1,21 @@
 //! How far the bootstrap got, as recorded in the Secret of the wrapping key.
 
-use std::fmt;
 use std::str::FromStr;
 
 /// How far it got. Value of an annotation.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
 pub enum Progress {
     /// The wrapping key exists.
+    #[display("created")]
     Created,
     /// The vault may be initialized. It is empty, and its key may not be stored.
+    #[display("init-intent")]
     InitIntent,
     /// The vault's key is stored and can be read back.
+    #[display("key-stored")]
     KeyStored,
     /// Roles and policies of this digest were written, and no root token is left.
+    #[display("configured:{_0}")]
     Configured(String),
 }
 
@@ -20,17 +23,6 @@ pub enum Progress {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a bootstrap progress record")]
 pub struct ProgressError(String);
-
-impl fmt::Display for Progress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Created => f.write_str("created"),
-            Self::InitIntent => f.write_str("init-intent"),
-            Self::KeyStored => f.write_str("key-stored"),
-            Self::Configured(digest) => write!(f, "configured:{digest}"),
-        }
-    }
-}
 
 impl FromStr for Progress {
     type Err = ProgressError;

@@ -31,7 +31,7 @@ use tec_core::secret::SecretBytes;
 pub use super::effect::Event;
 use super::keyring::Keyring;
 use super::{
-    AesSecret, Binding, Progress, Request, Response, Rotation, Verdict, WrappedKey, answer,
+    AesSecret, Binding, Progress, Request, Response, Rotation, Verdict, WrappedKey, answer, call,
 };
 
 /// First wait after a failure; it doubles up to [`LONGEST_WAIT`].
@@ -403,7 +403,7 @@ impl Restore {
     fn unseal(&mut self) -> Effect {
         match &self.keys {
             Some(keys) => {
-                let request = unseal(keys.candidate(self.refusals));
+                let request = call::unseal(keys.candidate(self.refusals));
                 self.call(Phase::Unsealing, request)
             }
             None => self.pause(Resume::Begin),
@@ -417,7 +417,7 @@ impl Restore {
         let Some(key) = keys_base64.into_iter().next() else {
             return self.pause(Resume::Begin);
         };
-        let request = unseal(&SecretBytes::new(key.into_bytes()));
+        let request = call::unseal(&SecretBytes::new(key.into_bytes()));
         self.root = Some(root_token);
         self.call(Phase::Opening, request)
     }
@@ -474,8 +474,4 @@ impl Restore {
             self.reset(After::Fail(RestoreError::Foreign))
         }
     }
-}
-
-fn unseal(key: &SecretBytes) -> Request {
-    Request::post("sys/unseal", &json!({"key": answer::text(key, "to unseal")}))
 }

@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use serde::Deserialize;
-use serde_json::json;
 use tec_core::plan::Plan;
 use tec_core::secret::SecretBytes;
 use tec_core::time::Timestamp;
@@ -243,7 +242,9 @@ impl Plan for Setup {
             (_, SetupEvent::Start) | (Phase::Pause, SetupEvent::Elapsed) => {
                 self.go(Phase::Token, SetupEffect::ReadToken)
             }
-            (Phase::Token, SetupEvent::Token(token)) => self.log_in(&token),
+            (Phase::Token, SetupEvent::Token(token)) => {
+                self.call(Phase::Login, call::log_in(Role::Controller, &token))
+            }
             (Phase::Publish(issued), SetupEvent::Done) => {
                 let copy = SetupEffect::Copy(issued.trusted.clone());
                 self.go(Phase::Copy(issued), copy)
@@ -309,14 +310,6 @@ impl Setup {
         self.tries = self.tries.saturating_add(1);
         self.login = None;
         self.go(Phase::Pause, SetupEffect::Wait(wait.min(LONGEST_WAIT), refused))
-    }
-
-    fn log_in(&mut self, token: &SecretBytes) -> SetupEffect {
-        let body = json!({
-            "role": Role::Controller.as_str(),
-            "jwt": answer::text(token, "to log in"),
-        });
-        self.call(Phase::Login, Request::post("auth/kubernetes/login", &body))
     }
 
     /// `None`: start over after a wait.

@@ -15,7 +15,6 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DynamicObject, PostParams};
-use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, ResourceExt as _};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -173,9 +172,7 @@ struct Founding<'a> {
 impl Founding<'_> {
     /// Creates an object unless one of that name exists.
     async fn ensure(&mut self, object: &render::Object) -> anyhow::Result<()> {
-        let (group, version) =
-            object.api_version().split_once('/').unwrap_or_else(|| ("", object.api_version()));
-        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, object.kind()));
+        let resource = object.resource();
         let client = self.cluster.client.clone();
         let api: Api<DynamicObject> = match &object.metadata().namespace {
             Some(namespace) => Api::namespaced_with(client, namespace, &resource),

@@ -1,7 +1,5 @@
 //! Google Cloud KMS, over REST.
 
-use std::fmt;
-
 use crate::derive::DataKeyId;
 use crate::envelope::KeyWrapper;
 use crate::uri::GcpKey;
@@ -23,16 +21,12 @@ use super::http::{CallError, ask, client};
 const BASE: &str = "https://cloudkms.googleapis.com";
 
 /// A symmetric key; the service itself finds the version that wrapped a value.
+#[derive(derive_more::Debug)]
+#[debug("GcpKms({url:?})")]
 pub(super) struct GcpKms {
     url: String,
     credentials: GcpCredentialProvider,
     client: reqwest::Client,
-}
-
-impl fmt::Debug for GcpKms {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("GcpKms").field(&self.url).finish()
-    }
 }
 
 #[derive(Deserialize)]
