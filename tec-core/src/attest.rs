@@ -327,8 +327,7 @@ fn gates_before_pcrs<'a>(
     evidence: &'a Result<VerifiedEvidence, VerifyError>,
     known: Known<'_>,
 ) -> Option<&'a VerifiedEvidence> {
-    if let Err(error @ (VerifyError::Malformed { .. } | VerifyError::Unsupported { .. })) = evidence
-    {
+    if let Err(error @ (VerifyError::Malformed(_) | VerifyError::Unsupported(_))) = evidence {
         ladder.fail_malformed(error.to_string());
         return None;
     }

@@ -131,11 +131,8 @@ impl VerifiedEvidence {
 #[non_exhaustive]
 pub enum VerifyError {
     /// The evidence does not have the form that its type prescribes.
-    #[error("the evidence is malformed at {at}")]
-    Malformed {
-        /// Member or offset.
-        at: String,
-    },
+    #[error("the evidence is malformed at {0}")]
+    Malformed(String),
     /// Signature, type, magic or nonce is invalid.
     #[error("invalid quote: {reason}")]
     Quote {
@@ -161,11 +158,8 @@ pub enum VerifyError {
         ak: Fingerprint,
     },
     /// This verifier does not accept evidence of this type.
-    #[error("evidence of type {tee} is not accepted")]
-    Unsupported {
-        /// What was offered.
-        tee: Tee,
-    },
+    #[error("evidence of type {0} is not accepted")]
+    Unsupported(Tee),
 }
 
 impl VerifyError {
@@ -175,7 +169,7 @@ impl VerifyError {
             Self::Quote { claimed_ak, .. } => *claimed_ak,
             Self::Hardware { claimed_ak, .. } => Some(*claimed_ak),
             Self::Selection { ak, .. } => Some(*ak),
-            Self::Malformed { .. } | Self::Unsupported { .. } => None,
+            Self::Malformed(_) | Self::Unsupported(_) => None,
         }
     }
 }

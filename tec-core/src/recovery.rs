@@ -43,20 +43,14 @@ pub struct RecoveryKey(SecretBytes);
 #[non_exhaustive]
 pub enum ParseRecoveryKeyError {
     /// Wrong number of digits.
-    #[error("a recovery key must have 48 digits; this one has {digits}")]
-    Digits {
-        /// Number of digits in the text.
-        digits: usize,
-    },
+    #[error("a recovery key must have 48 digits; this one has {0}")]
+    Digits(usize),
     /// A character that is neither a digit nor a separator.
     #[error("a recovery key may contain only digits, hyphens and spaces")]
     Character,
     /// A digit of a group is wrong.
-    #[error("group {group} of the recovery key has a wrong digit")]
-    Group {
-        /// Number of the group, from 1.
-        group: usize,
-    },
+    #[error("group {0} of the recovery key has a wrong digit")]
+    Group(usize),
 }
 
 impl RecoveryKey {
@@ -86,14 +80,14 @@ impl RecoveryKey {
             }
         }
         if count != GROUPS * DIGITS {
-            return Err(ParseRecoveryKeyError::Digits { digits: count });
+            return Err(ParseRecoveryKeyError::Digits(count));
         }
         let mut text = Zeroizing::new(String::with_capacity(LENGTH + 1));
         for (position, group) in digits.chunks_exact(DIGITS).enumerate() {
             let number = group.iter().fold(0, |number, digit| number * 10 + digit);
             if number % CHECK != 0 || number / CHECK > u16::MAX.into() {
                 let group = position + 1;
-                return Err(ParseRecoveryKeyError::Group { group });
+                return Err(ParseRecoveryKeyError::Group(group));
             }
             let _ = write!(text, "{number:0DIGITS$}-");
         }
@@ -133,14 +127,14 @@ mod tests {
 
     #[test]
     fn what_is_no_key_says_why() {
-        let digits = |digits| Err(ParseRecoveryKeyError::Digits { digits });
+        let digits = |digits| Err(ParseRecoveryKeyError::Digits(digits));
         let parse = |text: &str| RecoveryKey::parse(text).map(drop);
         assert_eq!(parse(""), digits(0));
         assert_eq!(parse(&"0".repeat(49)), digits(49));
         assert_eq!(parse("12345x"), Err(ParseRecoveryKeyError::Character));
         // 65536 × 11 is a multiple of 11, but needs more than 16 bits.
         let large = format!("{}720896", "0".repeat(42));
-        assert_eq!(parse(&large), Err(ParseRecoveryKeyError::Group { group: 8 }));
+        assert_eq!(parse(&large), Err(ParseRecoveryKeyError::Group(8)));
     }
 
     proptest! {

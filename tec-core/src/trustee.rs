@@ -40,11 +40,8 @@ pub enum PatchError {
     #[error("the KBS configuration is malformed")]
     Parse(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// A key has a type that the schema does not know.
-    #[error("the key {key} of the KBS configuration is not a table")]
-    Shape {
-        /// Dotted name of the key.
-        key: String,
-    },
+    #[error("the key {0} of the KBS configuration is not a table")]
+    Shape(String),
 }
 
 /// Patches a Trustee configuration so that it contains the intended settings and nothing insecure.

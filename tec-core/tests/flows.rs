@@ -261,7 +261,7 @@ async fn an_attested_machine_gets_its_own_key_and_no_other() {
 
     let foreign = ResourcePath::luks_root(&two);
     let refused = flow::release(world.release(&ports), &attested, &foreign, &mut attempt).await;
-    assert!(matches!(refused, Err(ReleaseError::Refused { code: Code::ReleaseDenied })));
+    assert!(matches!(refused, Err(ReleaseError::Refused(Code::ReleaseDenied))));
 }
 
 /// Like [`reset`], with these phases of the boot in PCR 11, of which no log tells.
@@ -296,7 +296,7 @@ async fn refused_key_to(
     let own = ResourcePath::luks_root(&machine);
     let release = world.release(&ports).with_disk_keys(Some(&ports), shown);
     match flow::release(release, &attested, &own, &mut attempt).await {
-        Err(ReleaseError::Refused { code }) => Some(code),
+        Err(ReleaseError::Refused(code)) => Some(code),
         released => released.map(|_| None).unwrap(),
     }
 }
@@ -425,7 +425,7 @@ async fn each_gate_fails_with_its_own_code() {
     let ak = sample::public_key(1).fingerprint();
     let [broken_log, lying_log] = bad_logs(EVIL);
     let quote = VerifyError::Quote { reason: "nonce", claimed_ak: Some(ak) };
-    let malformed = VerifyError::Malformed { at: "tpm_quote".into() };
+    let malformed = VerifyError::Malformed("tpm_quote".into());
     let cases = [
         (Err(malformed), Code::EvidenceMalformed),
         (Ok(boot(99, GOOD)), Code::AkNotBound),
@@ -476,7 +476,7 @@ async fn every_attempt_is_on_record_and_refusals_of_registered_keys_in_the_audit
         let refused = events.filter(|event| event.action == AuditAction::KeyRefused);
         refused.map(|event| (event.machine, event.subject)).collect::<Vec<_>>()
     };
-    let malformed = VerifyError::Malformed { at: "x".into() };
+    let malformed = VerifyError::Malformed("x".into());
     for evidence in [Ok(boot(1, GOOD)), Ok(boot(99, EVIL)), Err(malformed)] {
         let made = world.appraise(evidence).await.attempt;
         let kept = AttemptLog::find(&*world.truth, &made.id).await.unwrap();
@@ -615,7 +615,7 @@ async fn an_image_whose_events_do_not_fold_is_not_approved() {
     let mut empty = image("empty", GOOD);
     empty.expected.pcrs.clear();
     let refused = publish(&ports, &empty, UnpinnedInputs::Accept).await;
-    assert!(matches!(refused, Err(PublishError::Empty { .. })));
+    assert!(matches!(refused, Err(PublishError::Empty(_))));
     assert!(ImageRegistry::list(&ports).await.unwrap().is_empty());
 }
 

@@ -114,17 +114,11 @@ pub enum AkError {
     #[error("the public area cannot be read")]
     Public(#[source] PublicError),
     /// An attribute is missing.
-    #[error("an attestation key must have the attribute {attribute}; this one does not")]
-    AttributeMissing {
-        /// Name of the attribute in the specification.
-        attribute: &'static str,
-    },
+    #[error("an attestation key must have the attribute {0}; this one does not")]
+    AttributeMissing(&'static str),
     /// A forbidden attribute is set.
-    #[error("an attestation key must not have the attribute {attribute}; this one does")]
-    AttributeForbidden {
-        /// Name of the attribute in the specification.
-        attribute: &'static str,
-    },
+    #[error("an attestation key must not have the attribute {0}; this one does")]
+    AttributeForbidden(&'static str),
     /// The key uses a signature scheme that is not supported for quotes here.
     #[error(
         "an attestation key must sign with RSASSA or ECDSA over SHA-256; this one uses \
@@ -173,10 +167,10 @@ impl AttestationKey {
     pub fn from_area(area: &PublicArea) -> Result<Self, AkError> {
         let attributes = area.attributes();
         if let Some(attribute) = attributes.first_missing(REQUIRED) {
-            return Err(AkError::AttributeMissing { attribute });
+            return Err(AkError::AttributeMissing(attribute));
         }
         if let Some(attribute) = attributes.first_present(FORBIDDEN) {
-            return Err(AkError::AttributeForbidden { attribute });
+            return Err(AkError::AttributeForbidden(attribute));
         }
         match (area.key().kind(), area.scheme()) {
             (KeyKind::Rsa { .. }, Scheme::RsassaSha256)
@@ -256,7 +250,7 @@ mod tests {
         ] {
             let result = with_attributes(|bits| bits & !attribute.bits());
             assert!(
-                matches!(result, Err(AkError::AttributeMissing { attribute }) if attribute == name),
+                matches!(result, Err(AkError::AttributeMissing(attribute)) if attribute == name),
                 "{name}"
             );
         }
@@ -266,7 +260,7 @@ mod tests {
     fn a_decryption_key_is_refused() {
         assert!(matches!(
             with_attributes(|bits| bits | ObjectAttributes::DECRYPT.bits()),
-            Err(AkError::AttributeForbidden { attribute: "decrypt" })
+            Err(AkError::AttributeForbidden("decrypt"))
         ));
     }
 

@@ -86,7 +86,7 @@ impl AnyTpm for Tpm {
         }
         object::create_ak(channel, self.ek, handle, algorithm)?;
         let area = object::persistent_area(channel, handle.as_u32())?;
-        let area = area.ok_or(TpmError::NoAk { handle })?;
+        let area = area.ok_or(TpmError::NoAk(handle))?;
         stored_ak(handle, algorithm, area, AkOrigin::Created)
     }
 
@@ -98,7 +98,7 @@ impl AnyTpm for Tpm {
         let channel = &mut self.channel.lock();
         match read_ak(channel, handle) {
             Ok(_) => object::evict(channel, handle.as_u32(), handle).map(|()| true),
-            Err(TpmError::NoAk { .. }) => Ok(false),
+            Err(TpmError::NoAk(_)) => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -136,7 +136,7 @@ impl AnyTpm for Tpm {
         let (id_object, secret) = stored::challenge(credential)?;
         let channel = &mut self.channel.lock();
         if !capability::handle_exists(channel, handle.as_u32())? {
-            return Err(TpmError::NoAk { handle });
+            return Err(TpmError::NoAk(handle));
         }
         let (ek, _) = object::create_ek(channel, self.ek)?;
         object::flushing(channel, ek, |channel| {
@@ -159,6 +159,6 @@ impl AnyTpm for Tpm {
 
 fn read_ak(channel: &mut Channel, handle: AkHandle) -> Result<(AttestationKey, Vec<u8>), TpmError> {
     let area = object::persistent_area(channel, handle.as_u32())?;
-    let area = area.ok_or(TpmError::NoAk { handle })?;
+    let area = area.ok_or(TpmError::NoAk(handle))?;
     Ok((attestation_key(handle, &area)?, area))
 }

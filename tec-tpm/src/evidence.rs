@@ -51,11 +51,8 @@ pub enum EvidenceError {
         source: ParseDigestError,
     },
     /// Far too many PCR values.
-    #[error("tpm_quote.pcrs has {count} values")]
-    TooManyValues {
-        /// Number of values.
-        count: usize,
-    },
+    #[error("tpm_quote.pcrs has {0} values")]
+    TooManyValues(usize),
     /// The key is not acceptable.
     #[error("ak_public is not an acceptable key")]
     Key(#[source] ParsePublicKeyError),
@@ -68,7 +65,7 @@ impl EvidenceError {
             Self::Json(_) => "evidence".to_owned(),
             Self::Base64 { member, .. } => (*member).to_owned(),
             Self::Value { position, .. } => format!("tpm_quote.pcrs[{position}]"),
-            Self::TooManyValues { .. } => "tpm_quote.pcrs".to_owned(),
+            Self::TooManyValues(_) => "tpm_quote.pcrs".to_owned(),
             Self::Key(_) => "ak_public".to_owned(),
         }
     }
@@ -139,7 +136,7 @@ impl TpmEvidence {
         let wire = Wire::deserialize(value).map_err(EvidenceError::Json)?;
         let quote = wire.tpm_quote;
         if quote.pcrs.len() > MAX_VALUES {
-            return Err(EvidenceError::TooManyValues { count: quote.pcrs.len() });
+            return Err(EvidenceError::TooManyValues(quote.pcrs.len()));
         }
         let parse = |(position, text): (usize, &&str)| {
             text.parse().map_err(|source| EvidenceError::Value { position, source })

@@ -46,23 +46,14 @@ pub enum PublicError {
     #[error("the public area is malformed")]
     Malformed(#[source] WireError),
     /// Neither an RSA nor an ECC object.
-    #[error("the object is of type {found:#06x}, neither RSA nor ECC")]
-    Type {
-        /// TPM_ALG_ID of the object.
-        found: u16,
-    },
+    #[error("the object is of type {0:#06x}, neither RSA nor ECC")]
+    Type(u16),
     /// The name algorithm is not SHA-256.
-    #[error("the name algorithm is {found:#06x}, not SHA-256")]
-    NameAlgorithm {
-        /// TPM_ALG_ID.
-        found: u16,
-    },
+    #[error("the name algorithm is {0:#06x}, not SHA-256")]
+    NameAlgorithm(u16),
     /// A curve other than P-256.
-    #[error("the curve is {found:#06x}, not P-256")]
-    Curve {
-        /// TPM_ECC_CURVE.
-        found: u16,
-    },
+    #[error("the curve is {0:#06x}, not P-256")]
+    Curve(u16),
     /// The key itself is not acceptable.
     #[error("the key is not acceptable")]
     Key(#[source] ParsePublicKeyError),
@@ -231,12 +222,12 @@ impl PublicArea {
         let mut reader = WireReader::new(area);
         let head = Head::read(&mut reader).map_err(PublicError::Malformed)?;
         if head.name_algorithm != ALG_SHA256 {
-            return Err(PublicError::NameAlgorithm { found: head.name_algorithm });
+            return Err(PublicError::NameAlgorithm(head.name_algorithm));
         }
         let parts = match head.kind {
             ALG_RSA => KeyParts::read_rsa(&mut reader).map_err(PublicError::Malformed)?,
             ALG_ECC => KeyParts::read_ecc(&mut reader).map_err(PublicError::Malformed)?,
-            found => return Err(PublicError::Type { found }),
+            found => return Err(PublicError::Type(found)),
         };
         reader.finish().map_err(PublicError::Malformed)?;
         Ok(Self {
@@ -395,7 +386,7 @@ impl Unique<'_> {
         match self {
             Self::Rsa { modulus, exponent } => rsa_key(modulus, *exponent),
             Self::Ecc { curve: ECC_NIST_P256, x, y } => p256_key(x, y),
-            Self::Ecc { curve, .. } => Err(PublicError::Curve { found: *curve }),
+            Self::Ecc { curve, .. } => Err(PublicError::Curve(*curve)),
         }
     }
 }
@@ -479,10 +470,10 @@ mod tests {
             PublicArea::from_tpmt(&changed)
         };
         // TPM_ALG_KEYEDHASH
-        assert!(matches!(with(0, 8), Err(PublicError::Type { found: 8 })));
+        assert!(matches!(with(0, 8), Err(PublicError::Type(8))));
         // TPM_ALG_SHA1
-        assert!(matches!(with(2, 4), Err(PublicError::NameAlgorithm { found: 4 })));
+        assert!(matches!(with(2, 4), Err(PublicError::NameAlgorithm(4))));
         // TPM_ECC_NIST_P384
-        assert!(matches!(with(16, 4), Err(PublicError::Curve { found: 4 })));
+        assert!(matches!(with(16, 4), Err(PublicError::Curve(4))));
     }
 }

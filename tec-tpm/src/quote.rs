@@ -127,36 +127,24 @@ pub enum QuoteError {
     #[error("the message does not begin with the magic number of a TPM attestation")]
     Magic,
     /// The message is an attestation, but not a quote.
-    #[error("the message is an attestation of type {found:#06x}, not a quote")]
-    Type {
-        /// TPM_ST of the message.
-        found: u16,
-    },
+    #[error("the message is an attestation of type {0:#06x}, not a quote")]
+    Type(u16),
     /// The quote was created for a different nonce.
     #[error("the quote is for another nonce")]
     Nonce,
     /// The number of selected banks is not one.
-    #[error("{found} PCR selections; exactly one is required")]
-    SelectionCount {
-        /// Number of selections.
-        found: u32,
-    },
+    #[error("{0} PCR selections; exactly one is required")]
+    SelectionCount(u32),
     /// A bank other than SHA-256 was selected.
-    #[error("the bank {found:#06x} is selected, not SHA-256")]
-    Bank {
-        /// TPM_ALG_ID of the bank.
-        found: u16,
-    },
+    #[error("the bank {0:#06x} is selected, not SHA-256")]
+    Bank(u16),
     /// The selection is not exactly registers 0 to 23 or, where any are allowed, is empty or has
     /// one above 23.
     #[error("the selection is not exactly PCRs 0 to 23")]
     Bitmap,
     /// The number of values does not match the number of selected registers.
-    #[error("{found} PCR values; one for each selected register is required")]
-    ValueCount {
-        /// Number of values.
-        found: usize,
-    },
+    #[error("{0} PCR values; one for each selected register is required")]
+    ValueCount(usize),
     /// The values do not match the quoted digest.
     #[error("the PCR values do not match the quote")]
     Digest,
@@ -340,7 +328,7 @@ impl<'a> SignedMessage<'a> {
         }
         let found = reader.u16().map_err(malformed)?;
         if found != ST_ATTEST_QUOTE {
-            return Err(QuoteError::Type { found });
+            return Err(QuoteError::Type(found));
         }
         Attest::read(reader).map_err(malformed)
     }
@@ -395,7 +383,7 @@ impl<'a> Attest<'a> {
         }
         let found = values.len();
         let pcrs = <[Sha256Digest; PCR_COUNT]>::try_from(values)
-            .map_err(|_| QuoteError::ValueCount { found })?;
+            .map_err(|_| QuoteError::ValueCount(found))?;
         self.check_digest(values)?;
         Ok(VerifiedQuote {
             pcrs: PcrValues::new(pcrs),
@@ -411,7 +399,7 @@ impl<'a> Attest<'a> {
         let selected = selected(self.bitmap()?)?;
         let found = values.len();
         if selected.len() != found {
-            return Err(QuoteError::ValueCount { found });
+            return Err(QuoteError::ValueCount(found));
         }
         self.check_digest(values)?;
         Ok(PartialQuote {
@@ -440,10 +428,10 @@ impl<'a> Attest<'a> {
     /// The registers of the one selection, of the SHA-256 bank, as a bitmap.
     fn bitmap(&self) -> Result<&'a [u8], QuoteError> {
         let (1, Some(selection)) = (self.selection_count, &self.first) else {
-            return Err(QuoteError::SelectionCount { found: self.selection_count });
+            return Err(QuoteError::SelectionCount(self.selection_count));
         };
         if selection.bank != ALG_SHA256 {
-            return Err(QuoteError::Bank { found: selection.bank });
+            return Err(QuoteError::Bank(selection.bank));
         }
         Ok(selection.bitmap)
     }

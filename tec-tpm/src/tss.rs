@@ -53,7 +53,7 @@ const FORMS: &str = "device:<path>, swtpm:host=<host>,port=<port>, mssim:host=<h
 fn failed(operation: &'static str) -> impl Fn(TssError) -> TpmError {
     move |source| match source {
         TssError::Tss2Error(code) if code.kind() == Some(Tss2ResponseCodeKind::Lockout) => {
-            TpmError::Lockout { operation }
+            TpmError::Lockout(operation)
         }
         source => TpmError::Command { operation, source: Box::new(source) },
     }
@@ -101,14 +101,14 @@ impl AnyTpm for Tpm {
         }
         let ek = create_ek(&mut context, self.ek)?;
         flushing(&mut context, ek.into(), |context| create_ak(context, ek, handle, algorithm))?;
-        let object = open_persistent(&mut context, handle)?.ok_or(TpmError::NoAk { handle })?;
+        let object = open_persistent(&mut context, handle)?.ok_or(TpmError::NoAk(handle))?;
         let area = closing(&mut context, object, |context| read_area(context, object.into()))?;
         stored::stored_ak(handle, algorithm, area, AkOrigin::Created)
     }
 
     fn ak_public_area(&self, handle: AkHandle) -> Result<Vec<u8>, TpmError> {
         let mut context = self.context.lock();
-        let object = open_persistent(&mut context, handle)?.ok_or(TpmError::NoAk { handle })?;
+        let object = open_persistent(&mut context, handle)?.ok_or(TpmError::NoAk(handle))?;
         closing(&mut context, object, |context| {
             read_ak(context, handle, object).map(|(_, area)| area)
         })
@@ -133,7 +133,7 @@ impl AnyTpm for Tpm {
 
     fn quote(&self, handle: AkHandle, nonce: &[u8; 32]) -> Result<TpmEvidence, TpmError> {
         let mut context = self.context.lock();
-        let object = open_persistent(&mut context, handle)?.ok_or(TpmError::NoAk { handle })?;
+        let object = open_persistent(&mut context, handle)?.ok_or(TpmError::NoAk(handle))?;
         closing(&mut context, object, |context| {
             let (ak, _) = read_ak(context, handle, object)?;
             values::settled(ak.public(), nonce, || quote_once(context, object.into(), &ak, nonce))
@@ -162,7 +162,7 @@ impl AnyTpm for Tpm {
     ) -> Result<SecretBytes, TpmError> {
         let (id_object, secret) = stored::challenge(credential)?;
         let mut context = self.context.lock();
-        let object = open_persistent(&mut context, handle)?.ok_or(TpmError::NoAk { handle })?;
+        let object = open_persistent(&mut context, handle)?.ok_or(TpmError::NoAk(handle))?;
         closing(&mut context, object, |context| {
             let ek = create_ek(context, self.ek)?;
             flushing(context, ek.into(), |context| {
@@ -452,7 +452,7 @@ fn activate(
     id_object: &[u8],
     secret: &[u8],
 ) -> Result<SecretBytes, TpmError> {
-    let refused = |source: TssError| TpmError::ChallengeRefused { source: Box::new(source) };
+    let refused = |source: TssError| TpmError::ChallengeRefused(Box::new(source));
     let id_object = IdObject::try_from(id_object).map_err(refused)?;
     let secret = EncryptedSecret::try_from(secret).map_err(refused)?;
     let sessions = (Some(AuthSession::Password), Some(session), None);

@@ -49,10 +49,10 @@ impl TpmVerifier {
 impl Verifier for TpmVerifier {
     async fn verify(&self, request: EvidenceRequest<'_>) -> Result<VerifiedEvidence, VerifyError> {
         if request.tee != Tee::Tpm {
-            return Err(VerifyError::Unsupported { tee: request.tee });
+            return Err(VerifyError::Unsupported(request.tee));
         }
         let evidence = TpmEvidence::from_value(request.evidence)
-            .map_err(|error| VerifyError::Malformed { at: error.member() })?;
+            .map_err(|error| VerifyError::Malformed(error.member()))?;
         let nonce = nonce(request.report_data);
         let ak = evidence.ak.fingerprint();
         let quote =
@@ -110,8 +110,8 @@ fn init_data_value(pcrs: &PcrValues) -> Option<&Sha256Digest> {
 
 /// PCR 8 must hold the digest, extended once into a fresh register.
 fn check_init_data(pcrs: &PcrValues, digest: &[u8], ak: Fingerprint) -> Result<(), VerifyError> {
-    let digest = <[u8; 32]>::try_from(digest).map_err(|_| VerifyError::Malformed {
-        at: "init_data: only SHA-256 digests can be bound to a TPM".to_owned(),
+    let digest = <[u8; 32]>::try_from(digest).map_err(|_| {
+        VerifyError::Malformed("init_data: only SHA-256 digests can be bound to a TPM".to_owned())
     })?;
     let expected = Sha256Digest::ZERO.extended(&Sha256Digest::new(digest));
     let bound = init_data_value(pcrs)
@@ -130,7 +130,7 @@ fn check_init_data(pcrs: &PcrValues, digest: &[u8], ak: Fingerprint) -> Result<(
 fn refusal(error: &QuoteError, ak: Fingerprint) -> VerifyError {
     let quote = |reason| VerifyError::Quote { reason, claimed_ak: Some(ak) };
     let selection = |reason| VerifyError::Selection { reason, ak };
-    let malformed = |at: &str| VerifyError::Malformed { at: at.to_owned() };
+    let malformed = |at: &str| VerifyError::Malformed(at.to_owned());
     match error {
         QuoteError::TooLarge { .. } => malformed("tpm_quote"),
         QuoteError::SignatureFormat(_) => malformed("tpm_quote.signature"),
@@ -139,12 +139,12 @@ fn refusal(error: &QuoteError, ak: Fingerprint) -> VerifyError {
         QuoteError::SignatureScheme { .. } => quote("the signature scheme does not fit the key"),
         QuoteError::Signature => quote("the signature does not verify"),
         QuoteError::Magic => quote("no TPM made what was signed"),
-        QuoteError::Type { .. } => quote("what was signed is not a quote"),
+        QuoteError::Type(_) => quote("what was signed is not a quote"),
         QuoteError::Nonce => quote("the quote is for another nonce"),
-        QuoteError::SelectionCount { .. } => selection("exactly one selection must be there"),
-        QuoteError::Bank { .. } => selection("another bank than SHA-256 is selected"),
+        QuoteError::SelectionCount(_) => selection("exactly one selection must be there"),
+        QuoteError::Bank(_) => selection("another bank than SHA-256 is selected"),
         QuoteError::Bitmap => selection("other registers than 0 to 23 are selected"),
-        QuoteError::ValueCount { .. } => selection("exactly 24 values must be sent"),
+        QuoteError::ValueCount(_) => selection("exactly 24 values must be sent"),
         QuoteError::Digest => selection("the values are not the quoted ones"),
     }
 }

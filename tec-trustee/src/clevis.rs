@@ -46,11 +46,8 @@ const MAX_PASSPHRASE: usize = 64 * 1024;
 #[non_exhaustive]
 pub enum ClevisError {
     /// The text is longer than any sealed passphrase.
-    #[error("the sealed passphrase has {length} bytes, more than the limit of 1048576")]
-    TooLarge {
-        /// Length of the input.
-        length: usize,
-    },
+    #[error("the sealed passphrase has {0} bytes, more than the limit of 1048576")]
+    TooLarge(usize),
     /// The text does not have five parts, or has an encrypted key, which `dir` does not allow.
     #[error("the sealed passphrase is not a compact JWE with a direct key")]
     Form,
@@ -105,14 +102,14 @@ pub fn seal(
     rng: &mut dyn CryptoRng,
 ) -> Result<String, ClevisError> {
     if passphrase.len() > MAX_PASSPHRASE {
-        return Err(ClevisError::TooLarge { length: passphrase.len() });
+        return Err(ClevisError::TooLarge(passphrase.len()));
     }
     let trustee = Empty {};
     let clevis = serde_json::to_string(&Listed { config, trustee }).map_err(ClevisError::Write)?;
     // Members in alphabetical order, so that readers that rewrite the header keep the bytes.
     let header = format!(r#"{{"alg":"dir","clevis":{clevis},"enc":"{A256GCM}"}}"#);
     if header.len() > MAX_HEADER {
-        return Err(ClevisError::TooLarge { length: header.len() });
+        return Err(ClevisError::TooLarge(header.len()));
     }
     let protected = URL_SAFE_NO_PAD.encode(header);
     let sealed = gcm_seal(key, protected.as_bytes(), passphrase, rng).map_err(ClevisError::Jwe)?;
@@ -139,7 +136,7 @@ impl SealedPassphrase {
     /// The text is not a compact JWE with `dir` and `A256GCM` of this pin.
     pub fn parse(text: &str) -> Result<Self, ClevisError> {
         if text.len() > MAX_TEXT {
-            return Err(ClevisError::TooLarge { length: text.len() });
+            return Err(ClevisError::TooLarge(text.len()));
         }
         let mut parts = text.trim_ascii().split('.');
         let mut next = || parts.next().ok_or(ClevisError::Form);

@@ -123,7 +123,7 @@ mod verifier {
             &self,
             request: EvidenceRequest<'_>,
         ) -> Result<VerifiedEvidence, VerifyError> {
-            let malformed = |at: &str| VerifyError::Malformed { at: at.to_owned() };
+            let malformed = |at: &str| VerifyError::Malformed(at.to_owned());
             let number = |name| request.evidence.get(name).and_then(Value::as_u64);
             let ak = sample::public_key(number("key").ok_or_else(|| malformed("key"))?);
             let image = sample::image(number("image").ok_or_else(|| malformed("image"))?);

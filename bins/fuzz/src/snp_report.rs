@@ -19,7 +19,7 @@ const REPORT_DATA: [u8; 64] = [0x5a; 64];
 /// relevant fields, read here independently, are as required.
 pub(crate) fn snp_report(data: &[u8]) {
     let read = Report::parse(data);
-    assert_eq!(matches!(read, Err(ReportError::Length { .. })), data.len() != REPORT_SIZE);
+    assert_eq!(matches!(read, Err(ReportError::Length(_))), data.len() != REPORT_SIZE);
     if verify(data).is_ok() {
         let own = snp_chip().unsigned(&REPORT_DATA);
         assert_eq!(data.get(..SIGNED), Some(&own[..]));

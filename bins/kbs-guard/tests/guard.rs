@@ -64,7 +64,7 @@ struct Believer;
 #[async_trait]
 impl Verifier for Believer {
     async fn verify(&self, request: EvidenceRequest<'_>) -> Result<VerifiedEvidence, VerifyError> {
-        let malformed = |at: &str| VerifyError::Malformed { at: at.to_owned() };
+        let malformed = |at: &str| VerifyError::Malformed(at.to_owned());
         let key = request.evidence["ak_public"].as_str().unwrap_or_default();
         let ak = PublicKey::from_base64(key).map_err(|_| malformed("ak_public"))?;
         let pcrs = request.evidence["tpm_quote"]["pcrs"].as_array();

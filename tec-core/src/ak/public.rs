@@ -44,11 +44,8 @@ pub struct PublicKey {
 #[non_exhaustive]
 pub enum ParsePublicKeyError {
     /// More bytes than any acceptable key has.
-    #[error("the key has {length} bytes, which is more than any acceptable key")]
-    TooLarge {
-        /// Length of the input.
-        length: usize,
-    },
+    #[error("the key has {0} bytes, which is more than any acceptable key")]
+    TooLarge(usize),
     /// Not PEM, or PEM with another label.
     #[error("the key is not PEM with the label PUBLIC KEY")]
     Pem,
@@ -59,11 +56,8 @@ pub enum ParsePublicKeyError {
     #[error("the key is not a SubjectPublicKeyInfo in DER")]
     Der,
     /// RSA with an unaccepted size or exponent.
-    #[error("an RSA key needs 2048 to 4096 bits and the exponent 65537; this one has {bits} bits")]
-    Rsa {
-        /// Size of the modulus.
-        bits: u32,
-    },
+    #[error("an RSA key needs 2048 to 4096 bits and the exponent 65537; this one has {0} bits")]
+    Rsa(u32),
     /// Neither RSA nor P-256.
     #[error("the key is neither RSA nor ECC P-256")]
     Algorithm,
@@ -73,7 +67,7 @@ impl PublicKey {
     /// Parses PEM with the label `PUBLIC KEY`, as `tpm2_readpublic -f pem` writes it.
     pub fn from_pem(pem: &str) -> Result<Self, ParsePublicKeyError> {
         if pem.len() > MAX_PEM {
-            return Err(ParsePublicKeyError::TooLarge { length: pem.len() });
+            return Err(ParsePublicKeyError::TooLarge(pem.len()));
         }
         let (label, der) =
             pem_rfc7468::decode_vec(pem.as_bytes()).map_err(|_| ParsePublicKeyError::Pem)?;
@@ -86,7 +80,7 @@ impl PublicKey {
     /// Parses standard base64 of DER: the form of `ak_public` in evidence and reference values.
     pub fn from_base64(text: &str) -> Result<Self, ParsePublicKeyError> {
         if text.len() > MAX_PEM {
-            return Err(ParsePublicKeyError::TooLarge { length: text.len() });
+            return Err(ParsePublicKeyError::TooLarge(text.len()));
         }
         Self::from_der(&STANDARD.decode(text).map_err(|_| ParsePublicKeyError::Base64)?)
     }
@@ -95,7 +89,7 @@ impl PublicKey {
     /// the only encoding of this key, so that equal keys have equal bytes and fingerprints.
     pub fn from_der(der: &[u8]) -> Result<Self, ParsePublicKeyError> {
         if der.len() > MAX_DER {
-            return Err(ParsePublicKeyError::TooLarge { length: der.len() });
+            return Err(ParsePublicKeyError::TooLarge(der.len()));
         }
         if !has_expected_frame(der) {
             return Err(ParsePublicKeyError::Der);
@@ -190,7 +184,7 @@ fn kind_of(spki: &SubjectPublicKeyInfo) -> Result<KeyKind, ParsePublicKeyError> 
             if (2048..=4096).contains(&bits) && exponent == [1, 0, 1] {
                 Ok(KeyKind::Rsa { bits })
             } else {
-                Err(ParsePublicKeyError::Rsa { bits })
+                Err(ParsePublicKeyError::Rsa(bits))
             }
         }
         SpkiKey::Ec(point) => {
@@ -278,10 +272,7 @@ FPqri0cb2JZfXJ/DgYSF6vUpwmJG8wVQZKjeGcjDOL5UlsuusFncCzWBQ7RKNUSesmQRMSGkVb1/
     fn short_rsa_keys_are_refused() {
         // The 76-column text above is not strict PEM, so go through base64.
         let body: String = RSA_1024.lines().filter(|l| !l.starts_with('-')).collect();
-        assert!(matches!(
-            PublicKey::from_base64(&body),
-            Err(ParsePublicKeyError::Rsa { bits: 1024 })
-        ));
+        assert!(matches!(PublicKey::from_base64(&body), Err(ParsePublicKeyError::Rsa(1024))));
     }
 
     #[test]

@@ -11,11 +11,8 @@ use crate::port::{AuditAction, AuditEvent, AuditSink, Clock, ImageRegistry, Port
 #[non_exhaustive]
 pub enum PublishError {
     /// The image has no values of registers.
-    #[error("the image {image} has no PCR values")]
-    Empty {
-        /// The image.
-        image: ImageName,
-    },
+    #[error("the image {0} has no PCR values")]
+    Empty(ImageName),
     /// Events and value of a register disagree.
     #[error("the events of PCR {pcr} of the image {image} do not produce its value")]
     Inconsistent {
@@ -61,7 +58,7 @@ pub fn check_image(
 ) -> Result<(), PublishError> {
     let name = || image.name.clone();
     if image.expected.pcrs.is_empty() {
-        return Err(PublishError::Empty { image: name() });
+        return Err(PublishError::Empty(name()));
     }
     if let Some(pcr) = image.expected.pcrs.iter().find(|pcr| !pcr.is_consistent()) {
         return Err(PublishError::Inconsistent { image: name(), pcr: pcr.id });

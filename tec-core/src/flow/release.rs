@@ -64,11 +64,8 @@ impl<'a> ReleasePorts<'a> {
 #[non_exhaustive]
 pub enum ReleaseError {
     /// A gate failed; the attempt's ladder shows which and why.
-    #[error("refused with {code}")]
-    Refused {
-        /// Code for the node.
-        code: Code,
-    },
+    #[error("refused with {0}")]
+    Refused(Code),
     /// A registry or the store failed; nothing was decided.
     #[error("cannot look up the data for the release")]
     Port(#[source] PortError),
@@ -174,5 +171,5 @@ async fn refuse(
     closed.note(&mut attempt.ladder);
     let event = AuditEvent::key_refused(ports.clock.now(), attempt, code);
     ports.audit.append(&event).await.map_err(ReleaseError::Port)?;
-    Err(ReleaseError::Refused { code })
+    Err(ReleaseError::Refused(code))
 }

@@ -89,7 +89,7 @@ pub(super) async fn still_trusted(
 ) -> Result<(), ReleaseError> {
     let closed = taken_back(aks, attested.machine(), &attested.ak()).await;
     match closed.map_err(ReleaseError::Port)? {
-        Some(closed) => Err(ReleaseError::Refused { code: closed.code }),
+        Some(closed) => Err(ReleaseError::Refused(closed.code)),
         None => Ok(()),
     }
 }

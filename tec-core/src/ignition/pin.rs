@@ -115,33 +115,24 @@ pub struct HeaderConfig {
 #[non_exhaustive]
 pub enum ParsePinConfigError {
     /// Longer than any sensible configuration.
-    #[error("the pin configuration has {length} bytes, more than the limit of 262144")]
-    TooLarge {
-        /// Length of the string.
-        length: usize,
-    },
+    #[error("the pin configuration has {0} bytes, more than the limit of 262144")]
+    TooLarge(usize),
     /// Not the expected JSON.
     #[error("the pin configuration is not valid")]
     Json(#[source] serde_json::Error),
     /// No server, or more than 32.
-    #[error("the pin configuration names {count} servers; 1 to 32 are allowed")]
-    Servers {
-        /// Number of servers.
-        count: usize,
-    },
+    #[error("the pin configuration names {0} servers; 1 to 32 are allowed")]
+    Servers(usize),
     /// The header is that of another pin.
-    #[error("the header belongs to a different Clevis pin, {pin:?}")]
-    OtherPin {
-        /// Its name.
-        pin: String,
-    },
+    #[error("the header belongs to a different Clevis pin, {0:?}")]
+    OtherPin(String),
 }
 
 fn check_servers(servers: &[Endpoint]) -> Result<(), ParsePinConfigError> {
     if (1..=MAX_SERVERS).contains(&servers.len()) {
         Ok(())
     } else {
-        Err(ParsePinConfigError::Servers { count: servers.len() })
+        Err(ParsePinConfigError::Servers(servers.len()))
     }
 }
 
@@ -155,7 +146,7 @@ impl PinConfig {
     /// Parses a configuration. Unknown members are ignored, as in the existing pin.
     pub fn parse(json: &str) -> Result<Self, ParsePinConfigError> {
         if json.len() > MAX_CONFIG {
-            return Err(ParsePinConfigError::TooLarge { length: json.len() });
+            return Err(ParsePinConfigError::TooLarge(json.len()));
         }
         let config: Self = serde_json::from_str(json).map_err(ParsePinConfigError::Json)?;
         check_servers(&config.servers)?;
@@ -179,7 +170,7 @@ impl HeaderConfig {
     pub fn from_value(value: serde_json::Value) -> Result<Self, ParsePinConfigError> {
         let config: Self = serde_json::from_value(value).map_err(ParsePinConfigError::Json)?;
         if config.pin != PIN_NAME {
-            return Err(ParsePinConfigError::OtherPin { pin: config.pin });
+            return Err(ParsePinConfigError::OtherPin(config.pin));
         }
         check_servers(&config.servers)?;
         Ok(config)
@@ -228,11 +219,8 @@ mod tests {
         let mut value = serde_json::to_value(config.to_header()).unwrap();
         assert!(HeaderConfig::from_value(value.clone()).is_ok());
         value["pin"] = "tang".into();
-        assert!(matches!(
-            HeaderConfig::from_value(value),
-            Err(ParsePinConfigError::OtherPin { .. })
-        ));
+        assert!(matches!(HeaderConfig::from_value(value), Err(ParsePinConfigError::OtherPin(_))));
         let none = format!(r#"{{"servers":[],"path":"default/{ID}/root"}}"#);
-        assert!(matches!(PinConfig::parse(&none), Err(ParsePinConfigError::Servers { count: 0 })));
+        assert!(matches!(PinConfig::parse(&none), Err(ParsePinConfigError::Servers(0))));
     }
 }

@@ -154,7 +154,7 @@ impl Authority {
         match self.role {
             Role::Standby | Role::ServeOnly if self.intake == Some(intake) => Ok(()),
             Role::Standby | Role::ServeOnly => Err(Refused::Late),
-            role => Err(Refused::Role { role }),
+            role => Err(Refused::Role(role)),
         }
     }
 

@@ -162,7 +162,7 @@ impl MigratePlan {
                 return Ok(stand_by.unwrap_or(MigrateEffect::Read));
             }
             Role::Active => return Ok(finish(self.failure.unwrap_or(MigrateOutcome::Reached))),
-            role @ (Role::Forward | Role::Retired) => return Err(Refused::Role { role }),
+            role @ (Role::Forward | Role::Retired) => return Err(Refused::Role(role)),
             Role::Standby | Role::ServeOnly => {}
         }
         // The side that had the authority last only needs a grant.
@@ -206,7 +206,7 @@ impl MigratePlan {
                     None => swap(Side::Source, &source.forward(target)?),
                 }
             }
-            role => return Err(Refused::Role { role }),
+            role => return Err(Refused::Role(role)),
         })
     }
 

@@ -56,11 +56,8 @@ pub enum StoreError {
         known: i64,
     },
     /// Secrets cannot be unsealed.
-    #[error("the seal key does not match: {what}")]
-    Seal {
-        /// How this was detected.
-        what: String,
-    },
+    #[error("the seal key does not match: {0}")]
+    Seal(String),
     /// There is no space left for writing.
     #[error("no space left to {operation}")]
     Full {
@@ -105,7 +102,7 @@ impl StoreError {
             Self::Access { .. } => Code::StoreAccess,
             Self::Corrupt { .. } => Code::StoreCorrupt,
             Self::Newer { .. } => Code::StoreVersion,
-            Self::Seal { .. } => Code::KeySealed,
+            Self::Seal(_) => Code::KeySealed,
             Self::Full { .. } => Code::StoreFull,
             Self::File { .. } | Self::Busy { .. } | Self::Database { .. } | Self::Stopped => {
                 Code::StoreUnavailable
@@ -122,7 +119,7 @@ impl StoreError {
             }
             Self::Database { kind, .. } => *kind,
             Self::Commit(cause) => cause.kind(),
-            Self::Access { .. } | Self::Corrupt { .. } | Self::Newer { .. } | Self::Seal { .. } => {
+            Self::Access { .. } | Self::Corrupt { .. } | Self::Newer { .. } | Self::Seal(_) => {
                 PortErrorKind::Internal
             }
         }

@@ -244,7 +244,7 @@ pub(super) fn replaced() -> StoreError {
 }
 
 fn misfit(what: impl Into<String>) -> StoreError {
-    StoreError::Seal { what: what.into() }
+    StoreError::Seal(what.into())
 }
 
 fn read_key(path: &Path) -> Result<Option<SecretArray<KEY>>, StoreError> {

@@ -56,7 +56,7 @@ async fn lock(lock: &NodeLock, intent: Option<&Intent>) -> Result<Option<LockedN
     let cluster = intent.ok_or_else(unlocked)?.cluster;
     match lock.lock(cluster).await {
         Ok(LockOutcome::Locked(node)) => Ok(Some(node)),
-        Ok(LockOutcome::Taken) | Err(LockError::OtherCluster { .. }) => Ok(None),
+        Ok(LockOutcome::Taken) | Err(LockError::OtherCluster(_)) => Ok(None),
         Err(LockError::Marker(error)) => Err(error),
     }
 }

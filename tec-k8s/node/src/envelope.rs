@@ -69,17 +69,11 @@ pub trait WrappedKeys: fmt::Debug + Send + Sync {
 #[non_exhaustive]
 pub enum EnvelopeError {
     /// The requested length is invalid.
-    #[error("a data key must have 1 to {MAX_WRAPPED_KEY} bytes; {length} were requested")]
-    Length {
-        /// The requested length.
-        length: usize,
-    },
+    #[error("a data key must have 1 to {MAX_WRAPPED_KEY} bytes; {0} were requested")]
+    Length(usize),
     /// What is stored under the ID was wrapped for another ID, or has another length.
-    #[error("the record stored under {id} does not contain the key of {id}")]
-    Foreign {
-        /// The ID.
-        id: DataKeyId,
-    },
+    #[error("the record stored under {0} does not contain the key of {0}")]
+    Foreign(DataKeyId),
 }
 
 /// Data keys over a key service and a store.
@@ -108,7 +102,7 @@ impl EnvelopeKeys {
         let (found, key) =
             plain.expose("take the key out").split_at_checked(BINDING_LENGTH).unwrap_or_default();
         if found != binding(id).as_bytes() || key.len() != length {
-            let error = EnvelopeError::Foreign { id: id.clone() };
+            let error = EnvelopeError::Foreign(id.clone());
             return Err(failed(PortErrorKind::Invalid, "take a data key").because(error));
         }
         Ok(Some(SecretBytes::new(key.to_vec())))
@@ -138,7 +132,7 @@ fn check(length: usize) -> Result<(), PortError> {
     if (1..=MAX_WRAPPED_KEY).contains(&length) {
         return Ok(());
     }
-    let error = EnvelopeError::Length { length };
+    let error = EnvelopeError::Length(length);
     Err(failed(PortErrorKind::Invalid, "make a data key").because(error))
 }
 

@@ -89,11 +89,8 @@ pub enum LockError {
     #[error("the TPM's marker cannot be used; try again for the same cluster, or reboot")]
     Marker(#[source] PortError),
     /// The marker belongs to another cluster, or something else extended the register.
-    #[error("the TPM's marker is {found}, not that of this cluster; reboot to start over")]
-    OtherCluster {
-        /// Value of the register.
-        found: Sha256Digest,
-    },
+    #[error("the TPM's marker is {0}, not that of this cluster; reboot to start over")]
+    OtherCluster(Sha256Digest),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -172,7 +169,7 @@ impl NodeLock {
                 self.confirm(cluster).await?;
             }
             state if state.is_of(&cluster) => {}
-            MarkerState::Set(found) => return Err(LockError::OtherCluster { found }),
+            MarkerState::Set(found) => return Err(LockError::OtherCluster(found)),
         }
         attempt.win();
         Ok(LockOutcome::Locked(LockedNode { cluster }))
@@ -182,8 +179,8 @@ impl NodeLock {
     async fn confirm(&self, cluster: ClusterId) -> Result<(), LockError> {
         match self.marker.read().await.map_err(LockError::Marker)? {
             state if state.is_of(&cluster) => Ok(()),
-            MarkerState::Set(found) => Err(LockError::OtherCluster { found }),
-            MarkerState::Unset => Err(LockError::OtherCluster { found: Sha256Digest::ZERO }),
+            MarkerState::Set(found) => Err(LockError::OtherCluster(found)),
+            MarkerState::Unset => Err(LockError::OtherCluster(Sha256Digest::ZERO)),
         }
     }
 }
@@ -282,7 +279,7 @@ mod tests {
         let register = Arc::new(Register::default());
         register.set(&cluster(9)).await.unwrap();
         let lock = NodeLock::new(Arc::clone(&register) as Arc<_>);
-        assert!(matches!(lock.lock(cluster(1)).await, Err(LockError::OtherCluster { .. })));
+        assert!(matches!(lock.lock(cluster(1)).await, Err(LockError::OtherCluster(_))));
         assert_eq!(register.extended.load(Ordering::SeqCst), 1);
     }
 

@@ -118,11 +118,8 @@ impl AttestationKey {
 
     /// The machine that it was submitted for.
     pub fn machine_id(&self) -> Result<MachineId, ConvertError> {
-        let uuid = self
-            .spec
-            .uuid
-            .as_deref()
-            .ok_or_else(|| ConvertError::NoMachine { name: self.name_any() })?;
+        let uuid =
+            self.spec.uuid.as_deref().ok_or_else(|| ConvertError::NoMachine(self.name_any()))?;
         uuid.parse().map_err(|source| ConvertError::MachineId { name: self.name_any(), source })
     }
 

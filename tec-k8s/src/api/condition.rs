@@ -168,7 +168,7 @@ pub fn set_condition(
     now: Timestamp,
 ) -> Result<(), ConvertError> {
     let now = jiff::Timestamp::from_second(now.unix_seconds())
-        .map_err(|source| ConvertError::Time { source })?;
+        .map_err(|source| ConvertError::Time(source))?;
     let mut condition = Condition {
         last_transition_time: Time(now),
         message: message.to_owned(),

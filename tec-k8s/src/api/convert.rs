@@ -22,31 +22,16 @@ pub enum ConvertError {
     },
     /// The clock of a TPM is malformed.
     #[error("cannot read the clock of a TPM")]
-    Clock {
-        /// What is wrong with it.
-        #[source]
-        source: serde_json::Error,
-    },
+    Clock(#[source] serde_json::Error),
     /// The platform of a machine is malformed.
     #[error("cannot read or write the platform of a machine")]
-    Platform {
-        /// What is wrong with it.
-        #[source]
-        source: serde_json::Error,
-    },
+    Platform(#[source] serde_json::Error),
     /// An attestation attempt is malformed.
     #[error("cannot read or write an attestation attempt")]
-    Attempt {
-        /// What is wrong with it.
-        #[source]
-        source: serde_json::Error,
-    },
+    Attempt(#[source] serde_json::Error),
     /// The key names no machine, as with old nodes.
-    #[error("attestation key {name} names no machine")]
-    NoMachine {
-        /// Name of the object.
-        name: String,
-    },
+    #[error("attestation key {0} names no machine")]
+    NoMachine(String),
     /// The type of the key is not allowed for an attestation key.
     #[error("attestation key {name} contains no acceptable public key")]
     PublicKey {
@@ -66,11 +51,8 @@ pub enum ConvertError {
         source: ParseImageNameError,
     },
     /// The image is not referenced by digest.
-    #[error("image {name} is not referenced by its SHA-256 digest")]
-    NoDigest {
-        /// Name of the object.
-        name: String,
-    },
+    #[error("image {0} is not referenced by its SHA-256 digest")]
+    NoDigest(String),
     /// The endorsement key is not a fingerprint.
     #[error("attestation key {name} names an endorsement key that is not a SHA-256 fingerprint")]
     EndorsementKey {
@@ -90,18 +72,11 @@ pub enum ConvertError {
         source: ParseTimestampError,
     },
     /// The object was never stored: it has no creation time.
-    #[error("object {name} has no creation timestamp")]
-    NotCreated {
-        /// Name of the object.
-        name: String,
-    },
+    #[error("object {0} has no creation timestamp")]
+    NotCreated(String),
     /// The time cannot be written.
     #[error("the time is out of range")]
-    Time {
-        /// The cause.
-        #[source]
-        source: jiff::Error,
-    },
+    Time(#[source] jiff::Error),
 }
 
 /// Records a time that differs from when the API server stores the object.
@@ -122,7 +97,7 @@ pub(super) fn stamped_at(
     let created = object.meta().creation_timestamp.as_ref();
     created
         .map(|time| Timestamp::from_unix_seconds(time.0.as_second()))
-        .ok_or_else(|| ConvertError::NotCreated { name: object.name_any() })
+        .ok_or_else(|| ConvertError::NotCreated(object.name_any()))
 }
 
 /// An optional time in the object.

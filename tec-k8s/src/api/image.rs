@@ -317,7 +317,7 @@ impl ApprovedImage {
             .split_once(DIGEST_MARK)
             .filter(|(image, digest)| !image.is_empty() && is_digest(digest))
             .map(|(_, digest)| digest)
-            .ok_or_else(|| ConvertError::NoDigest { name: self.name_any() })
+            .ok_or_else(|| ConvertError::NoDigest(self.name_any()))
     }
 }
 

@@ -218,7 +218,7 @@ fn text_of(value: &impl Serialize) -> Result<String, ConvertError> {
 }
 
 fn failed(source: Error) -> ConvertError {
-    ConvertError::Platform { source }
+    ConvertError::Platform(source)
 }
 
 #[cfg(test)]

@@ -67,29 +67,16 @@ pub enum AdditionalTrusteeError {
         source: ParseBaseUrlError,
     },
     /// The CA is not PEM, is missing, or is set for plain HTTP.
-    #[error(
-        "spec.additionalTrustees: certificateAuthority of {address:?} is not a PEM certificate"
-    )]
-    CertificateAuthority {
-        /// Address of the entry.
-        address: String,
-    },
+    #[error("spec.additionalTrustees: certificateAuthority of {0:?} is not a PEM certificate")]
+    CertificateAuthority(String),
     /// The entry has both a CA and plain HTTP, or neither.
     #[error(
-        "spec.additionalTrustees: {address:?} needs either certificateAuthority or dangerousPlainHttp: true"
+        "spec.additionalTrustees: {0:?} needs either certificateAuthority or dangerousPlainHttp: true"
     )]
-    Transport {
-        /// Address of the entry.
-        address: String,
-    },
+    Transport(String),
     /// The address occurs twice, or is publicTrusteeAddr.
-    #[error(
-        "spec.additionalTrustees: {address:?} is listed twice, or equals spec.publicTrusteeAddr"
-    )]
-    Duplicate {
-        /// Address of the entry.
-        address: String,
-    },
+    #[error("spec.additionalTrustees: {0:?} is listed twice, or equals spec.publicTrusteeAddr")]
+    Duplicate(String),
 }
 
 /// The key brokers in this order; none may be `own`, the address of the cluster's own.
@@ -102,7 +89,7 @@ pub(super) fn endpoints(
     for trustee in trustees {
         let endpoint = endpoint(trustee)?;
         if !seen.insert(comparable(&trustee.address)) {
-            return Err(AdditionalTrusteeError::Duplicate { address: trustee.address.clone() });
+            return Err(AdditionalTrusteeError::Duplicate(trustee.address.clone()));
         }
         endpoints.push(endpoint);
     }
@@ -116,9 +103,9 @@ fn endpoint(trustee: &AdditionalTrustee) -> Result<Endpoint, AdditionalTrusteeEr
         (None, true) => ("http", ""),
         (Some(ca), false) if is_pem(ca) => ("https", ca.as_str()),
         (Some(_), false) => {
-            return Err(AdditionalTrusteeError::CertificateAuthority { address: address() });
+            return Err(AdditionalTrusteeError::CertificateAuthority(address()));
         }
-        _ => return Err(AdditionalTrusteeError::Transport { address: address() }),
+        _ => return Err(AdditionalTrusteeError::Transport(address())),
     };
     let url: Result<BaseUrl, _> = format!("{scheme}://{}", trustee.address).parse();
     let url =
@@ -193,7 +180,7 @@ mod tests {
             "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\ngarbage",
         ] {
             let error = endpoints(&[AdditionalTrustee::new("b.example", bad)]).unwrap_err();
-            let is_expected = matches!(error, AdditionalTrusteeError::CertificateAuthority { .. });
+            let is_expected = matches!(error, AdditionalTrusteeError::CertificateAuthority(_));
             assert!(is_expected, "{bad:?}: {error}");
         }
     }
@@ -205,7 +192,7 @@ mod tests {
         let both = AdditionalTrustee { dangerous_plain_http: Some(true), ..trustee() };
         for bad in [neither, denied, both] {
             let error = endpoints(&[bad]).unwrap_err();
-            assert!(matches!(error, AdditionalTrusteeError::Transport { .. }), "{error}");
+            assert!(matches!(error, AdditionalTrusteeError::Transport(_)), "{error}");
         }
     }
 
@@ -219,7 +206,7 @@ mod tests {
         let twice = vec![trustee(), AdditionalTrustee::new("B.EXAMPLE", CA)];
         for bad in [vec![own], twice] {
             let error = endpoints(&bad).unwrap_err();
-            assert!(matches!(error, AdditionalTrusteeError::Duplicate { .. }), "{error}");
+            assert!(matches!(error, AdditionalTrusteeError::Duplicate(_)), "{error}");
         }
     }
 }

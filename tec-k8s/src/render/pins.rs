@@ -44,11 +44,8 @@ pub enum PinsError {
     #[error("cannot build the list of key brokers for nodes")]
     AdditionalTrustee(#[from] AdditionalTrusteeError),
     /// A Secret is named, but its CA is not available.
-    #[error("the Secret of {field} has no ca.crt")]
-    NoAuthority {
-        /// Field of the cluster object.
-        field: &'static str,
-    },
+    #[error("the Secret of {0} has no ca.crt")]
+    NoAuthority(&'static str),
 }
 
 /// The generator of pins and Ignition configs of a cluster.
@@ -92,7 +89,7 @@ fn endpoint(
         (None, _) => ("http", ""),
         (Some(_), Some(ca)) => ("https", ca),
         (Some(_), None) => {
-            return Err(PinsError::NoAuthority { field: secret_field });
+            return Err(PinsError::NoAuthority(secret_field));
         }
     };
     let url: Result<BaseUrl, _> = format!("{scheme}://{address}").parse();
@@ -146,7 +143,7 @@ mod tests {
     fn without_the_ca_of_a_named_secret_nodes_are_told_nothing() {
         let error = pins(&with_secret(), &Authorities::default()).unwrap_err();
         let field = "trusteeSecret";
-        assert!(matches!(error, PinsError::NoAuthority { field: f } if f == field));
+        assert!(matches!(error, PinsError::NoAuthority(f) if f == field));
     }
 
     #[test]

@@ -47,11 +47,8 @@ pub enum DiskError {
         message: String,
     },
     /// The disks of the machine cannot be listed.
-    #[error("cannot list the disks: {reason}")]
-    List {
-        /// The reason reported.
-        reason: String,
-    },
+    #[error("cannot list the disks: {0}")]
+    List(String),
     /// The metadata is not LUKS2 metadata.
     #[error("the header has no LUKS2 metadata")]
     Metadata(#[source] serde_json::Error),
@@ -68,11 +65,8 @@ pub enum DiskError {
     #[error("the header has no token of the Clevis pin trustee")]
     NoToken,
     /// The disks belong to several machines.
-    #[error("the disks are bound to keys of several machines: {ids}")]
-    Machines {
-        /// Their machines.
-        ids: String,
-    },
+    #[error("the disks are bound to keys of several machines: {0}")]
+    Machines(String),
     /// Every token number or key slot is taken.
     #[error("the header has no room for another token or key slot")]
     Full,
@@ -80,17 +74,11 @@ pub enum DiskError {
     #[error("the passphrase of the disk contains a line break")]
     LineBreak,
     /// The new passphrase does not open its slot.
-    #[error("key slot {slot} does not open with the passphrase that was just added to it")]
-    SlotReadBack {
-        /// The slot.
-        slot: u32,
-    },
+    #[error("key slot {0} does not open with the passphrase that was just added to it")]
+    SlotReadBack(u32),
     /// The token read back differs from the token written.
-    #[error("token {id} was read back with different content")]
-    ReadBack {
-        /// The token.
-        id: u32,
-    },
+    #[error("token {0} was read back with different content")]
+    ReadBack(u32),
     /// A token holds no sealed passphrase.
     #[error("cannot read the sealed passphrase in token {id}")]
     Sealed {
@@ -107,11 +95,8 @@ pub enum DiskError {
     )]
     Rotating,
     /// The passphrase in the token does not open the disk.
-    #[error("the passphrase of token {id} opens none of its key slots")]
-    Stale {
-        /// The token.
-        id: u32,
-    },
+    #[error("the passphrase of token {0} opens none of its key slots")]
+    Stale(u32),
 }
 
 /// Held while key slots change. Not the device itself: `cryptsetup` locks that.

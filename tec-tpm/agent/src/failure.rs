@@ -70,12 +70,9 @@ pub enum Failure {
     Disk(#[from] DiskError),
     /// A root file system beside the disk that was opened.
     #[error(
-        "{mount} is mounted as the root or below it, and is not on the disk that the released key opened"
+        "{0} is mounted as the root or below it, and is not on the disk that the released key opened"
     )]
-    Beside {
-        /// What is mounted.
-        mount: String,
-    },
+    Beside(String),
     /// The CAs that a server hands out cannot be pinned.
     #[error("cannot use the CA certificates that {server} provides: {reason}")]
     Bundle {
@@ -85,17 +82,11 @@ pub enum Failure {
         reason: &'static str,
     },
     /// The admin's key cannot be used for sealing.
-    #[error("cannot use the admin's key: {reason}")]
-    AdminKey {
-        /// What is wrong with it.
-        reason: String,
-    },
+    #[error("cannot use the admin's key: {0}")]
+    AdminKey(String),
     /// The disk key cannot be replaced.
-    #[error("cannot rotate the disk key: {reason}")]
-    Rotation {
-        /// Why.
-        reason: &'static str,
-    },
+    #[error("cannot rotate the disk key: {0}")]
+    Rotation(&'static str),
     /// An admin canceled the rotation.
     #[error(
         "the rotation of the disk key was canceled or replaced; the disk opens as before (run `node-agent key \
@@ -133,14 +124,14 @@ impl Failure {
     pub fn code(&self) -> Code {
         match self {
             Self::Io { source, .. } if is_full(source) => Code::NodeFull,
-            Self::Config(_) | Self::Servers(_) | Self::Io { .. } | Self::AdminKey { .. } => {
+            Self::Config(_) | Self::Servers(_) | Self::Io { .. } | Self::AdminKey(_) => {
                 Code::NodeConfig
             }
             Self::NotCurrent => Code::RotationNotCurrent,
             Self::Sealed { .. } | Self::Disk(DiskError::Sealed { .. }) => Code::NodeHeader,
             Self::Disk(DiskError::Unsafe { .. }) => Code::NodeUnsafe,
-            Self::Beside { .. } => Code::NodeRoot,
-            Self::Disk(_) | Self::Rotation { .. } => Code::NodeDisk,
+            Self::Beside(_) => Code::NodeRoot,
+            Self::Disk(_) | Self::Rotation(_) => Code::NodeDisk,
             Self::Tpm { code, .. } | Self::Foretell { code, .. } => *code,
             Self::Bundle { .. } => Code::TlsMaterial,
             Self::NoAk { .. } => Code::AkNotBound,

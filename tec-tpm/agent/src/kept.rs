@@ -211,7 +211,7 @@ fn refuse_beside(root: &Path, keys: &[SecretArray<32>]) -> Result<(), Failure> {
     let passphrases = unsealed(&devices, keys)?;
     let opens = |device: &Path| Cryptsetup::new(device).opens_with(&passphrases);
     match blocks.beside(root, &opens).map_err(failed())? {
-        Some(mount) => Err(Failure::Beside { mount }),
+        Some(mount) => Err(Failure::Beside(mount)),
         None => Ok(()),
     }
 }

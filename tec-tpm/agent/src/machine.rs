@@ -23,7 +23,7 @@ fn one(found: &BTreeSet<MachineId>) -> Result<MachineId, DiskError> {
     let first = found.first().ok_or(DiskError::NoToken)?;
     if found.len() > 1 {
         let ids: Vec<_> = found.iter().map(MachineId::to_string).collect();
-        return Err(DiskError::Machines { ids: ids.join(", ") });
+        return Err(DiskError::Machines(ids.join(", ")));
     }
     Ok(*first)
 }
@@ -80,7 +80,7 @@ mod tests {
         assert_eq!(pinned.servers.len(), 2);
         assert_eq!(pinned.machine(), Some(ID.parse().unwrap()));
         pinned.machines.insert("00000000-0000-4000-8000-000000000001".parse().unwrap());
-        assert!(matches!(one(&pinned.machines), Err(DiskError::Machines { .. })));
+        assert!(matches!(one(&pinned.machines), Err(DiskError::Machines(_))));
         assert_eq!(pinned.machine(), None);
     }
 }

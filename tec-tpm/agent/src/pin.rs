@@ -93,7 +93,7 @@ async fn register_as(
     match register(ports, identity, machine, retries).await {
         Ok(()) => Ok(machine),
         // An admin chose a custom path, for that machine.
-        Err(RegisterError::Elsewhere { machine: own }) if path.machine() == Some(machine) => {
+        Err(RegisterError::Elsewhere(own)) if path.machine() == Some(machine) => {
             tracing::warn!(machine = %own, "this TPM is registered already: the node goes on as that machine");
             let known = register(ports, identity, own, retries).await;
             known.map(|()| own).map_err(Failure::Register)

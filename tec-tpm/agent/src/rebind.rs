@@ -148,7 +148,7 @@ fn write_token(
     let read_back = header.tokens()?.into_iter().find(|token| token.id == id);
     read_back
         .filter(|token| token.sealed == sealed && token.slots == old.slots)
-        .ok_or(DiskError::ReadBack { id })
+        .ok_or(DiskError::ReadBack(id))
 }
 
 /// The passphrase of a token, if it opens the disk.
@@ -164,7 +164,7 @@ pub(crate) fn proven_passphrase(
             return Ok(passphrase);
         }
     }
-    Err(DiskError::Stale { id })
+    Err(DiskError::Stale(id))
 }
 
 #[cfg(test)]

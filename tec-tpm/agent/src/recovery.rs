@@ -106,7 +106,7 @@ pub async fn recovery(
 fn read_admin_key(path: &Path) -> Result<TeePubKey, Failure> {
     let operation = format!("read the admin's key from {}", path.display());
     let json = fs::read(path).map_err(Failure::io(operation))?;
-    let refused = |reason: String| Failure::AdminKey { reason };
+    let refused = |reason: String| Failure::AdminKey(reason);
     let key: TeePubKey =
         serde_json::from_slice(&json).map_err(|error| refused(error.to_string()))?;
     key.check().map_err(|error| refused(error.to_string()))?;
@@ -138,7 +138,7 @@ async fn enroll(
     let intent = intent?;
     let key = RecoveryKey::random(&mut EntropyRng::new(entropy));
     let sealed = jwe::encrypt(admin, key.passphrase(), &mut EntropyRng::new(entropy));
-    let sealed = sealed.map_err(|error| Failure::AdminKey { reason: error.to_string() })?;
+    let sealed = sealed.map_err(|error| Failure::AdminKey(error.to_string()))?;
     let number = escrow.keep(&sealed).await?;
     activate(header, passphrase, &key, (slot, mark), intent)?;
     Ok(Enrolled { slot, number: Some(number) })
@@ -176,7 +176,7 @@ fn activate(
 ) -> Result<(), DiskError> {
     header.add_slot((slot, mark), passphrase, key.passphrase())?;
     if !header.opens(&slot.to_string(), key.passphrase())? {
-        return Err(DiskError::SlotReadBack { slot });
+        return Err(DiskError::SlotReadBack(slot));
     }
     let older: Vec<RecoveryToken> = header.recovery()?.tokens;
     let id = header.add_recovery_token(slot, RecoveryState::Active, mark)?;
@@ -186,7 +186,7 @@ fn activate(
         .iter()
         .any(|token| (token.id, token.slot, token.state) == (id, slot, RecoveryState::Active));
     if !is_written {
-        return Err(DiskError::ReadBack { id });
+        return Err(DiskError::ReadBack(id));
     }
     for token in older {
         if token.id != intent && token.state == RecoveryState::Active {

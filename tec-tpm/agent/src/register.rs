@@ -137,11 +137,8 @@ pub enum RegisterError {
         code: Code,
     },
     /// The key is registered for another machine ID, which this node had before.
-    #[error("the attestation key belongs to machine {machine}")]
-    Elsewhere {
-        /// The other machine.
-        machine: MachineId,
-    },
+    #[error("the attestation key belongs to machine {0}")]
+    Elsewhere(MachineId),
     /// The server kept replying that it cannot answer now.
     #[error("the server is still busy (status {status}, {code})")]
     Busy {
@@ -166,7 +163,7 @@ impl RegisterError {
             Self::Unanswered { code, .. }
             | Self::Refused { code, .. }
             | Self::Busy { code, .. } => *code,
-            Self::Elsewhere { .. } => Code::RegisterKeyElsewhere,
+            Self::Elsewhere(_) => Code::RegisterKeyElsewhere,
             Self::Pending => Code::AkNotBound,
             Self::Activate(_) => Code::NodeTpm,
         }
@@ -338,7 +335,7 @@ fn settled(answer: Answer, status: u16) -> Result<Step, RegisterError> {
         Answer::Registered => Ok(Step::Done),
         Answer::Pending => Ok(Step::Failed(RegisterError::Pending)),
         Answer::Busy(code) => Ok(Step::Failed(RegisterError::Busy { status, code })),
-        Answer::Elsewhere(machine) => Err(RegisterError::Elsewhere { machine }),
+        Answer::Elsewhere(machine) => Err(RegisterError::Elsewhere(machine)),
         Answer::Refused(code) | Answer::NotUnderstood(code) => {
             Err(RegisterError::Refused { status, code })
         }

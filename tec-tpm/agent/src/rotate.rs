@@ -103,9 +103,9 @@ fn common_config(headers: &[&dyn Header]) -> Result<Option<HeaderConfig>, Failur
             let config = parsed(&token)?.config().clone();
             let differs = |one: &HeaderConfig| !names_the_same(one, &config);
             if config.servers.len() != 1 || common.as_ref().is_some_and(differs) {
-                return Err(Failure::Rotation {
-                    reason: "the disks must be bound to one key at one key broker",
-                });
+                return Err(Failure::Rotation(
+                    "the disks must be bound to one key at one key broker",
+                ));
             }
             common = Some(config);
         }
@@ -187,7 +187,7 @@ async fn follow(
         };
         kept = broker.confirm(&Report { step, sha256: *pair.proof.digest() }).await?;
     }
-    Err(Failure::Rotation { reason: "the key broker changes its mind too often" })
+    Err(Failure::Rotation("the key broker changes its mind too often"))
 }
 
 fn is_settled(kept: &Kept) -> bool {
@@ -251,7 +251,7 @@ async fn checked(
     if mark.name() != name {
         let reason =
             "the key broker released another key than it named (run `node-agent key rotate` again)";
-        return Err(Failure::Rotation { reason });
+        return Err(Failure::Rotation(reason));
     }
     Ok((content_key(&resource).map_err(Failure::Resource)?, mark))
 }
@@ -281,7 +281,7 @@ fn prepare(
             NodeStep::Rest => return Ok(None),
         }?;
     }
-    Err(Failure::Rotation { reason: "a disk does not change as it should" })
+    Err(Failure::Rotation("a disk does not change as it should"))
 }
 
 fn old_tokens(header: &dyn Header, pair: &Pair) -> Result<Vec<Token>, DiskError> {
@@ -323,7 +323,7 @@ fn opening(
     for token in sealed_with(header, key)? {
         match proven_passphrase(header, &token, key) {
             Ok(passphrase) => return Ok(Some((token, passphrase))),
-            Err(DiskError::Stale { .. }) => {}
+            Err(DiskError::Stale(_)) => {}
             Err(error) => return Err(error),
         }
     }
@@ -339,7 +339,7 @@ fn stage(
 ) -> Result<(), DiskError> {
     let id = bound_token(header)?.id;
     let old = pair.old.as_ref().map_or_else(|| Ok(None), |old| opening(header, old))?;
-    let (_, passphrase) = old.ok_or(DiskError::Stale { id })?;
+    let (_, passphrase) = old.ok_or(DiskError::Stale(id))?;
     let slot = header.recovery()?.free_slot()?;
     let mark = SlotMark::random(entropy);
     // A crash leaves the intent, which identifies the slot: nothing else knows its passphrase yet.
@@ -347,13 +347,13 @@ fn stage(
     let fresh = fresh_passphrase(entropy);
     header.add_slot((slot, mark), &passphrase, &fresh)?;
     if !header.opens(&slot.to_string(), &fresh)? {
-        return Err(DiskError::SlotReadBack { slot });
+        return Err(DiskError::SlotReadBack(slot));
     }
     let sealed = clevis::seal(config, &pair.new, &fresh, &mut EntropyRng::new(entropy));
     let sealed = sealed.map_err(|source| DiskError::Sealed { id, source })?;
     let id = header.add_token(&[slot.to_string()], &sealed)?;
     if opening(header, &pair.new)?.is_none() {
-        return Err(DiskError::ReadBack { id });
+        return Err(DiskError::ReadBack(id));
     }
     header.remove_token(intent)
 }

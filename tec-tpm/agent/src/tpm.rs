@@ -74,7 +74,7 @@ impl NodeTpm {
                 Ok(key) => Ok(Some(key.public().clone())),
                 Err(error) => Err(failed(TpmError::HandleOccupied { handle, source: Some(error) })),
             },
-            Err(TpmError::NoAk { .. }) => Ok(None),
+            Err(TpmError::NoAk(_)) => Ok(None),
             Err(error) => Err(failed(error)),
         }
     }

@@ -23,17 +23,11 @@ pub struct Credentials {
 #[non_exhaustive]
 pub enum CredentialsError {
     /// The file is not the expected JSON. The message does not quote it.
-    #[error("the pull secret is not a valid .dockerconfigjson (line {line})")]
-    Json {
-        /// Line of the error.
-        line: usize,
-    },
+    #[error("the pull secret is not a valid .dockerconfigjson (line {0})")]
+    Json(usize),
     /// An entry has no user and password.
-    #[error("the entry {host:?} of the pull secret has no user and password")]
-    Login {
-        /// Its name.
-        host: String,
-    },
+    #[error("the entry {0:?} of the pull secret has no user and password")]
+    Login(String),
 }
 
 /// How to authenticate.
@@ -70,12 +64,12 @@ impl Credentials {
     /// # Errors
     /// It is not a pull secret, or an entry has no user and password.
     pub fn parse(json: &[u8]) -> Result<Self, CredentialsError> {
-        let file: File = serde_json::from_slice(json)
-            .map_err(|error| CredentialsError::Json { line: error.line() })?;
+        let file: File =
+            serde_json::from_slice(json).map_err(|error| CredentialsError::Json(error.line()))?;
         let mut entries = Vec::new();
         for (name, entry) in file.auths {
             let login = entry.login();
-            let login = login.ok_or_else(|| CredentialsError::Login { host: name.clone() })?;
+            let login = login.ok_or_else(|| CredentialsError::Login(name.clone()))?;
             entries.push((place_name(&name), login));
         }
         Ok(Self { entries })

@@ -40,11 +40,8 @@ pub enum RegistryError {
         status: u16,
     },
     /// The registry does not have it.
-    #[error("{url} does not exist")]
-    Absent {
-        /// URL of the request.
-        url: String,
-    },
+    #[error("{0} does not exist")]
+    Absent(String),
     /// The answer does not follow the protocol.
     #[error("the answer of {url} violates the protocol: {what}")]
     Answer {
@@ -131,7 +128,7 @@ impl RegistryError {
             Self::Setup(_) => Code::TlsMaterial,
             Self::Unreachable { .. } | Self::Unavailable { .. } => Code::RegistryUnreachable,
             Self::Denied { .. } => Code::ImageDenied,
-            Self::Absent { .. } => Code::ImageAbsent,
+            Self::Absent(_) => Code::ImageAbsent,
             Self::Answer { .. } => Code::RegistryAnswer,
             Self::TooLarge { .. } => Code::ImageTooLarge,
             Self::Altered { .. } => Code::ImageAltered,

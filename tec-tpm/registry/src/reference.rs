@@ -25,19 +25,11 @@ pub(crate) struct Place {
 #[non_exhaustive]
 pub enum ReferenceError {
     /// It has no digest.
-    #[error(
-        "{reference:?} has no digest: it must end in @sha256: and 64 lowercase hexadecimal digits"
-    )]
-    NoDigest {
-        /// The text, truncated.
-        reference: String,
-    },
+    #[error("{0:?} has no digest: it must end in @sha256: and 64 lowercase hexadecimal digits")]
+    NoDigest(String),
     /// The text before the digest is not the name of an image.
-    #[error("{reference:?} names no registry and repository")]
-    Name {
-        /// The text, truncated.
-        reference: String,
-    },
+    #[error("{0:?} names no registry and repository")]
+    Name(String),
 }
 
 /// Default host of references, and the repository of its official images.
@@ -52,14 +44,14 @@ impl FromStr for ImageReference {
 
     fn from_str(text: &str) -> Result<Self, ReferenceError> {
         let shown = || text.chars().take(MAX_NAME).collect::<String>();
-        let no_digest = || ReferenceError::NoDigest { reference: shown() };
+        let no_digest = || ReferenceError::NoDigest(shown());
         let (name, digest) = text.split_once("@sha256:").ok_or_else(no_digest)?;
         let is_lower = !digest.bytes().any(|byte| byte.is_ascii_uppercase());
         let digest = digest.parse().ok().filter(|_| is_lower);
         let digest = digest.ok_or_else(no_digest)?;
         let (host, repository) = split(name);
         if name.len() > MAX_NAME || !is_host(&host) || !is_repository(&repository) {
-            return Err(ReferenceError::Name { reference: shown() });
+            return Err(ReferenceError::Name(shown()));
         }
         Ok(Self { place: Place { host, repository }, digest })
     }
@@ -162,14 +154,14 @@ mod tests {
         for name in
             ["", "a b/c", "r.example/", "r.example/Os", "r.example/../x", "r.e/a//b", "a@b/c"]
         {
-            assert!(matches!(parse(name), Err(ReferenceError::Name { .. })), "{name}");
+            assert!(matches!(parse(name), Err(ReferenceError::Name(_))), "{name}");
         }
         assert!(parse(&"x".repeat(300)).is_err());
         for text in
             ["r.example/os", "r.example/os:1", "r.example/os@sha256:", "r.example/os@sha256:ab"]
         {
             let parsed: Result<ImageReference, _> = text.parse();
-            assert!(matches!(parsed, Err(ReferenceError::NoDigest { .. })), "{text}");
+            assert!(matches!(parsed, Err(ReferenceError::NoDigest(_))), "{text}");
         }
         let upper = format!("r.example/os{}", DIGEST.to_uppercase().replace("SHA", "sha"));
         assert!(upper.parse::<ImageReference>().is_err());

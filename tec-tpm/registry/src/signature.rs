@@ -98,7 +98,7 @@ impl Registry {
         let tag = format!("sha256-{}.sig", reference.digest());
         let unsigned = |found| RegistryError::Unsigned { reference: reference.to_string(), found };
         let text = match self.tagged(reference, &Ask::Manifest(tag.clone()), MAX_MANIFEST).await {
-            Err(RegistryError::Absent { .. }) => return Err(unsigned(0)),
+            Err(RegistryError::Absent(_)) => return Err(unsigned(0)),
             answer => answer?,
         };
         let signatures: Signatures = serde_json::from_slice(&text)

@@ -19,25 +19,14 @@ pub struct TagReference {
 #[non_exhaustive]
 pub enum TagReferenceError {
     /// It has a digest.
-    #[error(
-        "{reference:?} names a digest, which never moves: name a tag, such as registry.example/os:44"
-    )]
-    Digest {
-        /// The text, truncated.
-        reference: String,
-    },
+    #[error("{0:?} names a digest, which never moves: name a tag, such as registry.example/os:44")]
+    Digest(String),
     /// It has no tag.
-    #[error("{reference:?} names no tag: use a reference such as registry.example/os:44")]
-    NoTag {
-        /// The text, truncated.
-        reference: String,
-    },
+    #[error("{0:?} names no tag: use a reference such as registry.example/os:44")]
+    NoTag(String),
     /// The text before the tag is not the name of an image.
-    #[error("{reference:?} names no registry and repository")]
-    Name {
-        /// The text, truncated.
-        reference: String,
-    },
+    #[error("{0:?} names no registry and repository")]
+    Name(String),
 }
 
 /// Maximum length of a tag (Distribution Specification 1.1, "Pulling manifests").
@@ -49,16 +38,16 @@ impl FromStr for TagReference {
     fn from_str(text: &str) -> Result<Self, TagReferenceError> {
         let reference = text.chars().take(MAX_NAME).collect::<String>();
         if text.contains('@') {
-            return Err(TagReferenceError::Digest { reference });
+            return Err(TagReferenceError::Digest(reference));
         }
         let Some((name, tag)) = text.rsplit_once(':').filter(|(_, tag)| is_tag(tag)) else {
-            return Err(TagReferenceError::NoTag { reference });
+            return Err(TagReferenceError::NoTag(reference));
         };
         let has_other_tag = name.rsplit('/').next().is_some_and(|last| last.contains(':'));
         let (host, repository) = split(name);
         let is_name = is_host(&host) && is_repository(&repository);
         if has_other_tag || name.len() > MAX_NAME || !is_name {
-            return Err(TagReferenceError::Name { reference });
+            return Err(TagReferenceError::Name(reference));
         }
         Ok(Self { place: Place { host, repository }, tag: tag.to_owned() })
     }
@@ -122,17 +111,17 @@ mod tests {
     #[test]
     fn what_is_no_tag_is_refused_and_named() {
         let digest = format!("registry.example/os:44@sha256:{}", "ab".repeat(32));
-        assert!(matches!(parse(&digest), Err(TagReferenceError::Digest { .. })));
+        assert!(matches!(parse(&digest), Err(TagReferenceError::Digest(_))));
         let long = format!("registry.example/os:{}", "x".repeat(129));
         for text in
             ["registry.example/os", "registry.example:5000/os", "r.example/os:", "r/os:-a", &long]
         {
-            assert!(matches!(parse(text), Err(TagReferenceError::NoTag { .. })), "{text}");
+            assert!(matches!(parse(text), Err(TagReferenceError::NoTag(_))), "{text}");
         }
         for text in
             [":44", "r.example/Os:44", "r.example/:44", "a b/c:44", "r.example/../x:44", "a/b:c:d"]
         {
-            assert!(matches!(parse(text), Err(TagReferenceError::Name { .. })), "{text}");
+            assert!(matches!(parse(text), Err(TagReferenceError::Name(_))), "{text}");
         }
     }
 }

@@ -236,7 +236,7 @@ fn accepted(url: &str, response: Response) -> Result<Response, RegistryError> {
     let (url, status) = (url.to_owned(), response.status());
     Err(match status {
         StatusCode::OK | StatusCode::PARTIAL_CONTENT => return Ok(response),
-        StatusCode::NOT_FOUND => RegistryError::Absent { url },
+        StatusCode::NOT_FOUND => RegistryError::Absent(url),
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
             RegistryError::Denied { url, status: status.as_u16() }
         }

@@ -28,26 +28,17 @@ pub enum AuthenticodeError {
     #[error("a signature or certificate cannot be read")]
     Der(#[source] DerError),
     /// There are more certificates than the limit.
-    #[error("the signature holds more than {limit} certificates")]
-    TooManyCertificates {
-        /// Limit.
-        limit: usize,
-    },
+    #[error("the signature holds more than {0} certificates")]
+    TooManyCertificates(usize),
     /// An algorithm that is not implemented.
     #[error("the signature cannot be verified")]
     Unsupported(#[source] UnsupportedSignature),
     /// A hash algorithm that is not implemented.
-    #[error("the hash algorithm {oid} is not supported")]
-    Hash {
-        /// Encoded object identifier, in hexadecimal.
-        oid: String,
-    },
+    #[error("the hash algorithm {0} is not supported")]
+    Hash(String),
     /// The search for a path took too many steps.
-    #[error("more than {limit} checks were needed to find a certificate path")]
-    TooManyChecks {
-        /// Limit.
-        limit: usize,
-    },
+    #[error("more than {0} checks were needed to find a certificate path")]
+    TooManyChecks(usize),
 }
 
 /// Maximum number of certificates in one signature; real ones have up to four.
@@ -133,9 +124,9 @@ impl<'d> Signature<'d> {
         image: &[u8; 32],
     ) -> Result<bool, AuthenticodeError> {
         if self.certificates.len() > MAX_CERTIFICATES {
-            return Err(AuthenticodeError::TooManyCertificates { limit: MAX_CERTIFICATES });
+            return Err(AuthenticodeError::TooManyCertificates(MAX_CERTIFICATES));
         }
-        let unknown = |oid| AuthenticodeError::Hash { oid: hex::encode(oid) };
+        let unknown = |oid| AuthenticodeError::Hash(hex::encode(oid));
         match Hash::from_oid(self.image_hash) {
             Some(Hash::Sha256) => {}
             Some(_) => return Ok(false),
@@ -208,7 +199,7 @@ impl<'d> Signature<'d> {
         }
         *checks += 1;
         if *checks > MAX_CHECKS {
-            return Err(AuthenticodeError::TooManyChecks { limit: MAX_CHECKS });
+            return Err(AuthenticodeError::TooManyChecks(MAX_CHECKS));
         }
         if from.is_signed_by(trusted).map_err(AuthenticodeError::Unsupported)? {
             return Ok(true);

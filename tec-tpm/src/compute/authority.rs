@@ -47,11 +47,8 @@ pub enum AuthorityError {
         source: AuthenticodeError,
     },
     /// shim compares SHA-1 digests of images with a database, and that bank is not computed.
-    #[error("{variable} lists SHA-1 digests of images; compute the SHA-1 bank, too")]
-    Sha1Entries {
-        /// Variable.
-        variable: &'static str,
-    },
+    #[error("{0} lists SHA-1 digests of images; compute the SHA-1 bank, too")]
+    Sha1Entries(&'static str),
     /// The `.sbat` section of the image cannot be read.
     #[error("this boot would be refused: the .sbat section of the image cannot be read")]
     Sbat(#[source] SbatError),
@@ -62,11 +59,8 @@ pub enum AuthorityError {
     #[error("this boot would be refused: variable SbatLevel revokes the image")]
     SbatRevoked(#[source] SbatRevocation),
     /// The image, or a certificate of its signer, is revoked.
-    #[error("this boot would be refused: {variable} revokes the image or its signer")]
-    Revoked {
-        /// Variable.
-        variable: &'static str,
-    },
+    #[error("this boot would be refused: {0} revokes the image or its signer")]
+    Revoked(&'static str),
     /// No entry allows the image.
     #[error(
         "this boot would be refused: no key of the machine or of shim allows the image (--secure-boot off, \
@@ -80,11 +74,7 @@ impl AuthorityError {
     pub fn is_refusal(&self) -> bool {
         matches!(
             self,
-            Self::Sbat(_)
-                | Self::NoSbat
-                | Self::SbatRevoked(_)
-                | Self::Revoked { .. }
-                | Self::Refused
+            Self::Sbat(_) | Self::NoSbat | Self::SbatRevoked(_) | Self::Revoked(_) | Self::Refused
         )
     }
 }
@@ -141,7 +131,7 @@ impl<'d> Database<'d> {
         let mut listed = entries.iter().filter(|entry| entry.kind == siglist::SHA1);
         let Some(digest) = image.digests.get(Bank::Sha1) else {
             return match listed.next() {
-                Some(_) => Err(AuthorityError::Sha1Entries { variable: self.variable }),
+                Some(_) => Err(AuthorityError::Sha1Entries(self.variable)),
                 None => Ok(None),
             };
         };

@@ -132,11 +132,11 @@ impl<'b> Boot<'b> {
         self.push_image(Component::Pcr4Shim, &first);
         self.check_fallback(&first.path)?;
         if handed.is_some_and(|options| load_options::count_for_shim(&options)) {
-            return Err(PredictError::LoadOptions { file: first.path });
+            return Err(PredictError::LoadOptions(first.path));
         }
         match second {
             Some(second) => self.start_second(&first, second),
-            None => Err(PredictError::NoSecondStage { file: first.path }),
+            None => Err(PredictError::NoSecondStage(first.path)),
         }
     }
 

@@ -66,7 +66,7 @@ impl Addons {
 fn with_line(profile: StubProfile, addon: &Started, line: String) -> Result<String, Unpredictable> {
     let devicetrees = [".dtb", ".dtbauto"];
     if addon.file.sections().any(|name| devicetrees.contains(&name)) {
-        return Err(Unpredictable::Sidecar { file: addon.path.clone() });
+        return Err(Unpredictable::Sidecar(addon.path.clone()));
     }
     let Some(section) = addon.file.section(".cmdline") else {
         return Ok(line);
@@ -91,7 +91,7 @@ impl Boot<'_> {
             for path in self.files_beside(uki, folder, ".addon.efi")? {
                 count += 1;
                 if count > MAX_FILES {
-                    let reason = Unpredictable::Sidecar { file: path };
+                    let reason = Unpredictable::Sidecar(path);
                     let depending = [
                         PcrIndex::BOOT_MANAGER,
                         PcrIndex::SECURE_BOOT,

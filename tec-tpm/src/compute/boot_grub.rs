@@ -34,9 +34,9 @@ const SCRIPT: &str = "grub.cfg";
 const MODULES: &str = "mods";
 /// What RHEL 10 leaves to its builds (rhboot/grub2, rhel-10-main, commands/tpm.c).
 const SILENT_BUILDS: Unpredictable =
-    Unpredictable::GrubVendor { vendor: "RHEL 10, of which some builds measure no commands," };
+    Unpredictable::GrubVendor("RHEL 10, of which some builds measure no commands,");
 const WITHOUT_SECURE_BOOT: Unpredictable =
-    Unpredictable::GrubVendor { vendor: "Fedora from 41 and RHEL 10 without Secure Boot" };
+    Unpredictable::GrubVendor("Fedora from 41 and RHEL 10 without Secure Boot");
 /// Size of the chunks in which files other than programs are read.
 const PIECE: usize = 256 << 10;
 
@@ -182,15 +182,13 @@ impl Boot<'_> {
         }
         let name = names.last().map_or(SCRIPT, String::as_str);
         let file = format!("{}{name}", own.unwrap_or_default());
-        Err(Stop::Unpredictable(Unpredictable::NoScript { file }))
+        Err(Stop::Unpredictable(Unpredictable::NoScript(file)))
     }
 
     /// Predicts what the kernel finds if GRUB enters it through its EFI stub.
     fn boot(&mut self, profile: GrubProfile, loaded: &Loaded) -> Result<(), Unpredictable> {
         let Some(kernel) = &loaded.kernel else {
-            return Err(Unpredictable::CommandLine {
-                reason: "is not known: the script starts no kernel",
-            });
+            return Err(Unpredictable::CommandLine("is not known: the script starts no kernel"));
         };
         let Some(terminator) = profile.load_options() else {
             return Ok(());

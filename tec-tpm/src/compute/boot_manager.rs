@@ -78,7 +78,7 @@ impl Boot<'_> {
         match &entry.starts {
             Starts::Image => self.start_image(&manager, around, entry.path),
             Starts::Kernel { path, initrds, options } => {
-                let reason = Unpredictable::Version { program: manager.name };
+                let reason = Unpredictable::Version(manager.name);
                 if around.contains(&StubProfile::V252) {
                     self.give_up_all([PcrIndex::KERNEL_CONFIG, PcrIndex::BOOT_FILES], &reason);
                 }
@@ -101,7 +101,7 @@ impl Boot<'_> {
         }
         self.allow(&uki, Role::First)?;
         self.push_image(Component::Pcr4Uki, &uki);
-        let reason = Unpredictable::Version { program: manager.name.clone() };
+        let reason = Unpredictable::Version(manager.name.clone());
         let hands = around.map(|profile| profile == StubProfile::V252);
         self.agree(hands, &reason, |boot, hands| {
             let section = uki.file.section(".cmdline").filter(|_| hands).unwrap_or_default();
@@ -138,14 +138,14 @@ impl Boot<'_> {
         self.allow(&kernel, Role::First)?;
         self.push_image(Component::Pcr4Vmlinuz, &kernel);
         let [initrd] = initrds else {
-            let reason = Unpredictable::CommandLine { reason: "does not name one initramfs" };
+            let reason = Unpredictable::CommandLine("does not name one initramfs");
             self.give_up_all([PcrIndex::KERNEL_CONFIG, PcrIndex::BOOT_FILES], &reason);
             return Ok(());
         };
         let line = format!("initrd={} {options}", initrd.replace('/', "\\"));
         let line = line.trim_end();
         if !line.is_ascii() {
-            let reason = Unpredictable::CommandLine { reason: "has other characters than ASCII" };
+            let reason = Unpredictable::CommandLine("has other characters than ASCII");
             self.give_up_all([PcrIndex::KERNEL_CONFIG, PcrIndex::BOOT_FILES], &reason);
             return Ok(());
         }

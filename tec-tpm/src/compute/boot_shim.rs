@@ -90,7 +90,7 @@ impl Boot<'_> {
         }
         let fallback = format!("{folder}/{}", find::FALLBACK);
         match find::spelled(self.image, &fallback).map_err(PredictError::Find)? {
-            Some(file) => Err(PredictError::Fallback { file }),
+            Some(file) => Err(PredictError::Fallback(file)),
             None => Ok(()),
         }
     }
@@ -104,7 +104,7 @@ impl Boot<'_> {
             name.starts_with("shim_certificate") || name.starts_with("revocations")
         });
         if let Some(file) = unbundled.filter(|_| self.secure_boot() == SecureBoot::On) {
-            let reason = Unpredictable::Sidecar { file };
+            let reason = Unpredictable::Sidecar(file);
             self.give_up_all([PcrIndex::SECURE_BOOT, PcrIndex::MOK], &reason);
         }
         Ok(())

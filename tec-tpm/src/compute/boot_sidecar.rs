@@ -108,7 +108,7 @@ impl Boot<'_> {
                     archives.push(archive);
                 }
                 _ => {
-                    let reason = Unpredictable::Sidecar { file: first.clone() };
+                    let reason = Unpredictable::Sidecar(first.clone());
                     let depending = [PcrIndex::KERNEL_CONFIG, PcrIndex::BOOT_FILES];
                     self.give_up_all(depending, &reason);
                 }

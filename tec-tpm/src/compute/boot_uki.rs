@@ -25,7 +25,7 @@ struct Stub {
 }
 
 fn unknown(uki: &Started, name: &str) -> PredictError {
-    let source = StubError::UnknownVersion { stub: name.to_owned() };
+    let source = StubError::UnknownVersion(name.to_owned());
     PredictError::Stub { file: uki.path.clone(), source }
 }
 
@@ -41,7 +41,7 @@ impl Boot<'_> {
         let [older, newer] = around;
         // Since systemd 258, the stub itself loads the kernel (its change 37372).
         let loads = newer.loads_inner_kernel() && self.secure_boot() == SecureBoot::Off;
-        let reason = Unpredictable::Version { program: name };
+        let reason = Unpredictable::Version(name);
         self.agree(around, &reason, |boot, profile| boot.run_stub(profile, uki, handed, loads))?;
         if older != newer && self.gave_up(PcrIndex::BOOT_MANAGER) {
             return Err(unknown(uki, &uki.magic()));
@@ -149,7 +149,7 @@ impl Boot<'_> {
             StubOptions::None => String::new(),
             StubOptions::Text { line, .. } => profile.handed_line(&line)?,
             StubOptions::Garbled => {
-                return Err(Unpredictable::CommandLine { reason: "of the boot entry is not text" });
+                return Err(Unpredictable::CommandLine("of the boot entry is not text"));
             }
         };
         let own = uki.file.section(".cmdline");

@@ -68,11 +68,8 @@ pub enum FindError {
         source: io::Error,
     },
     /// No layout has the file.
-    #[error("no {component} was found in any known layout")]
-    Missing {
-        /// What is missing.
-        component: BootComponent,
-    },
+    #[error("no {0} was found in any known layout")]
+    Missing(BootComponent),
     /// Several files match.
     #[error("several files could be the {component}: {}", candidates.join(", "))]
     Ambiguous {
@@ -308,7 +305,7 @@ fn only(component: BootComponent, mut candidates: Vec<String>) -> Result<String,
     if candidates.len() > 1 {
         return Err(FindError::Ambiguous { component, candidates });
     }
-    candidates.pop().ok_or(FindError::Missing { component })
+    candidates.pop().ok_or(FindError::Missing(component))
 }
 
 pub(super) fn list(image: &dyn BootImage, prefix: &str) -> Result<Vec<String>, FindError> {

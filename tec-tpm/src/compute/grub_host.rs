@@ -72,7 +72,7 @@ impl Host for Grub<'_, '_> {
         let entries = self.tree.entries(device, folder)?;
         let count = entries.as_ref().map_or(0, Vec::len);
         if count > 1 {
-            self.boot.give_up(PcrIndex::BOOT_FILES, Unpredictable::EntryOrder { count });
+            self.boot.give_up(PcrIndex::BOOT_FILES, Unpredictable::EntryOrder(count));
         }
         Ok(entries)
     }
@@ -83,7 +83,7 @@ impl Host for Grub<'_, '_> {
 
     fn search(&mut self, wanted: &str, hint: Option<&str>) -> Result<String, Stop> {
         let device = self.tree.search(wanted, hint, self.boot.platform.grub_root());
-        let unknown = || Unpredictable::GrubRoot { wanted: wanted.to_owned() };
+        let unknown = || Unpredictable::GrubRoot(wanted.to_owned());
         device.ok_or_else(|| Stop::Unpredictable(unknown()))
     }
 

@@ -9,12 +9,12 @@ const MEASURING: (u32, u32) = (6, 1);
 /// Checks that a kernel with this beginning measures its command line and initial file system.
 pub(super) fn check_version(start: &[u8]) -> Result<(), Unpredictable> {
     let Some(version) = version(start) else {
-        return Err(Unpredictable::KernelVersion { version: "unknown".to_owned() });
+        return Err(Unpredictable::KernelVersion("unknown".to_owned()));
     };
     let mut numbers = version.split(['.', '-', '+']).map(str::parse::<u32>);
     let mut number = || numbers.next().and_then(Result::ok).unwrap_or(0);
     if (number(), number()) < MEASURING {
-        return Err(Unpredictable::KernelVersion { version });
+        return Err(Unpredictable::KernelVersion(version));
     }
     Ok(())
 }
@@ -37,9 +37,7 @@ pub(super) fn check_options(command_line: &str) -> Result<(), Unpredictable> {
     // Linux, drivers/firmware/efi/libstub: options that change what is loaded.
     let changes = |word: &&str| *word == "noinitrd" || word.starts_with("initrd=");
     match command_line.split_whitespace().find(changes) {
-        Some(option) => {
-            Err(Unpredictable::KernelOption { option: option.chars().take(64).collect() })
-        }
+        Some(option) => Err(Unpredictable::KernelOption(option.chars().take(64).collect())),
         None => Ok(()),
     }
 }
@@ -70,7 +68,7 @@ mod tests {
         for version in ["5.19.0", "6.0", "", "x"] {
             assert!(matches!(
                 check_version(&header(version)),
-                Err(Unpredictable::KernelVersion { .. })
+                Err(Unpredictable::KernelVersion(_))
             ));
         }
         let full = header("6.1");

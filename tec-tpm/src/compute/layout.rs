@@ -109,11 +109,8 @@ pub enum PeError {
         offset: u64,
     },
     /// The file exceeds the limit.
-    #[error("the file has more than {limit} bytes")]
-    TooLarge {
-        /// Limit.
-        limit: u64,
-    },
+    #[error("the file has more than {0} bytes")]
+    TooLarge(u64),
 }
 
 /// Largest headers that are read.
@@ -340,7 +337,7 @@ fn check_order(sections: &[Section], headers: u64) -> Result<(), PeError> {
         end = section.raw.end;
     }
     if end > MAX_FILE {
-        return Err(PeError::TooLarge { limit: MAX_FILE });
+        return Err(PeError::TooLarge(MAX_FILE));
     }
     Ok(())
 }

@@ -75,11 +75,8 @@ pub enum PlatformError {
         source: io::Error,
     },
     /// A file is not named like a variable.
-    #[error("{file} is not named NAME-GUID")]
-    Name {
-        /// File.
-        file: String,
-    },
+    #[error("{0} is not named NAME-GUID")]
+    Name(String),
     /// A file is shorter than the attributes that it must begin with.
     #[error("{file} has {size} bytes, but must have at least the 4 bytes of attributes")]
     Attributes {
@@ -283,8 +280,7 @@ impl PlatformState {
             let vendor: Guid = suffix.strip_prefix('-')?.parse().ok()?;
             (!name.is_empty()).then(|| (name.to_owned(), vendor))
         };
-        let (name, vendor) =
-            named().ok_or_else(|| PlatformError::Name { file: file.to_owned() })?;
+        let (name, vendor) = named().ok_or_else(|| PlatformError::Name(file.to_owned()))?;
         let (attributes, data) = content.split_first_chunk().ok_or_else(|| {
             PlatformError::Attributes { file: file.to_owned(), size: content.len() }
         })?;
@@ -408,7 +404,7 @@ mod tests {
         for name in ["PK", "8be4df61-93ca-11d2-aa0d-00e098032b8c", "é-x"] {
             assert!(matches!(
                 state.insert_efivarfs(name, b"\0\0\0\0"),
-                Err(PlatformError::Name { file }) if file == name
+                Err(PlatformError::Name(file)) if file == name
             ));
         }
         for size in 0..4 {

@@ -97,23 +97,14 @@ pub enum PredictError {
         what: String,
     },
     /// shim starts a file that the image does not have.
-    #[error("the file that {file} starts is missing from the image")]
-    NoSecondStage {
-        /// Path of shim.
-        file: String,
-    },
+    #[error("the file that {0} starts is missing from the image")]
+    NoSecondStage(String),
     /// shim starts a program that creates boot entries and restarts the machine.
-    #[error("shim would start {file}, which creates boot entries and restarts the machine")]
-    Fallback {
-        /// Path of that program.
-        file: String,
-    },
+    #[error("shim would start {0}, which creates boot entries and restarts the machine")]
+    Fallback(String),
     /// The boot entry passes options to shim, which may make it start something else.
-    #[error("a boot entry passes options to {file}, which may make it start another file")]
-    LoadOptions {
-        /// Path of shim.
-        file: String,
-    },
+    #[error("a boot entry passes options to {0}, which may make it start another file")]
+    LoadOptions(String),
     /// The only requested register cannot be predicted.
     #[error("PCR {pcr} cannot be predicted")]
     Register {
@@ -147,9 +138,9 @@ impl PredictError {
             | Self::Grub { file, .. }
             | Self::Stub { file, .. }
             | Self::UnknownLoader { file, .. }
-            | Self::NoSecondStage { file }
-            | Self::Fallback { file }
-            | Self::LoadOptions { file } => Some(file),
+            | Self::NoSecondStage(file)
+            | Self::Fallback(file)
+            | Self::LoadOptions(file) => Some(file),
         }
     }
 }

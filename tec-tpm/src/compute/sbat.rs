@@ -24,23 +24,14 @@ pub struct SbatEntry {
 #[non_exhaustive]
 pub enum SbatError {
     /// The section is not text.
-    #[error(".sbat contains invalid UTF-8 at offset {offset}")]
-    Encoding {
-        /// Offset in the section.
-        offset: usize,
-    },
+    #[error(".sbat contains invalid UTF-8 at offset {0}")]
+    Encoding(usize),
     /// A line lacks fields, or its generation is not a number.
-    #[error(".sbat line {line} is not an entry")]
-    Line {
-        /// Number of the line, from 1.
-        line: usize,
-    },
+    #[error(".sbat line {0} is not an entry")]
+    Line(usize),
     /// More lines than the limit.
-    #[error(".sbat has more than {limit} lines")]
-    TooManyLines {
-        /// Limit.
-        limit: usize,
-    },
+    #[error(".sbat has more than {0} lines")]
+    TooManyLines(usize),
 }
 
 /// Maximum number of lines; real sections have fewer than ten.
@@ -50,15 +41,15 @@ impl Sbat {
     /// Reads the content of a section, up to the first NUL.
     pub fn parse(section: &[u8]) -> Result<Self, SbatError> {
         let text = section.split(|b| *b == 0).next().unwrap_or_default();
-        let text = std::str::from_utf8(text)
-            .map_err(|error| SbatError::Encoding { offset: error.valid_up_to() })?;
+        let text =
+            std::str::from_utf8(text).map_err(|error| SbatError::Encoding(error.valid_up_to()))?;
         let mut entries = Vec::new();
         for (number, line) in text.lines().enumerate() {
             if number >= MAX_LINES {
-                return Err(SbatError::TooManyLines { limit: MAX_LINES });
+                return Err(SbatError::TooManyLines(MAX_LINES));
             }
             if !line.is_empty() {
-                entries.push(entry(line).ok_or(SbatError::Line { line: number + 1 })?);
+                entries.push(entry(line).ok_or(SbatError::Line(number + 1))?);
             }
         }
         Ok(Self { entries })

@@ -69,7 +69,7 @@ impl ShimProfile {
             "15.7" => Ok(Self::V15_7),
             "15.8" => Ok(Self::V15_8),
             "16.1" => Ok(Self::V16_1),
-            other => Err(ShimError::UnknownVersion { version: other.chars().take(32).collect() }),
+            other => Err(ShimError::UnknownVersion(other.chars().take(32).collect())),
         }
     }
 

@@ -10,11 +10,8 @@ pub enum ShimError {
     #[error("there is no .data.ident section to identify the shim")]
     NoVersion,
     /// A version that has not been observed.
-    #[error("the measurements of shim {version} are not known; select a profile to override")]
-    UnknownVersion {
-        /// Version.
-        version: String,
-    },
+    #[error("the measurements of shim {0} are not known; select a profile to override")]
+    UnknownVersion(String),
     /// There is no section with the vendor's keys.
     #[error("there is no .vendor_cert section")]
     NoVendorKeys,

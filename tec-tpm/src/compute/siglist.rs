@@ -47,11 +47,8 @@ pub enum SignatureListError {
         list: usize,
     },
     /// More entries than the limit.
-    #[error("there are more than {limit} entries")]
-    TooManyEntries {
-        /// Limit.
-        limit: usize,
-    },
+    #[error("there are more than {0} entries")]
+    TooManyEntries(usize),
 }
 
 /// One `EFI_SIGNATURE_DATA`, with the type of its list.
@@ -113,7 +110,7 @@ fn list<'d>(
         return Err(refuse);
     }
     if entries.len() + content.len() / entry > MAX_ENTRIES {
-        return Err(SignatureListError::TooManyEntries { limit: MAX_ENTRIES });
+        return Err(SignatureListError::TooManyEntries(MAX_ENTRIES));
     }
     for (position, whole) in content.chunks_exact(entry).enumerate() {
         entries.push(SignatureEntry {

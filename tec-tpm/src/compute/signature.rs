@@ -55,11 +55,8 @@ pub enum SignatureError {
         length: u32,
     },
     /// More entries than the limit.
-    #[error("the certificate table has more than {limit} entries")]
-    TooManyEntries {
-        /// Limit.
-        limit: usize,
-    },
+    #[error("the certificate table has more than {0} entries")]
+    TooManyEntries(usize),
     /// An entry is not an Authenticode signature.
     #[error("certificate table offset {offset}: not an Authenticode signature")]
     Content {
@@ -76,23 +73,14 @@ pub enum SignatureError {
 #[non_exhaustive]
 pub enum SignatureContentError {
     /// Not DER, or not the expected structure.
-    #[error("the DER structure is not that of a signature: {reason}")]
-    Der {
-        /// Error of the DER reader.
-        reason: String,
-    },
+    #[error("the DER structure is not that of a signature: {0}")]
+    Der(String),
     /// The content is of another type.
-    #[error("the content type {oid} is not that of an Authenticode signature")]
-    ContentType {
-        /// Object identifier that was found.
-        oid: String,
-    },
+    #[error("the content type {0} is not that of an Authenticode signature")]
+    ContentType(String),
     /// A SHA-256 digest has the wrong length.
-    #[error("the SHA-256 digest has {length} bytes")]
-    DigestLength {
-        /// Length of the digest.
-        length: usize,
-    },
+    #[error("the SHA-256 digest has {0} bytes")]
+    DigestLength(usize),
 }
 
 /// Maximum number of entries; dual-signed files have two.
@@ -169,7 +157,7 @@ fn entries(table: &[u8]) -> Result<Vec<Entry<'_>>, SignatureError> {
             return Err(SignatureError::Entry { offset, length });
         };
         if entries.len() >= MAX_ENTRIES {
-            return Err(SignatureError::TooManyEntries { limit: MAX_ENTRIES });
+            return Err(SignatureError::TooManyEntries(MAX_ENTRIES));
         }
         entries.push(Entry { offset, kind: u16::from_le_bytes([t0, t1]), content });
         // `size` is at most the length of the table, so rounding up cannot overflow.
@@ -187,7 +175,7 @@ pub(super) fn signed_digest(content: &[u8]) -> Result<SignedDigest, SignatureCon
     }
     <[u8; 32]>::try_from(digest)
         .map(|digest| SignedDigest::Sha256(Sha256Digest::new(digest)))
-        .map_err(|_| SignatureContentError::DigestLength { length: digest.len() })
+        .map_err(|_| SignatureContentError::DigestLength(digest.len()))
 }
 
 fn digest_info(content: &[u8]) -> Result<(ObjectIdentifier, &[u8]), SignatureContentError> {
@@ -228,7 +216,7 @@ fn expect_oid(
 ) -> Result<(), SignatureContentError> {
     let oid = ObjectIdentifier::decode(reader)?;
     if oid != expected {
-        return Err(SignatureContentError::ContentType { oid: oid.to_string() });
+        return Err(SignatureContentError::ContentType(oid.to_string()));
     }
     Ok(())
 }
@@ -239,6 +227,6 @@ fn context_0() -> Tag {
 
 impl From<x509_cert::der::Error> for SignatureContentError {
     fn from(error: x509_cert::der::Error) -> Self {
-        Self::Der { reason: error.to_string() }
+        Self::Der(error.to_string())
     }
 }

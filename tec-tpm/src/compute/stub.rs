@@ -40,22 +40,16 @@ pub enum StubError {
         what: String,
     },
     /// The boot entry selects a profile that the image does not have.
-    #[error("this boot would be refused: the image has no profile {profile}")]
-    NoProfile {
-        /// Number of the profile, from 0.
-        profile: u32,
-    },
+    #[error("this boot would be refused: the image has no profile {0}")]
+    NoProfile(u32),
     /// The stub does not support several sections with the same name.
     #[error("systemd-stub 252 may use any of several sections with the same name")]
     Repeated,
     /// A version older than any that was observed, or one for which those around it start different programs.
     #[error(
-        "the measurements of {stub} are not known (--stub-profile selects those of another version)"
+        "the measurements of {0} are not known (--stub-profile selects those of another version)"
     )]
-    UnknownVersion {
-        /// The stub with its version.
-        stub: String,
-    },
+    UnknownVersion(String),
 }
 
 /// A section of a unified kernel image (UAPI group, "Unified Kernel Image", "UKI Components").
@@ -119,9 +113,7 @@ impl StubProfile {
     /// Whether a section makes PCR 11 depend on the machine.
     pub(super) fn check_sections(self, file: &PeFile) -> Result<(), Unpredictable> {
         match file.sections().find(|name| CHOSEN.contains(name)) {
-            Some(name) if self > Self::V252 => {
-                Err(Unpredictable::Section { section: name.to_owned() })
-            }
+            Some(name) if self > Self::V252 => Err(Unpredictable::Section(name.to_owned())),
             _ => Ok(()),
         }
     }
@@ -155,15 +147,15 @@ impl StubProfile {
         let text = section.split(|byte| *byte == 0).next().unwrap_or_default();
         let text = std::str::from_utf8(text).unwrap_or("\u{fffd}");
         if !text.is_ascii() {
-            return Err(Unpredictable::CommandLine { reason: "has other characters than ASCII" });
+            return Err(Unpredictable::CommandLine("has other characters than ASCII"));
         }
         // systemd, util.c, `mangle_stub_cmdline`.
         let blank = |c: char| c <= ' ' || c == '\x7f';
         let trimmed = text.trim_matches(blank);
         if self == Self::V252 && (trimmed != text || text.contains(|c| c != ' ' && blank(c))) {
-            return Err(Unpredictable::CommandLine {
-                reason: "has white space that stub 252 may or may not remove",
-            });
+            return Err(Unpredictable::CommandLine(
+                "has white space that stub 252 may or may not remove",
+            ));
         }
         Ok(trimmed.replace(blank, " "))
     }
@@ -191,7 +183,7 @@ impl StubProfile {
             return Err(Unpredictable::BootSecret);
         }
         if line.is_empty() {
-            return Err(Unpredictable::CommandLine { reason: "is empty" });
+            return Err(Unpredictable::CommandLine("is empty"));
         }
         kernel::check_options(line)?;
         let start = file.part(".linux").map(|part| part.start.as_slice());

@@ -218,7 +218,7 @@ fn sections_that_overlap_or_lie_outside_are_refused() {
     assert!(matches!(with(raw_start_of(0), 0), PeError::Overlap { offset: 0, .. }));
     // Past the end of the file, and past the end of what 32 bits can say.
     assert!(matches!(with(raw_size_of(1), 513), PeError::Truncated { needed: 1537, .. }));
-    assert!(matches!(with(raw_size_of(1), u32::MAX), PeError::TooLarge { .. }));
+    assert!(matches!(with(raw_size_of(1), u32::MAX), PeError::TooLarge(_)));
     assert!(matches!(with(raw_start_of(1), u32::MAX), PeError::Gap { .. }));
     // Headers that end before the section table does, or beyond the limit.
     assert!(matches!(with(0x98 + 60, 0x190), PeError::Header { .. }));
@@ -410,10 +410,10 @@ fn boot_files_are_found_in_every_layout() {
 #[test]
 fn missing_and_ambiguous_loaders_are_told() {
     let error = |paths: &[&str]| find_boot_files(&image_of(paths)).unwrap_err();
-    assert!(matches!(error(&["vmlinuz"]), FindError::Missing { component: BootComponent::Shim }));
+    assert!(matches!(error(&["vmlinuz"]), FindError::Missing(BootComponent::Shim)));
     assert!(matches!(
         error(&["EFI/BOOT/BOOTX64.EFI", "EFI/Linux/uki.efi"]),
-        FindError::Missing { component: BootComponent::Grub }
+        FindError::Missing(BootComponent::Grub)
     ));
     let both = [
         "EFI/debian/shimx64.efi",

@@ -72,7 +72,7 @@ impl SectionTable {
     pub(super) fn left_out(&self, path: &str, profile: u32) -> Result<Vec<u64>, PredictError> {
         let chosen = self.chosen(profile).ok_or_else(|| PredictError::Stub {
             file: path.to_owned(),
-            source: StubError::NoProfile { profile },
+            source: StubError::NoProfile(profile),
         })?;
         let left_out = self.entries.iter().filter(|entry| {
             let counts = chosen.iter().any(|other| other.start == entry.start);
@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(table.section(".cmdline", 1).unwrap().start, 2);
         assert!(matches!(
             table.left_out("x", 2),
-            Err(PredictError::Stub { source: StubError::NoProfile { profile: 2 }, .. })
+            Err(PredictError::Stub { source: StubError::NoProfile(2), .. })
         ));
     }
 

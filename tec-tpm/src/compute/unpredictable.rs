@@ -22,11 +22,8 @@ pub enum Unpredictable {
     #[error("it holds the machine owner keys, which were not given")]
     MokLists,
     /// What this version measures was not observed, and the versions before and after it differ.
-    #[error("it is not known what {program} measures")]
-    Version {
-        /// Program with its version.
-        program: String,
-    },
+    #[error("it is not known what {0} measures")]
+    Version(String),
     /// systemd-stub from version 258 on adds a secret of the machine to the initial file system.
     #[error("the stub adds a secret of the machine to the initial file system")]
     BootSecret,
@@ -41,58 +38,31 @@ pub enum Unpredictable {
         reason: &'static str,
     },
     /// There is no script where this GRUB looks for it.
-    #[error("GRUB's configuration file {file} is missing")]
-    NoScript {
-        /// File that was looked for.
-        file: String,
-    },
+    #[error("GRUB's configuration file {0} is missing")]
+    NoScript(String),
     /// GRUB searches for a file system, and its partition is neither named by the script nor the one that
     /// installers make for the first.
-    #[error("GRUB searches for {wanted}, and its script does not name that partition")]
-    GrubRoot {
-        /// UUID or label of the file system.
-        wanted: String,
-    },
+    #[error("GRUB searches for {0}, and its script does not name that partition")]
+    GrubRoot(String),
     /// What this vendor's GRUB measures was not observed; vendors change it.
-    #[error("what GRUB of {vendor} measures there is not known")]
-    GrubVendor {
-        /// Vendor, with what limits it.
-        vendor: &'static str,
-    },
+    #[error("what GRUB of {0} measures there is not known")]
+    GrubVendor(&'static str),
     /// GRUB reads several files in the order of their folder on the disk.
-    #[error("GRUB reads {count} boot entries in the order on the disk, which files do not show")]
-    EntryOrder {
-        /// Number of files.
-        count: usize,
-    },
+    #[error("GRUB reads {0} boot entries in the order on the disk, which files do not show")]
+    EntryOrder(usize),
     /// The kernel has not been observed.
-    #[error("it is not known whether kernel {version} measures its command line and initrd")]
-    KernelVersion {
-        /// Version of the kernel.
-        version: String,
-    },
+    #[error("it is not known whether kernel {0} measures its command line and initrd")]
+    KernelVersion(String),
     /// A kernel option changes what the kernel loads.
-    #[error("the kernel's option {option} changes what it loads")]
-    KernelOption {
-        /// The option.
-        option: String,
-    },
+    #[error("the kernel's option {0} changes what it loads")]
+    KernelOption(String),
     /// The kernel's command line cannot be determined.
-    #[error("the command line {reason}")]
-    CommandLine {
-        /// What is wrong with it.
-        reason: &'static str,
-    },
+    #[error("the command line {0}")]
+    CommandLine(&'static str),
     /// A section whose use depends on the machine, or that is not supported.
-    #[error("the image alone does not determine how section {section} is used")]
-    Section {
-        /// Name of the section.
-        section: String,
-    },
+    #[error("the image alone does not determine how section {0} is used")]
+    Section(String),
     /// A file next to the boot files adds measurements, which is not supported.
-    #[error("{file} adds measurements, which is not supported")]
-    Sidecar {
-        /// File.
-        file: String,
-    },
+    #[error("{0} adds measurements, which is not supported")]
+    Sidecar(String),
 }

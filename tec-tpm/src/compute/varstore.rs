@@ -50,17 +50,11 @@ pub enum VariableStoreError {
         part: &'static str,
     },
     /// The name of a variable is not UTF-16.
-    #[error("offset {offset}: the name of the variable is not UTF-16")]
-    Name {
-        /// Where the record begins.
-        offset: usize,
-    },
+    #[error("offset {0}: the name of the variable is not UTF-16")]
+    Name(usize),
     /// More variables than the limit.
-    #[error("there are more than {limit} variables")]
-    TooManyVariables {
-        /// Limit.
-        limit: usize,
-    },
+    #[error("there are more than {0} variables")]
+    TooManyVariables(usize),
 }
 
 /// A live variable.
@@ -139,10 +133,10 @@ fn record<'i>(
     let data_end = data_end.ok_or_else(truncated)?;
     if state == ADDED || state == IN_TRANSITION {
         if variables.len() >= MAX_VARIABLES {
-            return Err(VariableStoreError::TooManyVariables { limit: MAX_VARIABLES });
+            return Err(VariableStoreError::TooManyVariables(MAX_VARIABLES));
         }
         let name = image.get(name_at..data_at).ok_or_else(truncated)?;
-        let name = text(name).ok_or(VariableStoreError::Name { offset })?;
+        let name = text(name).ok_or(VariableStoreError::Name(offset))?;
         let data = image.get(data_at..data_end).ok_or_else(truncated)?;
         let vendor = Guid::from_bytes(vendor);
         variables.push((state, StoredVariable { name, vendor, attributes, data }));
@@ -246,7 +240,7 @@ mod tests {
         assert!(matches!(parse(&lying), Err(VariableStoreError::Truncated { offset: 100, .. })));
         let mut odd = image(&[(ADDED, "PK", b"key")]);
         odd[100 + 36] = 5;
-        assert_eq!(parse(&odd), Err(VariableStoreError::Name { offset: 100 }));
+        assert_eq!(parse(&odd), Err(VariableStoreError::Name(100)));
         assert!(matches!(parse(&vec![0; MAX_IMAGE + 1]), Err(VariableStoreError::TooLarge { .. })));
         assert!(matches!(parse(&[0; 200]), Err(VariableStoreError::Magic { offset: 40, .. })));
     }

@@ -20,7 +20,7 @@ pub(super) fn by_firmware(
 ) -> Result<Vec<Authority>, AuthorityError> {
     let (db, dbx) = (Database::of(platform, "db"), Database::of(platform, "dbx"));
     let image = Image::new(file)?;
-    let revoked = || AuthorityError::Revoked { variable: "dbx" };
+    let revoked = || AuthorityError::Revoked("dbx");
     if dbx.with_digest(&image)?.is_some() {
         return Err(revoked());
     }
@@ -71,7 +71,7 @@ fn keys_of_shim(
         Database::new("MokListX", Guid::SHIM, shim.user_revoked()),
     ];
     if let Some(Authority { variable, .. }) = first_digest(&revoked, &image)? {
-        return Err(AuthorityError::Revoked { variable });
+        return Err(AuthorityError::Revoked(variable));
     }
     let allowed = [
         Database::of(platform, "db"),
@@ -87,7 +87,7 @@ fn keys_of_shim(
     let mut refusal = AuthorityError::Refused;
     for signature in &image.signatures {
         match first_certificate(&revoked, &image, signature)? {
-            Some(Authority { variable, .. }) => refusal = AuthorityError::Revoked { variable },
+            Some(Authority { variable, .. }) => refusal = AuthorityError::Revoked(variable),
             None => found.extend(first_certificate(allowed, &image, signature)?),
         }
     }

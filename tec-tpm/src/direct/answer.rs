@@ -29,11 +29,8 @@ pub enum AnswerError {
         length: usize,
     },
     /// The tag is not that of an answer.
-    #[error("the answer has the unexpected tag {found:#06x}")]
-    Tag {
-        /// The tag.
-        found: u16,
-    },
+    #[error("the answer has the unexpected tag {0:#06x}")]
+    Tag(u16),
 }
 
 /// A successful answer: the handle, if the command returns one, and the parameters, which may be
@@ -64,7 +61,7 @@ impl Answer {
         let parameters = match tag {
             ST_NO_SESSIONS => reader.offset()..bytes.len(),
             ST_SESSIONS => sized_range(&mut reader)?,
-            found => return Err(AnswerError::Tag { found }),
+            found => return Err(AnswerError::Tag(found)),
         };
         Ok(Ok(Self { bytes, handle, parameters }))
     }
@@ -129,7 +126,7 @@ mod tests {
         let said = |said, length| Some(AnswerError::Size { said, length });
         assert_eq!(error("80010000000b00000000"), said(11, 10));
         assert_eq!(error("8001ffffffff00000000"), said(u32::MAX, 10));
-        assert_eq!(error("00c40000000a00000000"), Some(AnswerError::Tag { found: 0xc4 }));
+        assert_eq!(error("00c40000000a00000000"), Some(AnswerError::Tag(0xc4)));
         for cut in ["", "8001", "80020000000e00000000ffffffff"] {
             assert!(matches!(error(cut), Some(AnswerError::Malformed(_))), "{cut}");
         }

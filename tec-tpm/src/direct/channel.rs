@@ -19,11 +19,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 #[non_exhaustive]
 pub enum CommandError {
     /// The TPM refused.
-    #[error("the TPM answers {code}")]
-    Refused {
-        /// Response code.
-        code: ResponseCode,
-    },
+    #[error("the TPM answers {0}")]
+    Refused(ResponseCode),
     /// Nothing was sent or received.
     #[error("the TPM cannot be reached")]
     Transport(#[source] io::Error),
@@ -44,7 +41,7 @@ impl From<WireError> for CommandError {
 /// The attempted operation, and what went wrong with it.
 pub(super) fn failed(operation: &'static str) -> impl Fn(CommandError) -> TpmError {
     move |error| match error {
-        CommandError::Refused { code } if code.is_lockout() => TpmError::Lockout { operation },
+        CommandError::Refused(code) if code.is_lockout() => TpmError::Lockout(operation),
         error => TpmError::Command { operation, source: Box::new(error) },
     }
 }
@@ -75,7 +72,7 @@ impl Channel {
             match self.exchange(&bytes, command.answers_with_handle())? {
                 Ok(answer) => return Ok(answer),
                 Err(code) if code.means_again() && attempts > 0 => pause(),
-                Err(code) => return Err(CommandError::Refused { code }),
+                Err(code) => return Err(CommandError::Refused(code)),
             }
         }
     }

@@ -150,8 +150,8 @@ pub(super) fn activate(
         Ok(SecretBytes::new(reader.sized(MAX_SECRET)?.to_vec()))
     });
     answer.map_err(|error| match error {
-        CommandError::Refused { code } if !code.is_lockout() => {
-            TpmError::ChallengeRefused { source: Box::new(error) }
+        CommandError::Refused(code) if !code.is_lockout() => {
+            TpmError::ChallengeRefused(Box::new(error))
         }
         error => failed("answer a challenge")(error),
     })

@@ -33,11 +33,8 @@ const UNDERSTOOD: [ObjectIdentifier; 5] = [
 #[non_exhaustive]
 pub enum CertificateError {
     /// The input is larger than any certificate.
-    #[error("the certificate has {length} bytes, which is too large")]
-    TooLarge {
-        /// Size of the input in bytes.
-        length: usize,
-    },
+    #[error("the certificate has {0} bytes, which is too large")]
+    TooLarge(usize),
     /// The input is not an X.509 certificate in DER.
     #[error("the certificate is malformed")]
     Malformed(#[source] x509_cert::der::Error),
@@ -45,11 +42,8 @@ pub enum CertificateError {
     #[error("the certificate is not of version 3")]
     Version,
     /// A critical extension is not supported here.
-    #[error("the critical extension {oid} is not supported")]
-    CriticalExtension {
-        /// Object identifier of the extension.
-        oid: String,
-    },
+    #[error("the critical extension {0} is not supported")]
+    CriticalExtension(String),
     /// An endorsement key certificate may sign other certificates.
     #[error("an endorsement key certificate must not be a CA certificate")]
     IsCa,
@@ -83,7 +77,7 @@ impl Parsed {
     /// [`CertificateError`] if it is larger, malformed, not version 3, or has an unknown critical extension.
     pub fn from_der_up_to(der: &[u8], limit: usize) -> Result<Self, CertificateError> {
         if der.len() > limit {
-            return Err(CertificateError::TooLarge { length: der.len() });
+            return Err(CertificateError::TooLarge(der.len()));
         }
         let certificate = Certificate::from_der(der).map_err(CertificateError::Malformed)?;
         // The signature is over the bytes as they came, not over another encoding of them.
@@ -104,7 +98,7 @@ impl Parsed {
             .find(|extension| extension.critical && !UNDERSTOOD.contains(&extension.extn_id));
         match unknown {
             Some(extension) => {
-                Err(CertificateError::CriticalExtension { oid: extension.extn_id.to_string() })
+                Err(CertificateError::CriticalExtension(extension.extn_id.to_string()))
             }
             None => Ok(()),
         }

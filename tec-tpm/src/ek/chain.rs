@@ -46,41 +46,23 @@ pub enum ChainError {
         until: Timestamp,
     },
     /// No CA of this name is in the trust store.
-    #[error("the issuer {issuer:?} is not known")]
-    UnknownIssuer {
-        /// Name of the issuer.
-        issuer: String,
-    },
+    #[error("the issuer {0:?} is not known")]
+    UnknownIssuer(String),
     /// The signature algorithm is not accepted.
-    #[error("the signature algorithm {oid} is not accepted")]
-    Algorithm {
-        /// Object identifier of the algorithm.
-        oid: String,
-    },
+    #[error("the signature algorithm {0} is not accepted")]
+    Algorithm(String),
     /// The issuer's key has a type that is not accepted, or is malformed.
-    #[error("the key of the issuer {issuer:?} is not usable")]
-    IssuerKey {
-        /// Name of the issuer.
-        issuer: String,
-    },
+    #[error("the key of the issuer {0:?} is not usable")]
+    IssuerKey(String),
     /// The issuer did not sign the certificate.
-    #[error("the certificate of {subject:?} is not signed by its issuer")]
-    Signature {
-        /// Subject of the certificate.
-        subject: String,
-    },
+    #[error("the certificate of {0:?} is not signed by its issuer")]
+    Signature(String),
     /// The issuer is not a CA.
-    #[error("the issuer {issuer:?} is not a CA")]
-    NotCa {
-        /// Name of the issuer.
-        issuer: String,
-    },
+    #[error("the issuer {0:?} is not a CA")]
+    NotCa(String),
     /// More CAs follow than one of them allows, or than are examined.
-    #[error("the chain is longer than {issuer:?} allows")]
-    PathLength {
-        /// Name of the CA.
-        issuer: String,
-    },
+    #[error("the chain is longer than {0:?} allows")]
+    PathLength(String),
     /// A CA certificate cannot be read.
     #[error("a CA certificate cannot be read")]
     Certificate(#[source] CertificateError),
@@ -171,7 +153,7 @@ impl Search<'_> {
     fn climb(&mut self, child: &Parsed, below: usize) -> Result<String, Finding> {
         let store = self.store;
         let at = |error| Finding { depth: below, error };
-        let mut furthest = at(ChainError::UnknownIssuer { issuer: child.issuer() });
+        let mut furthest = at(ChainError::UnknownIssuer(child.issuer()));
         for root in store.roots.iter().filter(|one| child.names_issuer(one)) {
             match self.step(child, root, below) {
                 Ok(()) => return Ok(root.subject()),
@@ -181,7 +163,7 @@ impl Search<'_> {
         for ca in store.intermediates.iter().filter(|one| child.names_issuer(one)) {
             let found = match self.step(child, ca, below) {
                 Ok(()) if below < MAX_INTERMEDIATES => self.climb(ca, below + 1),
-                Ok(()) => Err(at(ChainError::PathLength { issuer: ca.subject() })),
+                Ok(()) => Err(at(ChainError::PathLength(ca.subject()))),
                 Err(error) => Err(at(error)),
             };
             match found {
@@ -199,12 +181,12 @@ impl Search<'_> {
         check_validity(issuer, self.now)?;
         let limits = issuer.ca().map_err(ChainError::Certificate)?;
         let Some(limits) = limits.filter(|limits| limits.signs_certificates) else {
-            return Err(ChainError::NotCa { issuer: name() });
+            return Err(ChainError::NotCa(name()));
         };
         let too_long = limits.path_length.is_some_and(|length| usize::from(length) < below);
         self.checks_left = self.checks_left.saturating_sub(1);
         if too_long || self.checks_left == 0 {
-            return Err(ChainError::PathLength { issuer: name() });
+            return Err(ChainError::PathLength(name()));
         }
         verify_signature(child, issuer)
     }
@@ -224,7 +206,7 @@ fn check_validity(certificate: &Parsed, now: Timestamp) -> Result<(), ChainError
 fn verify_signature(child: &Parsed, issuer: &Parsed) -> Result<(), ChainError> {
     let certificate = child.certificate();
     let algorithm = certificate.signature_algorithm();
-    let wrong = || ChainError::Signature { subject: child.subject() };
+    let wrong = || ChainError::Signature(child.subject());
     // RFC 5280, section 4.1.1.2: both places name the same algorithm.
     if algorithm != certificate.tbs_certificate().signature() {
         return Err(wrong());
@@ -236,7 +218,7 @@ fn verify_signature(child: &Parsed, issuer: &Parsed) -> Result<(), ChainError> {
         SHA512_RSA => verify_rsa::<sha2::Sha512>(child, issuer, signature)?,
         ECDSA_SHA256 | ECDSA_SHA384 => verify_ecdsa(child, issuer, signature, algorithm.oid)?,
         oid => {
-            return Err(ChainError::Algorithm { oid: oid.to_string() });
+            return Err(ChainError::Algorithm(oid.to_string()));
         }
     };
     if verified { Ok(()) } else { Err(wrong()) }
@@ -247,7 +229,7 @@ fn key_der(issuer: &Parsed) -> Result<Vec<u8>, ChainError> {
 }
 
 fn unusable(issuer: &Parsed) -> ChainError {
-    ChainError::IssuerKey { issuer: issuer.subject() }
+    ChainError::IssuerKey(issuer.subject())
 }
 
 fn verify_rsa<D>(child: &Parsed, issuer: &Parsed, signature: &[u8]) -> Result<bool, ChainError>

@@ -22,11 +22,8 @@ pub enum IssuerError {
     #[error("the attestation key is not acceptable")]
     Ak(#[source] AkError),
     /// The endorsement key is not one of those that are allowed, and no root is trusted.
-    #[error("the endorsement key {ek} is not on the list of accepted keys")]
-    NotListed {
-        /// Fingerprint of the key.
-        ek: Fingerprint,
-    },
+    #[error("the endorsement key {0} is not on the list of accepted keys")]
+    NotListed(Fingerprint),
     /// A required certificate was not received.
     #[error("the node sent no certificate for its endorsement key")]
     NoCertificate,
@@ -77,7 +74,7 @@ impl CredentialIssuer {
         let ek = offer.public.fingerprint();
         match (&self.listed, &self.roots) {
             (Some(listed), _) if listed.contains(&ek) => return Ok(()),
-            (Some(_), None) => return Err(IssuerError::NotListed { ek }),
+            (Some(_), None) => return Err(IssuerError::NotListed(ek)),
             _ => {}
         }
         let Some(der) = &offer.certificate else {

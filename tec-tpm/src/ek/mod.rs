@@ -51,17 +51,11 @@ pub enum EkError {
     #[error("the public area cannot be read")]
     Public(#[source] PublicError),
     /// An attribute is missing.
-    #[error("the key lacks the attribute {attribute} of the default template")]
-    AttributeMissing {
-        /// Name of the attribute in the specification.
-        attribute: &'static str,
-    },
+    #[error("the key lacks the attribute {0} of the default template")]
+    AttributeMissing(&'static str),
     /// An attribute is set that must not be.
-    #[error("the key has the attribute {attribute}, which the default template lacks")]
-    AttributeForbidden {
-        /// Name of the attribute in the specification.
-        attribute: &'static str,
-    },
+    #[error("the key has the attribute {0}, which the default template lacks")]
+    AttributeForbidden(&'static str),
     /// The policy is not that of the template.
     #[error("the authorization policy is not that of the default template")]
     Policy,
@@ -106,10 +100,10 @@ impl EndorsementKey {
         let area = PublicArea::from_tpm2b(bytes).map_err(EkError::Public)?;
         let attributes = area.attributes();
         if let Some(attribute) = attributes.first_missing(TEMPLATE) {
-            return Err(EkError::AttributeMissing { attribute });
+            return Err(EkError::AttributeMissing(attribute));
         }
         if let Some(attribute) = attributes.first_present(FORBIDDEN) {
-            return Err(EkError::AttributeForbidden { attribute });
+            return Err(EkError::AttributeForbidden(attribute));
         }
         if area.policy() != POLICY_A {
             return Err(EkError::Policy);

@@ -67,11 +67,11 @@ fn the_template_is_recognized_and_each_difference_is_named() {
         attributes(ObjectAttributes::from_bits(
             TEMPLATE.bits() & !ObjectAttributes::FIXED_TPM.bits()
         )),
-        Err(EkError::AttributeMissing { attribute: "fixedTPM" })
+        Err(EkError::AttributeMissing("fixedTPM"))
     ));
     assert!(matches!(
         attributes(TEMPLATE.union(ObjectAttributes::SIGN)),
-        Err(EkError::AttributeForbidden { attribute: "sign" })
+        Err(EkError::AttributeForbidden("sign"))
     ));
     let mut policy = bytes.clone();
     policy[12] ^= 1;
@@ -82,7 +82,7 @@ fn the_template_is_recognized_and_each_difference_is_named() {
     assert!(matches!(EndorsementKey::from_tpm2b(&symmetric), Err(EkError::Parameters)));
     assert!(matches!(
         EndorsementKey::from_tpm2b(&SoftTpm::p256(1).ak_public_area()),
-        Err(EkError::AttributeMissing { .. })
+        Err(EkError::AttributeMissing(_))
     ));
 }
 
@@ -187,7 +187,7 @@ fn a_chain_with_a_gap_or_out_of_time_is_refused() {
 
     let mut only_root = TrustStore::new();
     only_root.add_root(&fixture.root).unwrap();
-    assert!(matches!(verify(&only_root, now), Err(ChainError::UnknownIssuer { .. })));
+    assert!(matches!(verify(&only_root, now), Err(ChainError::UnknownIssuer(_))));
     let mut no_root = TrustStore::new();
     no_root.add_intermediate(&fixture.issuer).unwrap();
     no_root.add_intermediate(&fixture.root).unwrap();
@@ -216,7 +216,7 @@ fn a_certificate_that_its_issuer_did_not_sign_is_refused() {
     let forged = EkCertificate::from_der(&forged).unwrap();
     assert!(matches!(
         verify_ek_certificate(&forged, &fixture.store(), fixture.now()),
-        Err(ChainError::Signature { .. })
+        Err(ChainError::Signature(_))
     ));
 }
 
@@ -244,7 +244,7 @@ fn with_roots_only_vouched_keys_are_challenged() {
     let strict = CredentialIssuer::with_roots(TrustStore::new(), clock);
     assert!(matches!(
         issue(&strict, &vouched),
-        Err(IssuerError::Chain(ChainError::UnknownIssuer { .. }))
+        Err(IssuerError::Chain(ChainError::UnknownIssuer(_)))
     ));
 }
 
@@ -252,7 +252,7 @@ fn with_roots_only_vouched_keys_are_challenged() {
 fn oversized_and_truncated_certificates_are_refused() {
     assert!(matches!(
         EkCertificate::from_der(&vec![0; 20_000]),
-        Err(CertificateError::TooLarge { length: 20_000 })
+        Err(CertificateError::TooLarge(20_000))
     ));
     let fixture = fixture();
     for cut in 0..fixture.ek.len() {

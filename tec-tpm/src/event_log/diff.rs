@@ -262,9 +262,6 @@ mod tests {
     fn a_bank_that_one_log_lacks_is_an_error() {
         let a = log(&["shim"], &[]);
         let a = EventLog::parse(&a).unwrap();
-        assert_eq!(
-            a.diff(&a, Bank::Sha384).unwrap_err(),
-            EventLogError::NoBank { bank: Bank::Sha384 }
-        );
+        assert_eq!(a.diff(&a, Bank::Sha384).unwrap_err(), EventLogError::NoBank(Bank::Sha384));
     }
 }

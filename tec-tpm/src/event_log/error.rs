@@ -94,11 +94,8 @@ pub enum EventLogError {
         reason: &'static str,
     },
     /// The log does not cover the bank.
-    #[error("the log has no {bank} digests")]
-    NoBank {
-        /// Requested bank.
-        bank: Bank,
-    },
+    #[error("the log has no {0} digests")]
+    NoBank(Bank),
     /// An event that extends a register lacks the digest of the bank.
     #[error("offset {offset}: event {number} has no {bank} digest")]
     MissingDigest {

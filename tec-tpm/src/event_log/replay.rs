@@ -77,7 +77,7 @@ impl<'a> EventLog<'a> {
         extend: impl Fn(&[u8; N], &[u8; N]) -> [u8; N],
     ) -> Result<[[u8; N]; PCR_COUNT], EventLogError> {
         if self.banks().all(|covered| covered != bank) {
-            return Err(EventLogError::NoBank { bank });
+            return Err(EventLogError::NoBank(bank));
         }
         let mut values = self.reset_values();
         for event in self.events() {

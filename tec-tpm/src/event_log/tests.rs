@@ -83,7 +83,7 @@ fn the_fold_is_that_of_the_tpm() {
         assert_eq!(replayed.value(pcr), value.as_bytes());
     }
     assert_eq!(log.replay(Bank::Sha1).unwrap().value(pcr(4)).len(), 20);
-    assert_eq!(log.replay(Bank::Sha384), Err(EventLogError::NoBank { bank: Bank::Sha384 }));
+    assert_eq!(log.replay(Bank::Sha384), Err(EventLogError::NoBank(Bank::Sha384)));
 }
 
 #[test]

@@ -9,11 +9,8 @@ use crate::wire::WireError;
 #[non_exhaustive]
 pub enum HclError {
     /// The input is larger than any report.
-    #[error("the HCL report has {length} bytes, more than the limit of {MAX_HCL_REPORT}")]
-    TooLarge {
-        /// Size of the input in bytes.
-        length: usize,
-    },
+    #[error("the HCL report has {0} bytes, more than the limit of {MAX_HCL_REPORT}")]
+    TooLarge(usize),
     /// The report ends too early.
     #[error("the HCL report is truncated")]
     Wire(#[source] WireError),
@@ -21,23 +18,14 @@ pub enum HclError {
     #[error("the HCL report does not begin with HCLA")]
     Magic,
     /// The header or the runtime data has an unknown version.
-    #[error("version {found} of the HCL report is not supported")]
-    Version {
-        /// The version.
-        found: u32,
-    },
+    #[error("version {0} of the HCL report is not supported")]
+    Version(u32),
     /// The hardware is neither SNP nor TDX.
-    #[error("the report type {found} is not supported")]
-    ReportType {
-        /// The report type.
-        found: u32,
-    },
+    #[error("the report type {0} is not supported")]
+    ReportType(u32),
     /// The hash is not a SHA-2 hash.
-    #[error("the hash type {found} is not supported")]
-    HashType {
-        /// The hash type.
-        found: u32,
-    },
+    #[error("the hash type {0} is not supported")]
+    HashType(u32),
     /// Three sizes contradict each other.
     #[error("the sizes {total} (all), {data} (runtime data) and {variable} (JSON) do not match")]
     Sizes {
@@ -52,11 +40,8 @@ pub enum HclError {
     #[error("the runtime data is malformed")]
     Json(#[source] serde_json::Error),
     /// There is not exactly one attestation key.
-    #[error("{found} keys are named HCLAkPub; exactly one is required")]
-    KeyCount {
-        /// Number of keys.
-        found: usize,
-    },
+    #[error("{0} keys are named HCLAkPub; exactly one is required")]
+    KeyCount(usize),
     /// The modulus or exponent of the attestation key is missing or not a number.
     #[error("the attestation key's member {member} is missing or invalid")]
     KeyMember {

@@ -68,7 +68,7 @@ impl<'a> HclReport<'a> {
     /// Reads the header and the frame of the runtime data. What follows the JSON is ignored.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, HclError> {
         if bytes.len() > MAX_HCL_REPORT {
-            return Err(HclError::TooLarge { length: bytes.len() });
+            return Err(HclError::TooLarge(bytes.len()));
         }
         let mut reader = WireReader::new(bytes);
         if reader.array().map_err(HclError::Wire)? != MAGIC {
@@ -129,7 +129,7 @@ fn read_header(reader: &mut WireReader<'_>) -> Result<usize, HclError> {
     let version = reader.le_u32().map_err(HclError::Wire)?;
     // 1 on Milan, 2 on Genoa and with TDX.
     if !(1..=2).contains(&version) {
-        return Err(HclError::Version { found: version });
+        return Err(HclError::Version(version));
     }
     let total = reader.le_u32().map_err(HclError::Wire)?;
     // Request type, status, reserved: they say nothing about what is inside.
@@ -144,18 +144,18 @@ fn read_frame<'a>(
     let mut next = || reader.le_u32().map_err(HclError::Wire);
     let (data, version) = (next()?, next()?);
     if version != 1 {
-        return Err(HclError::Version { found: version });
+        return Err(HclError::Version(version));
     }
     let kind = match next()? {
         2 => HardwareKind::Snp,
         4 => HardwareKind::Tdx,
-        found => return Err(HclError::ReportType { found }),
+        found => return Err(HclError::ReportType(found)),
     };
     let hash = match next()? {
         1 => HashType::Sha256,
         2 => HashType::Sha384,
         3 => HashType::Sha512,
-        found => return Err(HclError::HashType { found }),
+        found => return Err(HclError::HashType(found)),
     };
     let length = size(next()?);
     let variable = reader.take(length).map_err(HclError::Wire)?;

@@ -48,7 +48,7 @@ impl RuntimeData {
         let is_ak = |key: &&Key| key.kid.as_deref() == Some(AK_NAME);
         let named: Vec<&Key> = wire.keys.iter().filter(is_ak).collect();
         let [key] = named.as_slice() else {
-            return Err(HclError::KeyCount { found: named.len() });
+            return Err(HclError::KeyCount(named.len()));
         };
         Ok(Self {
             ak: key.to_public()?,

@@ -85,7 +85,7 @@ fn reports_that_are_cut_off_are_refused() {
         assert!(matches!(refused, Err(HclError::Wire(_))), "{length}");
     }
     assert!(HclReport::parse(&bytes[..end]).is_ok());
-    assert!(matches!(HclReport::parse(&[0; MAX_HCL_REPORT + 1]), Err(HclError::TooLarge { .. })));
+    assert!(matches!(HclReport::parse(&[0; MAX_HCL_REPORT + 1]), Err(HclError::TooLarge(_))));
 }
 
 #[test]
@@ -98,16 +98,16 @@ fn each_field_of_the_frame_is_checked() {
     assert!(matches!(with(0x000, 0), Err(HclError::Magic)));
     for version in [0, 3] {
         let refused = with(0x004, version);
-        assert!(matches!(refused, Err(HclError::Version { found }) if found == version));
+        assert!(matches!(refused, Err(HclError::Version(found)) if found == version));
     }
     assert!(matches!(with(0x008, 7), Err(HclError::Sizes { total: 7, .. })));
     assert!(matches!(with(0x4c0, 7), Err(HclError::Sizes { data: 7, .. })));
-    assert!(matches!(with(0x4c4, 2), Err(HclError::Version { found: 2 })));
+    assert!(matches!(with(0x4c4, 2), Err(HclError::Version(2))));
     assert!(matches!(with(0x4c8, 4), Ok(HardwareKind::Tdx)));
-    assert!(matches!(with(0x4c8, 3), Err(HclError::ReportType { found: 3 })));
+    assert!(matches!(with(0x4c8, 3), Err(HclError::ReportType(3))));
     for hash in [0, 4, u32::MAX] {
         let refused = with(0x4cc, hash);
-        assert!(matches!(refused, Err(HclError::HashType { found }) if found == hash));
+        assert!(matches!(refused, Err(HclError::HashType(found)) if found == hash));
     }
     assert!(matches!(with(0x4d0, 1), Err(HclError::Sizes { variable: 1, .. })));
     assert!(matches!(with(0x4d0, u32::MAX), Err(HclError::Wire(_))));
@@ -119,7 +119,7 @@ fn the_attestation_key_is_found_by_its_name_and_nothing_else() {
     let ak = sound["keys"][1].clone();
     assert_eq!(runtime(&json!({"keys": [ak]})).unwrap().user_data, None);
     for keys in [json!([]), json!([sound["keys"][0]]), json!([ak, ak])] {
-        assert!(matches!(runtime(&json!({ "keys": keys })), Err(HclError::KeyCount { .. })));
+        assert!(matches!(runtime(&json!({ "keys": keys })), Err(HclError::KeyCount(_))));
     }
     for (member, bad) in [
         ("kty", json!("EC")),

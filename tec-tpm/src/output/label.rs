@@ -111,13 +111,13 @@ pub(super) fn folded(registers: Vec<RegisterIn>) -> Result<ExpectedPcrs, OutputE
     let mut pcrs = Vec::with_capacity(registers.len());
     for RegisterIn { id, value, events } in registers {
         if seen.contains(id) {
-            return Err(OutputError::Repeated { pcr: id });
+            return Err(OutputError::Repeated(id));
         }
         seen = seen.with(id);
         let count = events.len();
         let folded = ExpectedPcr::from_events(id, events);
         if folded.value != value || folded.events.len() != count {
-            return Err(OutputError::Inconsistent { pcr: id });
+            return Err(OutputError::Inconsistent(id));
         }
         pcrs.push(folded);
     }

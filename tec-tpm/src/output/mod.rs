@@ -90,17 +90,11 @@ pub enum OutputError {
         source: serde_json::Error,
     },
     /// The value of a register is not the fold of its events.
-    #[error("the events of PCR {pcr} do not produce its value")]
-    Inconsistent {
-        /// The register.
-        pcr: PcrIndex,
-    },
+    #[error("the events of PCR {0} do not produce its value")]
+    Inconsistent(PcrIndex),
     /// The input contains a register more than once.
-    #[error("it contains PCR {pcr} more than once")]
-    Repeated {
-        /// The register.
-        pcr: PcrIndex,
-    },
+    #[error("it contains PCR {0} more than once")]
+    Repeated(PcrIndex),
     /// A member has a value that the format does not allow.
     #[error("{member} is invalid in {form}")]
     Member {

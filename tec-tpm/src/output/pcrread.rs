@@ -47,7 +47,7 @@ pub fn read_pcrread(text: &str) -> Result<BTreeMap<PcrIndex, Sha256Digest>, Outp
         let digits = value.strip_prefix("0x").unwrap_or(value);
         let digest: Sha256Digest = digits.parse().map_err(|_| refuse())?;
         if values.insert(pcr, digest).is_some() {
-            return Err(OutputError::Repeated { pcr });
+            return Err(OutputError::Repeated(pcr));
         }
     }
     Ok(values)

@@ -74,11 +74,11 @@ fn a_label_that_contradicts_itself_is_refused() {
     let text = label(&image).unwrap();
     let value = image.pcrs[0].value.to_string();
     let wrong = text.replace(&value, &Sha256Digest::ZERO.to_string());
-    assert!(matches!(read_label(&wrong), Err(OutputError::Inconsistent { pcr: PCR4 })));
+    assert!(matches!(read_label(&wrong), Err(OutputError::Inconsistent(PCR4))));
     let mut twice = image;
     twice.pcrs.push(twice.pcrs[0].clone());
     let twice = label(&twice).unwrap();
-    assert!(matches!(read_label(&twice), Err(OutputError::Repeated { pcr: PCR4 })));
+    assert!(matches!(read_label(&twice), Err(OutputError::Repeated(PCR4))));
     assert!(matches!(read_label("{\"pcrs\":1}"), Err(OutputError::Json { .. })));
     let large = " ".repeat(MAX_INPUT + 1);
     assert!(matches!(read_label(&large), Err(OutputError::TooLarge { .. })));

@@ -175,7 +175,7 @@ impl ReferenceValues {
             let refuse = || OutputError::Member { member: name.clone(), form };
             let pcr = register_number(number).ok_or_else(refuse)?;
             if read.registers.contains_key(&pcr) {
-                return Err(OutputError::Repeated { pcr });
+                return Err(OutputError::Repeated(pcr));
             }
             let digests = values.iter().map(|value| value.parse().map_err(|_| refuse()));
             read.registers.insert(pcr, digests.collect::<Result<_, _>>()?);

@@ -97,10 +97,7 @@ fn a_point_off_the_curve_is_no_key() {
 fn what_no_tpm_made_is_refused() {
     assert_eq!(changed(|fields| fields.magic = 0xff54_4348).unwrap_err(), QuoteError::Magic);
     // TPM_ST_ATTEST_CERTIFY
-    assert_eq!(
-        changed(|fields| fields.kind = 0x8017).unwrap_err(),
-        QuoteError::Type { found: 0x8017 }
-    );
+    assert_eq!(changed(|fields| fields.kind = 0x8017).unwrap_err(), QuoteError::Type(0x8017));
 }
 
 #[test]
@@ -119,14 +116,14 @@ fn exactly_one_selection_must_be_there() {
     for count in [0, 2, 3] {
         let error = changed(|fields| fields.selections = vec![all.clone(); count]).unwrap_err();
         let found = u32::try_from(count).unwrap();
-        assert_eq!(error, QuoteError::SelectionCount { found });
+        assert_eq!(error, QuoteError::SelectionCount(found));
     }
     // SHA-1 beside SHA-256, in both orders
     let sha1 = selection(4, &ALL_PCRS);
     for pair in [[all.clone(), sha1.clone()], [sha1, all.clone()]] {
         assert_eq!(
             changed(|fields| fields.selections = pair.to_vec()).unwrap_err(),
-            QuoteError::SelectionCount { found: 2 }
+            QuoteError::SelectionCount(2)
         );
     }
 }
@@ -135,7 +132,7 @@ fn exactly_one_selection_must_be_there() {
 fn only_the_sha256_bank_is_accepted() {
     assert_eq!(
         changed(|fields| fields.selections = vec![selection(4, &ALL_PCRS)]).unwrap_err(),
-        QuoteError::Bank { found: 4 }
+        QuoteError::Bank(4)
     );
 }
 
@@ -167,7 +164,7 @@ fn exactly_24_values_must_come_along() {
         let quote = UntrustedQuote::new(&message, &signature, &values);
         assert_eq!(
             quote.verify(&tpm.public_key(), &NONCE).unwrap_err(),
-            QuoteError::ValueCount { found: count }
+            QuoteError::ValueCount(count)
         );
     }
 }
@@ -354,16 +351,16 @@ fn what_some_registers_do_not_prove_is_refused() {
     type Change = fn(&mut AttestFields, &mut Vec<Sha256Digest>);
     let cases: [(Change, QuoteError); 9] = [
         (|fields, _| fields.extra_data = vec![8; 32], QuoteError::Nonce),
-        (|fields, _| fields.selections[0].bank = 4, QuoteError::Bank { found: 4 }),
+        (|fields, _| fields.selections[0].bank = 4, QuoteError::Bank(4)),
         (|fields, _| fields.selections[0].bitmap = vec![0; 3], QuoteError::Bitmap),
         (|fields, _| fields.selections[0].bitmap = Vec::new(), QuoteError::Bitmap),
         (|fields, _| fields.selections[0].bitmap = vec![0, 0, 0, 1], QuoteError::Bitmap),
         (|fields, _| fields.selections[0].bitmap = vec![0xff; 40], QuoteError::Bitmap),
         (
             |fields, _| fields.selections.push(fields.selections[0].clone()),
-            QuoteError::SelectionCount { found: 2 },
+            QuoteError::SelectionCount(2),
         ),
-        (|_, values| values.truncate(1), QuoteError::ValueCount { found: 1 }),
+        (|_, values| values.truncate(1), QuoteError::ValueCount(1)),
         (|_, values| values.swap(0, 1), QuoteError::Digest),
     ];
     for (change, wanted) in cases {

@@ -26,20 +26,14 @@ const CSP_ID: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.4.1.3704.
 #[non_exhaustive]
 pub enum KeyCertificateError {
     /// Not an acceptable X.509 certificate.
-    #[error("the certificate is not acceptable: {reason}")]
-    Certificate {
-        /// Why.
-        reason: String,
-    },
+    #[error("the certificate is not acceptable: {0}")]
+    Certificate(String),
     /// The key is not on P-384.
     #[error("the certified key is not on the curve P-384")]
     Key,
     /// An AMD extension is missing, duplicated or malformed.
-    #[error("the certificate's extension {extension} is missing or invalid")]
-    Extension {
-        /// The extension.
-        extension: &'static str,
-    },
+    #[error("the certificate's extension {0} is missing or invalid")]
+    Extension(&'static str),
 }
 
 /// Certificate of a VCEK or VLEK, well formed in itself. Who signed it has not been checked.
@@ -57,7 +51,7 @@ impl KeyCertificate {
     /// Parses the DER form.
     pub fn from_der(der: &[u8]) -> Result<Self, KeyCertificateError> {
         let parsed = Parsed::from_der(der)
-            .map_err(|error| KeyCertificateError::Certificate { reason: chain(&error) })?;
+            .map_err(|error| KeyCertificateError::Certificate(chain(&error)))?;
         let spki = parsed.public_key_der().map_err(|_| KeyCertificateError::Key)?;
         let key = VerifyingKey::from_public_key_der(&spki).map_err(|_| KeyCertificateError::Key)?;
         let extensions = Extensions(&parsed);
@@ -131,7 +125,7 @@ impl<'a> Extensions<'a> {
         let mut found = all.into_iter().flatten().filter(|one| one.extn_id == oid);
         let first = found.next().map(|one| one.extn_value.as_bytes());
         match found.next() {
-            Some(_) => Err(KeyCertificateError::Extension { extension }),
+            Some(_) => Err(KeyCertificateError::Extension(extension)),
             None => Ok(first),
         }
     }
@@ -142,7 +136,7 @@ impl<'a> Extensions<'a> {
         oid: ObjectIdentifier,
         extension: &'static str,
     ) -> Result<Option<u8>, KeyCertificateError> {
-        let wrong = |_| KeyCertificateError::Extension { extension };
+        let wrong = |_| KeyCertificateError::Extension(extension);
         self.only(oid, extension)?.map(|der| u8::from_der(der).map_err(wrong)).transpose()
     }
 
@@ -151,7 +145,7 @@ impl<'a> Extensions<'a> {
         oid: ObjectIdentifier,
         extension: &'static str,
     ) -> Result<u8, KeyCertificateError> {
-        self.number(oid, extension)?.ok_or(KeyCertificateError::Extension { extension })
+        self.number(oid, extension)?.ok_or(KeyCertificateError::Extension(extension))
     }
 
     fn text(
@@ -159,7 +153,7 @@ impl<'a> Extensions<'a> {
         oid: ObjectIdentifier,
         extension: &'static str,
     ) -> Result<Option<String>, KeyCertificateError> {
-        let wrong = |_| KeyCertificateError::Extension { extension };
+        let wrong = |_| KeyCertificateError::Extension(extension);
         self.only(oid, extension)?
             .map(|der| Ia5StringRef::from_der(der).map_err(wrong))
             .transpose()
@@ -171,6 +165,6 @@ impl<'a> Extensions<'a> {
         oid: ObjectIdentifier,
         extension: &'static str,
     ) -> Result<String, KeyCertificateError> {
-        self.text(oid, extension)?.ok_or(KeyCertificateError::Extension { extension })
+        self.text(oid, extension)?.ok_or(KeyCertificateError::Extension(extension))
     }
 }

@@ -40,7 +40,7 @@ impl Findings {
         now: Timestamp,
     ) -> Option<Origin> {
         let Some(issuer) = roots.issuer(certificate.parsed()) else {
-            self.0.push(Finding::UnknownIssuer { issuer: shortened(&certificate.issuer()) });
+            self.0.push(Finding::UnknownIssuer(shortened(&certificate.issuer())));
             return None;
         };
         self.0.extend(issuer.findings(certificate.parsed(), now));
@@ -81,7 +81,7 @@ impl Findings {
             Some(_) => report.product() == Some(origin.product),
             None => origin.product != Product::Turin,
         };
-        self.add_if(!fits, Finding::Product { certificate: origin.product });
+        self.add_if(!fits, Finding::Product(origin.product));
         let signing_key = report.key_info.signing_key();
         self.add_if(
             signing_key != origin.kind,
@@ -100,7 +100,7 @@ impl Findings {
             self.0.push(Finding::ChipKeyMasked);
         }
         if report.signature_algorithm != ECDSA_P384_SHA384 {
-            self.0.push(Finding::SignatureAlgorithm { found: report.signature_algorithm });
+            self.0.push(Finding::SignatureAlgorithm(report.signature_algorithm));
         }
         let (r, s) = report.scalars();
         let verified = Signature::from_scalars(r, s).is_ok_and(|signature| {
@@ -138,18 +138,18 @@ impl Findings {
 
     /// Whether the report is one that the operator accepts.
     pub(super) fn policy(&mut self, report: &Report, policy: &Policy, product: Option<Product>) {
-        self.add_if(report.vmpl != 0, Finding::Vmpl { found: report.vmpl });
+        self.add_if(report.vmpl != 0, Finding::Vmpl(report.vmpl));
         self.0.extend(
             report
                 .policy
                 .names_common(policy.forbidden)
-                .map(|what| Finding::GuestPolicyForbidden { what }),
+                .map(|what| Finding::GuestPolicyForbidden(what)),
         );
         self.0.extend(
             policy
                 .required
                 .names_missing_in(report.policy)
-                .map(|what| Finding::GuestPolicyLacks { what }),
+                .map(|what| Finding::GuestPolicyLacks(what)),
         );
         if let Some(minimum) = product.and_then(|product| policy.minimum_tcb.get(&product)) {
             for field in [TcbField::Reported, TcbField::Committed, TcbField::Launch] {

@@ -32,11 +32,8 @@ pub enum Finding {
         offset: usize,
     },
     /// No CA of this name is trusted.
-    #[error("the issuer {issuer:?} of the key's certificate is not trusted")]
-    UnknownIssuer {
-        /// Name of the CA.
-        issuer: String,
-    },
+    #[error("the issuer {0:?} of the key's certificate is not trusted")]
+    UnknownIssuer(String),
     /// The CA of this name did not sign the certificate.
     #[error("the key's certificate is not signed by its issuer")]
     CertificateSignature,
@@ -65,11 +62,8 @@ pub enum Finding {
         name: String,
     },
     /// The processor that made the report is not of the certificate's product.
-    #[error("the report does not come from a processor of the product {certificate}")]
-    Product {
-        /// Product of the certificate's issuer.
-        certificate: Product,
-    },
+    #[error("the report does not come from a processor of the product {0}")]
+    Product(Product),
     /// The report names a type of key other than the certificate's.
     #[error("the report is signed by the key {report}, but the certificate is for a {certificate}")]
     SigningKey {
@@ -82,11 +76,8 @@ pub enum Finding {
     #[error("the chip's key is masked, so the report is not signed")]
     ChipKeyMasked,
     /// The signature algorithm is not ECDSA on P-384 with SHA-384.
-    #[error("the signature algorithm {found} is not known")]
-    SignatureAlgorithm {
-        /// The algorithm.
-        found: u32,
-    },
+    #[error("the signature algorithm {0} is not known")]
+    SignatureAlgorithm(u32),
     /// The key did not sign this report.
     #[error("the report is not signed by the certified key")]
     Signature,
@@ -135,23 +126,14 @@ pub enum Finding {
         minimum: u8,
     },
     /// The report was not requested at the highest privilege level.
-    #[error("the report was requested at privilege level {found}, not 0")]
-    Vmpl {
-        /// Level.
-        found: u32,
-    },
+    #[error("the report was requested at privilege level {0}, not 0")]
+    Vmpl(u32),
     /// The guest's policy allows what must not be allowed.
-    #[error("the guest's policy has {what}, which is forbidden")]
-    GuestPolicyForbidden {
-        /// Name of the flag.
-        what: &'static str,
-    },
+    #[error("the guest's policy has {0}, which is forbidden")]
+    GuestPolicyForbidden(&'static str),
     /// The guest's policy lacks what is required.
-    #[error("the guest's policy lacks {what}, which is required")]
-    GuestPolicyLacks {
-        /// Name of the flag.
-        what: &'static str,
-    },
+    #[error("the guest's policy lacks {0}, which is required")]
+    GuestPolicyLacks(&'static str),
     /// The digest at launch is not on the list.
     #[error("the measurement is not accepted")]
     Measurement,

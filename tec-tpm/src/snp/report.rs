@@ -22,17 +22,11 @@ pub(crate) const SCALAR: usize = 48;
 #[non_exhaustive]
 pub enum ReportError {
     /// The size is not that of a report.
-    #[error("a report has {REPORT_SIZE} bytes; this one has {found}")]
-    Length {
-        /// Size of the input in bytes.
-        found: usize,
-    },
+    #[error("a report has {REPORT_SIZE} bytes; this one has {0}")]
+    Length(usize),
     /// A version whose layout is not known.
-    #[error("version {found} of the report is not supported")]
-    Version {
-        /// The version.
-        found: u32,
-    },
+    #[error("version {0} of the report is not supported")]
+    Version(u32),
     /// A field is incomplete. The size is checked first, so this does not happen.
     #[error("the report is truncated")]
     Wire(#[source] WireError),
@@ -137,12 +131,12 @@ impl Report {
     /// The size or the version is not that of a report. Everything else is left to the checks.
     pub fn parse(bytes: &[u8]) -> Result<Self, ReportError> {
         if bytes.len() != REPORT_SIZE {
-            return Err(ReportError::Length { found: bytes.len() });
+            return Err(ReportError::Length(bytes.len()));
         }
         let mut fields = Fields::new(bytes);
         let version = fields.version().map_err(ReportError::Wire)?;
         if !VERSIONS.contains(&version) {
-            return Err(ReportError::Version { found: version });
+            return Err(ReportError::Version(version));
         }
         let mut report = fields.read(version).map_err(ReportError::Wire)?;
         // Over the bytes as they came, not over another encoding of what was read.

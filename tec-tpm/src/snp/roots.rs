@@ -47,23 +47,14 @@ pub enum RootError {
         source: CertificateError,
     },
     /// The key is not a 4096-bit RSA key.
-    #[error("the {which} is not a 4096-bit RSA key")]
-    Key {
-        /// Name of the CA.
-        which: &'static str,
-    },
+    #[error("the {0} is not a 4096-bit RSA key")]
+    Key(&'static str),
     /// The key may not sign certificates.
-    #[error("the {which} certificate is not a CA certificate")]
-    NotCa {
-        /// Name of the CA.
-        which: &'static str,
-    },
+    #[error("the {0} certificate is not a CA certificate")]
+    NotCa(&'static str),
     /// The ARK did not sign the certificate.
-    #[error("the {which} certificate is not signed by the ARK")]
-    Signature {
-        /// Name of the CA.
-        which: &'static str,
-    },
+    #[error("the {0} certificate is not signed by the ARK")]
+    Signature(&'static str),
 }
 
 /// A CA, its name and key.
@@ -79,14 +70,14 @@ impl Authority {
         let parsed = Parsed::from_der(der).map_err(wrong)?;
         let limits = parsed.ca().map_err(wrong)?;
         if !limits.is_some_and(|limits| limits.signs_certificates) {
-            return Err(RootError::NotCa { which });
+            return Err(RootError::NotCa(which));
         }
         let key = parsed
             .public_key_der()
             .ok()
             .and_then(|der| RsaPublicKey::from_public_key_der(&der).ok())
             .filter(|key| key.size() == MODULUS)
-            .ok_or(RootError::Key { which })?;
+            .ok_or(RootError::Key(which))?;
         Ok(Self { parsed, key: pss::VerifyingKey::new_with_salt_len(key, SALT) })
     }
 
@@ -161,7 +152,7 @@ impl Roots {
         };
         for (child, which) in [(&family.ark, "ARK"), (&family.ask, "ASK"), (&family.asvk, "ASVK")] {
             if !family.ark.signed(&child.parsed) {
-                return Err(RootError::Signature { which });
+                return Err(RootError::Signature(which));
             }
         }
         self.0.insert(product, family);

@@ -42,11 +42,8 @@ pub enum TpmError {
         source: Box<dyn Error + Send + Sync>,
     },
     /// The TPM temporarily refuses password-protected keys, after too many wrong passwords.
-    #[error("cannot {operation}: the TPM is in lockout")]
-    Lockout {
-        /// The attempted operation.
-        operation: &'static str,
-    },
+    #[error("cannot {0}: the TPM is in lockout")]
+    Lockout(&'static str),
     /// Another object is at the handle.
     #[error("the handle {handle} holds an object other than the expected attestation key")]
     HandleOccupied {
@@ -57,20 +54,14 @@ pub enum TpmError {
         source: Option<AkError>,
     },
     /// No object is at the handle.
-    #[error("there is no attestation key at the handle {handle}")]
-    NoAk {
-        /// The handle.
-        handle: AkHandle,
-    },
+    #[error("there is no attestation key at the handle {0}")]
+    NoAk(AkHandle),
     /// A public area of the TPM cannot be read.
     #[error("the TPM describes a key in an unknown format")]
     Public(#[source] PublicError),
     /// The TPM has no SHA-256 bank, or not all registers in it.
-    #[error("PCR {index} of the SHA-256 bank cannot be read")]
-    Bank {
-        /// First register that is missing.
-        index: PcrIndex,
-    },
+    #[error("PCR {0} of the SHA-256 bank cannot be read")]
+    Bank(PcrIndex),
     /// The TPM's quote does not verify, or registers did not stop changing.
     #[error("the TPM's own quote does not verify")]
     Quote(#[source] QuoteError),
@@ -79,24 +70,20 @@ pub enum TpmError {
     Challenge(#[source] WireError),
     /// The challenge is not for this TPM and this attestation key.
     #[error("the TPM refuses the challenge")]
-    ChallengeRefused {
-        /// Error of the TPM.
-        #[source]
-        source: Box<dyn Error + Send + Sync>,
-    },
+    ChallengeRefused(#[source] Box<dyn Error + Send + Sync>),
 }
 
 impl From<TpmError> for PortError {
     fn from(error: TpmError) -> Self {
         let (kind, code) = match &error {
             TpmError::HandleOccupied { .. } => (PortErrorKind::Conflict, Code::NodeHandle),
-            TpmError::Lockout { .. } => (PortErrorKind::Unavailable, Code::NodeLockout),
-            TpmError::NoAk { .. } => (PortErrorKind::NotFound, Code::NodeTpm),
+            TpmError::Lockout(_) => (PortErrorKind::Unavailable, Code::NodeLockout),
+            TpmError::NoAk(_) => (PortErrorKind::NotFound, Code::NodeTpm),
             TpmError::Tcti { .. } | TpmError::Challenge(_) => {
                 (PortErrorKind::Invalid, Code::NodeTpm)
             }
-            TpmError::ChallengeRefused { .. } => (PortErrorKind::Denied, Code::NodeTpm),
-            TpmError::Public(_) | TpmError::Bank { .. } => (PortErrorKind::Internal, Code::NodeTpm),
+            TpmError::ChallengeRefused(_) => (PortErrorKind::Denied, Code::NodeTpm),
+            TpmError::Public(_) | TpmError::Bank(_) => (PortErrorKind::Internal, Code::NodeTpm),
             TpmError::Open { .. } | TpmError::Command { .. } | TpmError::Quote(_) => {
                 (PortErrorKind::Unavailable, Code::NodeTpm)
             }

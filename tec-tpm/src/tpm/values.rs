@@ -46,7 +46,7 @@ pub(crate) fn collect(
             }
         }
         if self::missing(&values).len() == before {
-            return Err(TpmError::Bank { index: first });
+            return Err(TpmError::Bank(first));
         }
     }
 }
@@ -124,7 +124,7 @@ mod tests {
         });
         assert!(matches!(
             collected,
-            Err(TpmError::Bank { index }) if index.as_usize() == 9
+            Err(TpmError::Bank(index)) if index.as_usize() == 9
         ));
     }
 }

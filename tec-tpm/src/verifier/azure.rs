@@ -65,7 +65,7 @@ impl AzSnpVtpmVerifier {
         init_data: Option<&[u8]>,
     ) -> Result<VerifiedEvidence, VerifyError> {
         let evidence = AzSnpEvidence::from_value(evidence)
-            .map_err(|error| VerifyError::Malformed { at: error.member() })?;
+            .map_err(|error| VerifyError::Malformed(error.member()))?;
         let hcl = HclReport::parse(&evidence.hcl_report).map_err(|error| malformed(&error))?;
         let runtime = hcl.runtime_data().map_err(|error| malformed(&error))?;
         let ak = runtime.ak.fingerprint();
@@ -109,14 +109,14 @@ impl AzSnpVtpmVerifier {
 impl Verifier for AzSnpVtpmVerifier {
     async fn verify(&self, request: EvidenceRequest<'_>) -> Result<VerifiedEvidence, VerifyError> {
         if request.tee != Tee::AzSnpVtpm {
-            return Err(VerifyError::Unsupported { tee: request.tee });
+            return Err(VerifyError::Unsupported(request.tee));
         }
         self.verify_evidence(request.evidence, request.report_data, request.init_data)
     }
 }
 
 fn malformed(error: &HclError) -> VerifyError {
-    VerifyError::Malformed { at: format!("hcl_report: {}", chain(error)) }
+    VerifyError::Malformed(format!("hcl_report: {}", chain(error)))
 }
 
 /// From version 2 on, the hardware report is created for this session, too. The NV index is larger

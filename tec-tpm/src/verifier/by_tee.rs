@@ -44,7 +44,7 @@ impl Verifier for ByTee {
     async fn verify(&self, request: EvidenceRequest<'_>) -> Result<VerifiedEvidence, VerifyError> {
         match self.0.get(&request.tee) {
             Some(verifier) => verifier.verify(request).await,
-            None => Err(VerifyError::Unsupported { tee: request.tee }),
+            None => Err(VerifyError::Unsupported(request.tee)),
         }
     }
 }

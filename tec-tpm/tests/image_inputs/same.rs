@@ -210,7 +210,7 @@ fn a_single_program_is_a_partition_with_nothing_else() {
 fn what_is_no_image_is_said_to_be_none() {
     let read = |bytes: &[u8]| BootSource::new().read(bytes).unwrap_err();
     for bytes in [&b""[..], &[0; 4096], b"#!/bin/sh\n", &[0xff; 600]] {
-        assert!(matches!(read(bytes), InputError::Unknown { .. }));
+        assert!(matches!(read(bytes), InputError::Unknown(_)));
     }
     for bytes in [&b"QFI\xfb\0\0\0\x03"[..], b"\xfd7zXZ\0\0", b"BZh9"] {
         assert!(matches!(read(bytes), InputError::Unsupported { .. }));

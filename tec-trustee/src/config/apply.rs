@@ -35,7 +35,7 @@ fn at(table: &Table, path: Path) -> Option<&Value> {
 }
 
 fn shape(key: impl Into<String>) -> PatchError {
-    PatchError::Shape { key: key.into() }
+    PatchError::Shape(key.into())
 }
 
 /// Sets a key, creating tables on the way.

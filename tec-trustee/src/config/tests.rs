@@ -246,7 +246,7 @@ fn wrong_shapes_and_broken_text_are_typed_errors() {
     ] {
         assert!(matches!(
             Schema.patch(text, &intent()),
-            Err(PatchError::Shape { key }) if key == culprit
+            Err(PatchError::Shape(key)) if key == culprit
         ));
     }
 }

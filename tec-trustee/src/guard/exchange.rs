@@ -245,7 +245,7 @@ impl Guard {
 
 fn not_permitted(passage: &Passage, error: &ReleaseError) -> Refusal {
     let code = match error {
-        ReleaseError::Refused { code } => *code,
+        ReleaseError::Refused(code) => *code,
         ReleaseError::Port(error) => return port(error),
         _ => Code::ReleaseDenied,
     };

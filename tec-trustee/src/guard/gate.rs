@@ -116,7 +116,7 @@ impl Registries {
         let mut record = passage.record.clone();
         closed.note(&mut record.ladder);
         self.attempts.record(&record).await.map_err(ReleaseError::Port)?;
-        Err(ReleaseError::Refused { code })
+        Err(ReleaseError::Refused(code))
     }
 
     /// Records what the broker answered; a granted resource waits for the record. Without a path, the broker

@@ -334,8 +334,7 @@ async fn after_the_initramfs_a_machine_gets_its_key_from_no_trustee() {
         attempt.late = late;
         let passage = Passage::of(attempt.clone());
         let permitted = gatekeeper.permit(&passage, &own).await;
-        let is_refused =
-            matches!(permitted, Err(ReleaseError::Refused { code: Code::InitramfsEnded }));
+        let is_refused = matches!(permitted, Err(ReleaseError::Refused(Code::InitramfsEnded)));
         assert_eq!(
             (permitted.is_ok(), is_refused),
             (attempt.late.is_none(), attempt.late.is_some())

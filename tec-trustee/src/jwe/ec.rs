@@ -54,9 +54,9 @@ impl EcPrivateKey {
         let jwk: Jwk<'_> = serde_json::from_slice(json).map_err(JweError::Header)?;
         let d = Zeroizing::new(jwk.d);
         if jwk.kty != "EC" {
-            return Err(JweError::Member { member: "kty" });
+            return Err(JweError::Member("kty"));
         }
-        let wrong = || JweError::Member { member: "d" };
+        let wrong = || JweError::Member("d");
         let scalar = Zeroizing::new(decode("d", &d, jwk.crv.width())?);
         Ok(Self(match jwk.crv {
             Curve::P256 => Secret::P256(p256::SecretKey::from_slice(&scalar).map_err(|_| wrong())?),
@@ -117,7 +117,7 @@ pub(super) fn sec1_point(curve: Curve, x: &str, y: &str) -> Result<Vec<u8>, JweE
     for (member, text) in [("x", x), ("y", y)] {
         let coordinate = decode(member, text, curve.width())?;
         if coordinate.len() != curve.width() {
-            return Err(JweError::Member { member });
+            return Err(JweError::Member(member));
         }
         point.extend(coordinate);
     }

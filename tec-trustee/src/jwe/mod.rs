@@ -75,26 +75,17 @@ pub struct Jwe {
 #[non_exhaustive]
 pub enum JweError {
     /// A member is larger than anything this protocol needs.
-    #[error("the member {member} of the JWE is too large")]
-    TooLarge {
-        /// Name of the member.
-        member: &'static str,
-    },
+    #[error("the member {0} of the JWE is too large")]
+    TooLarge(&'static str),
     /// A member is not base64url without padding, or does not have the length that its type prescribes.
-    #[error("the member {member} of the JWE is malformed")]
-    Member {
-        /// Name of the member.
-        member: &'static str,
-    },
+    #[error("the member {0} of the JWE is malformed")]
+    Member(&'static str),
     /// The protected header is not the expected JSON.
     #[error("the protected header of the JWE is malformed")]
     Header(#[source] serde_json::Error),
     /// The protected header requires something that is not supported.
-    #[error("the JWE uses {what}, which is not supported")]
-    Unsupported {
-        /// Header parameter and value.
-        what: String,
-    },
+    #[error("the JWE uses {0}, which is not supported")]
+    Unsupported(String),
     /// The recipient's key is not a key of its type, or a point is not on its curve.
     #[error("the public key of the JWE is not valid")]
     PublicKey,
@@ -119,7 +110,7 @@ pub fn encrypt(
     rng: &mut dyn CryptoRng,
 ) -> Result<Jwe, JweError> {
     if secret.len() > MAX_SECRET {
-        return Err(JweError::TooLarge { member: "plaintext" });
+        return Err(JweError::TooLarge("plaintext"));
     }
     let content_key = SecretArray::<32>::random(rng);
     let (header, encrypted_key) = match key {
@@ -185,9 +176,9 @@ pub(crate) fn gcm_open(
 /// Decodes a member of at most `max` bytes.
 pub(crate) fn decode(member: &'static str, text: &str, max: usize) -> Result<Vec<u8>, JweError> {
     if text.len() > max.saturating_mul(4).div_ceil(3) {
-        return Err(JweError::TooLarge { member });
+        return Err(JweError::TooLarge(member));
     }
-    URL_SAFE_NO_PAD.decode(text).map_err(|_| JweError::Member { member })
+    URL_SAFE_NO_PAD.decode(text).map_err(|_| JweError::Member(member))
 }
 
 /// Decodes a member of exactly `N` bytes.
@@ -195,7 +186,7 @@ pub(crate) fn decode_array<const N: usize>(
     member: &'static str,
     text: &str,
 ) -> Result<[u8; N], JweError> {
-    decode(member, text, N)?.try_into().map_err(|_| JweError::Member { member })
+    decode(member, text, N)?.try_into().map_err(|_| JweError::Member(member))
 }
 
 /// The protected header as parsed. Members that change the meaning must be understood (RFC 7516, section
@@ -239,7 +230,7 @@ impl Header {
 
 fn unsupported(parameter: &str, value: &str) -> JweError {
     let value: String = value.chars().take(64).collect();
-    JweError::Unsupported { what: format!("{parameter} {value:?}") }
+    JweError::Unsupported(format!("{parameter} {value:?}"))
 }
 
 impl EcPrivateKey {

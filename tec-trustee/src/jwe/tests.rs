@@ -142,18 +142,15 @@ fn what_is_not_understood_is_refused() {
         protected: URL_SAFE_NO_PAD.encode(header_of(&jwe).replacen(from, to, 1)),
         ..jwe.clone()
     };
-    assert!(matches!(key.decrypt(&with("A256GCM", "A128GCM")), Err(JweError::Unsupported { .. })));
-    assert!(matches!(
-        key.decrypt(&with("ECDH-ES+A256KW", "dir")),
-        Err(JweError::Unsupported { .. })
-    ));
+    assert!(matches!(key.decrypt(&with("A256GCM", "A128GCM")), Err(JweError::Unsupported(_))));
+    assert!(matches!(key.decrypt(&with("ECDH-ES+A256KW", "dir")), Err(JweError::Unsupported(_))));
     assert!(matches!(
         key.decrypt(&with("{", r#"{"crit":["exp"],"#)),
-        Err(JweError::Unsupported { .. })
+        Err(JweError::Unsupported(_))
     ));
     assert!(matches!(key.decrypt(&with("P-256", "P-521")), Err(JweError::PublicKey)));
     let huge = Jwe { protected: "A".repeat(10_000), ..jwe.clone() };
-    assert!(matches!(key.decrypt(&huge), Err(JweError::TooLarge { .. })));
+    assert!(matches!(key.decrypt(&huge), Err(JweError::TooLarge(_))));
 }
 
 proptest! {

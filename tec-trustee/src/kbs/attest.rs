@@ -220,9 +220,7 @@ impl Kbs {
                 }
             }
         }
-        Err(failed(PolicyError::Evaluate {
-            reason: "reference values are asked for without end".to_owned(),
-        }))
+        Err(failed(PolicyError::Evaluate("reference values are asked for without end".to_owned())))
     }
 }
 

@@ -26,7 +26,7 @@ pub(crate) async fn verify(
         Ok(prepared) => prepared,
         Err(at) => {
             let at = at.to_owned();
-            return (Err(VerifyError::Malformed { at }), Value::Null);
+            return (Err(VerifyError::Malformed(at)), Value::Null);
         }
     };
     let evidence = &request.tee_evidence.primary_evidence;
@@ -35,7 +35,7 @@ pub(crate) async fn verify(
         to_verify = to_verify.with_init_data(&init_data.digest);
     }
     let verified = match verifier.verify(to_verify).await {
-        Ok(verified) if verified.tee != tee => Err(VerifyError::Unsupported { tee: verified.tee }),
+        Ok(verified) if verified.tee != tee => Err(VerifyError::Unsupported(verified.tee)),
         Ok(mut verified) => {
             verified.asked_at = Some(asked_at);
             Ok(verified)
@@ -56,7 +56,7 @@ pub(crate) fn stale(request: &AttestRequest) -> VerifyError {
 
 /// The body does not follow the protocol.
 pub(crate) fn unreadable() -> VerifyError {
-    VerifyError::Malformed { at: "the request body".to_owned() }
+    VerifyError::Malformed("the request body".to_owned())
 }
 
 /// The parts of a request that are checked before a verifier sees it.

@@ -291,7 +291,7 @@ impl Backend for LiveBackend {
     ) -> Result<SecretBytes, ReleaseError> {
         let (Some(attested), Some(record)) = (&admission.attested, &admission.record) else {
             let code = admission.refused.unwrap_or(Code::ReleaseDenied);
-            return Err(ReleaseError::Refused { code });
+            return Err(ReleaseError::Refused(code));
         };
         let mut attempt = record.clone();
         let own = path.disk_key_of() == Some(attested.machine());
@@ -301,7 +301,7 @@ impl Backend for LiveBackend {
             let line = AuditEvent::key_refused(self.ports.clock.now(), &attempt, code);
             let noted = self.ports.audit.append(&line).await;
             noted.map_err(ReleaseError::Port)?;
-            Err(ReleaseError::Refused { code })
+            Err(ReleaseError::Refused(code))
         } else {
             // For a path that is not its own the flow refuses too, with a better message.
             let ports = ReleasePorts::new(
@@ -372,5 +372,5 @@ impl Backend for LiveBackend {
 /// The proof of the machine, or why there is none.
 fn proven(admission: &Admission) -> Result<&Attested, ReleaseError> {
     let code = admission.refused.unwrap_or(Code::ReleaseDenied);
-    admission.attested.as_ref().ok_or(ReleaseError::Refused { code })
+    admission.attested.as_ref().ok_or(ReleaseError::Refused(code))
 }

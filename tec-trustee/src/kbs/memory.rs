@@ -74,19 +74,19 @@ impl Backend for MemoryBackend {
         _shown: Option<KeyMark>,
     ) -> Result<SecretBytes, ReleaseError> {
         if policy == PolicyDecision::Deny || admission.refused.is_some() {
-            return Err(ReleaseError::Refused { code: Code::ReleaseDenied });
+            return Err(ReleaseError::Refused(Code::ReleaseDenied));
         }
         self.0
             .lock()
             .resources
             .get(path)
             .map(|secret| secret.duplicate("release it"))
-            .ok_or(ReleaseError::Refused { code: Code::KeyMissing })
+            .ok_or(ReleaseError::Refused(Code::KeyMissing))
     }
 
     async fn escrow(&self, _: &Admission, _: &SecretBytes) -> Result<u32, ReleaseError> {
         let code = Code::EscrowRefused;
-        Err(ReleaseError::Refused { code })
+        Err(ReleaseError::Refused(code))
     }
 
     fn broker(&self) -> Option<&dyn KeyBroker> {

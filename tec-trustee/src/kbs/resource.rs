@@ -181,7 +181,7 @@ fn session_key(claims: &Value) -> Option<TeePubKey> {
 
 pub(super) fn refusal(error: &ReleaseError, admission: &Admission) -> Refusal {
     let code = match error {
-        ReleaseError::Refused { code } => *code,
+        ReleaseError::Refused(code) => *code,
         ReleaseError::Port(error) => return port(error),
         _ => Code::ReleaseDenied,
     };

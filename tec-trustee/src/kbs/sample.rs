@@ -33,7 +33,7 @@ impl Verifier for SampleVerifier {
 }
 
 fn verify(request: EvidenceRequest<'_>) -> Result<VerifiedEvidence, VerifyError> {
-    let malformed = |at: &str| VerifyError::Malformed { at: at.to_owned() };
+    let malformed = |at: &str| VerifyError::Malformed(at.to_owned());
     let text = |member: &str| request.evidence.get(member).and_then(Value::as_str);
     let svn = text("svn").ok_or_else(|| malformed("svn"))?;
     let report_data = text("report_data").ok_or_else(|| malformed("report_data"))?;

@@ -5,33 +5,18 @@
 #[non_exhaustive]
 pub enum PolicyError {
     /// Longer than any sensible policy.
-    #[error("the policy has {length} bytes, more than the limit of 262144")]
-    TooLarge {
-        /// Length of the input.
-        length: usize,
-    },
+    #[error("the policy has {0} bytes, more than the limit of 262144")]
+    TooLarge(usize),
     /// The text does not parse.
-    #[error("cannot parse the policy: {reason}")]
-    Parse {
-        /// Line, column and message.
-        reason: String,
-    },
+    #[error("cannot parse the policy: {0}")]
+    Parse(String),
     /// The package is not `policy`.
-    #[error("the package of the policy is {package:?} instead of \"policy\"")]
-    Package {
-        /// What it is.
-        package: String,
-    },
+    #[error("the package of the policy is {0:?} instead of \"policy\"")]
+    Package(String),
     /// The evaluation failed.
-    #[error("the policy cannot be evaluated: {reason}")]
-    Evaluate {
-        /// What went wrong.
-        reason: String,
-    },
+    #[error("the policy cannot be evaluated: {0}")]
+    Evaluate(String),
     /// The result does not have the prescribed form.
-    #[error("the policy's result is malformed at {at}")]
-    Result {
-        /// Rule or claim.
-        at: String,
-    },
+    #[error("the policy's result is malformed at {0}")]
+    Result(String),
 }

@@ -88,11 +88,8 @@ pub enum PolicyIntentError {
     #[error("a policy must accept at least one type of evidence")]
     NoTee,
     /// This type of evidence carries no key and no registers.
-    #[error("evidence of type {tee} proves nothing that a policy could rely on")]
-    Tee {
-        /// The type.
-        tee: Tee,
-    },
+    #[error("evidence of type {0} proves nothing that a policy could rely on")]
+    Tee(Tee),
     /// Something is required of SNP reports, but no accepted evidence contains one.
     #[error("the policy checks SNP reports, but accepts no evidence that contains one")]
     NoSnp,
@@ -125,7 +122,7 @@ impl PolicyIntent {
             return Err(PolicyIntentError::NoTee);
         }
         match tees.iter().find(|tee| path_of(**tee).is_none()) {
-            Some(tee) => Err(PolicyIntentError::Tee { tee: *tee }),
+            Some(tee) => Err(PolicyIntentError::Tee(*tee)),
             None => {
                 Ok(Self { pinned, tees, snp: SnpRequirement::default(), claims: BTreeMap::new() })
             }

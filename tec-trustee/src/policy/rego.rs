@@ -21,19 +21,19 @@ pub(super) const TIMER: ExecutionTimerConfig = ExecutionTimerConfig {
 
 pub(super) fn parse(text: &str) -> Result<Engine, PolicyError> {
     if text.len() > MAX_POLICY {
-        return Err(PolicyError::TooLarge { length: text.len() });
+        return Err(PolicyError::TooLarge(text.len()));
     }
     if parsing_effort(text) > MAX_PARSING_EFFORT {
-        return Err(PolicyError::Parse { reason: "brackets are nested too deeply".to_owned() });
+        return Err(PolicyError::Parse("brackets are nested too deeply".to_owned()));
     }
     let mut engine = Engine::new();
     engine.set_execution_timer_config(TIMER);
     // A text that does not end with a line break sometimes fails to parse.
     let package = engine
         .add_policy("policy.rego".to_owned(), format!("{text}\n"))
-        .map_err(|error| PolicyError::Parse { reason: error.to_string() })?;
+        .map_err(|error| PolicyError::Parse(error.to_string()))?;
     if package != "data.policy" {
-        return Err(PolicyError::Package { package });
+        return Err(PolicyError::Package(package));
     }
     Ok(engine)
 }
@@ -68,7 +68,7 @@ fn parsing_effort(text: &str) -> u64 {
 }
 
 pub(super) fn evaluation_failed(error: impl std::fmt::Display) -> PolicyError {
-    PolicyError::Evaluate { reason: error.to_string() }
+    PolicyError::Evaluate(error.to_string())
 }
 
 pub(super) fn to_rego(value: &Value) -> Result<regorus::Value, PolicyError> {

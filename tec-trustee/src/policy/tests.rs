@@ -93,7 +93,7 @@ fn intents_without_reliable_evidence_are_refused() {
     assert!(matches!(PolicyIntent::new(pinned, []), Err(PolicyIntentError::NoTee)));
     assert!(matches!(
         PolicyIntent::new(pinned, [Tee::Tpm, Tee::Sample]),
-        Err(PolicyIntentError::Tee { tee: Tee::Sample })
+        Err(PolicyIntentError::Tee(Tee::Sample))
     ));
 }
 
@@ -184,23 +184,20 @@ fn policies_with_wrong_results_give_errors() {
     let run = |body: &str| {
         attest(&format!("package policy\nimport rego.v1\n{body}"), &json!({}), &json!({}))
     };
-    assert!(matches!(run("trust_claims := {\"wizardry\": 1}"), Err(PolicyError::Result { .. })));
-    assert!(matches!(run("trust_claims := {\"hardware\": 1000}"), Err(PolicyError::Result { .. })));
-    assert!(matches!(run("trust_claims := 1"), Err(PolicyError::Result { .. })));
+    assert!(matches!(run("trust_claims := {\"wizardry\": 1}"), Err(PolicyError::Result(_))));
+    assert!(matches!(run("trust_claims := {\"hardware\": 1000}"), Err(PolicyError::Result(_))));
+    assert!(matches!(run("trust_claims := 1"), Err(PolicyError::Result(_))));
     assert!(matches!(
         run("extensions := [{\"name\": \"ear.status\", \"key\": 1, \"value\": \"affirming\"}]"),
-        Err(PolicyError::Result { .. })
+        Err(PolicyError::Result(_))
     ));
     let silent = run("x := 1").unwrap();
     assert_eq!(silent.status(), TrustTier::None);
     assert_eq!(silent.claims.len(), 8);
-    assert!(matches!(
-        AttestationPolicy::parse("package other\n"),
-        Err(PolicyError::Package { .. })
-    ));
+    assert!(matches!(AttestationPolicy::parse("package other\n"), Err(PolicyError::Package(_))));
     assert!(matches!(
         AttestationPolicy::parse("package policy\nallow if {"),
-        Err(PolicyError::Parse { .. })
+        Err(PolicyError::Parse(_))
     ));
 }
 
@@ -211,7 +208,7 @@ fn a_policy_that_never_ends_wanting_is_cut_off() {
     let policy = AttestationPolicy::parse(text).unwrap();
     assert!(matches!(
         policy.evaluate(&json!({}), &std::collections::BTreeMap::new()),
-        Err(PolicyError::Evaluate { .. })
+        Err(PolicyError::Evaluate(_))
     ));
 }
 
@@ -235,5 +232,5 @@ fn tiers_are_those_of_ear() {
 #[test]
 fn deeply_nested_policies_are_refused_without_parsing() {
     let text = format!("package policy\nx := {}", "[".repeat(70));
-    assert!(matches!(AttestationPolicy::parse(&text), Err(PolicyError::Parse { .. })));
+    assert!(matches!(AttestationPolicy::parse(&text), Err(PolicyError::Parse(_))));
 }

@@ -117,7 +117,7 @@ pub(super) fn verdict_of(
 }
 
 fn malformed(at: impl Into<String>) -> PolicyError {
-    PolicyError::Result { at: at.into() }
+    PolicyError::Result(at.into())
 }
 
 /// `{name, key, value}`; policies may not use the names of the token's own claims.

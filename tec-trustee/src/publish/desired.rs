@@ -44,17 +44,11 @@ pub enum DesiredError {
     #[error("the name of a reference value is invalid")]
     Name(#[source] ParseItemError),
     /// The name is one under which publishers keep their own notes.
-    #[error("the name {name} is reserved for the publisher")]
-    Reserved {
-        /// The name.
-        name: ReferenceName,
-    },
+    #[error("the name {0} is reserved for the publisher")]
+    Reserved(ReferenceName),
     /// Another key has the same name; its value must not be overwritten.
-    #[error("another attestation key is stored under the name {name}")]
-    KeyNameTaken {
-        /// The name.
-        name: ReferenceName,
-    },
+    #[error("another attestation key is stored under the name {0}")]
+    KeyNameTaken(ReferenceName),
 }
 
 impl fmt::Debug for Desired {
@@ -120,7 +114,7 @@ impl Desired {
     pub fn set_reference(&self, name: &str, value: Value) -> Result<(), DesiredError> {
         let name: ReferenceName = name.parse().map_err(DesiredError::Name)?;
         if index::is_reserved(&name) {
-            return Err(DesiredError::Reserved { name });
+            return Err(DesiredError::Reserved(name));
         }
         self.change(|state| state.set(Item::Reference(name), Content::Reference(value)));
         Ok(())
@@ -156,7 +150,7 @@ impl Desired {
         let item = Item::Reference(name);
         self.change(|state| match (state.reference(&item), &item) {
             (Some(known), Item::Reference(name)) if !is_of(known, ak) => {
-                Err(DesiredError::KeyNameTaken { name: name.clone() })
+                Err(DesiredError::KeyNameTaken(name.clone()))
             }
             _ => {
                 state.set(item, Content::Reference(ak_reference_value(ak, machine)));

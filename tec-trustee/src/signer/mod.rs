@@ -58,11 +58,8 @@ const MAX_PEM: usize = 16 * 1024;
 #[non_exhaustive]
 pub enum SignerError {
     /// The key is not a P-256 private key in PEM.
-    #[error("the key of the {role} is not a P-256 private key in PEM")]
-    Key {
-        /// The CA or the signer.
-        role: &'static str,
-    },
+    #[error("the key of the {0} is not a P-256 private key in PEM")]
+    Key(&'static str),
     /// The certificate is not valid PEM.
     #[error("the certificate of the {role} is malformed")]
     Certificate {
@@ -73,22 +70,14 @@ pub enum SignerError {
         source: x509_cert::der::Error,
     },
     /// The key and the certificate are not a pair.
-    #[error("the certificate of the {role} is for another key")]
-    Pair {
-        /// The CA or the signer.
-        role: &'static str,
-    },
+    #[error("the certificate of the {0} is for another key")]
+    Pair(&'static str),
     /// The certificate does not belong to a CA.
     #[error("the certificate of the CA does not allow it to issue certificates")]
     NotCa,
     /// The CA expires before its signer would.
-    #[error(
-        "the CA expires at {ends_at} (Unix seconds), before a new signer would: create a new CA"
-    )]
-    CaEnds {
-        /// When, in seconds since 1970.
-        ends_at: i64,
-    },
+    #[error("the CA expires at {0} (Unix seconds), before a new signer would: create a new CA")]
+    CaEnds(i64),
     /// A certificate cannot be built or encoded.
     #[error("cannot build the certificate of the {role}")]
     Build {
@@ -137,7 +126,7 @@ impl SignerCa {
         let key = read_key(key, Role::Ca)?;
         let certificate = read_certificate(certificate, Role::Ca)?;
         if !certificate::is_of(&certificate, &key) {
-            return Err(SignerError::Pair { role: Role::Ca.as_str() });
+            return Err(SignerError::Pair(Role::Ca.as_str()));
         }
         if !certificate::is_ca(&certificate) {
             return Err(SignerError::NotCa);
@@ -174,7 +163,7 @@ impl SignerCa {
     ) -> Result<IssuedSigner, SignerError> {
         let (begin, end) = (now.plus_seconds(-SKEW_SECONDS), now.plus_seconds(SIGNER_DAYS * DAY));
         if self.ends_at() < end {
-            return Err(SignerError::CaEnds { ends_at: self.ends_at().unix_seconds() });
+            return Err(SignerError::CaEnds(self.ends_at().unix_seconds()));
         }
         let key = SigningKey::from(SecretKey::generate_from_rng(rng));
         let issuer = (&self.key, Some(&self.certificate));
@@ -205,7 +194,7 @@ impl IssuedSigner {
         let parsed = read_key(key, Role::Signer)?;
         let certificate = read_certificate(certificate, Role::Signer)?;
         if !certificate::is_of(&certificate, &parsed) {
-            return Err(SignerError::Pair { role: Role::Signer.as_str() });
+            return Err(SignerError::Pair(Role::Signer.as_str()));
         }
         Ok(Self { key: write_key(&parsed, Role::Signer)?, certificate })
     }
@@ -262,14 +251,14 @@ fn read_key(pem: &SecretBytes, role: Role) -> Result<SigningKey, SignerError> {
         .and_then(|pem| std::str::from_utf8(pem).ok())
         .and_then(|pem| SecretKey::from_pem(pem.trim()).ok())
         .map(SigningKey::from)
-        .ok_or(SignerError::Key { role: role.as_str() })
+        .ok_or(SignerError::Key(role.as_str()))
 }
 
 fn write_key(key: &SigningKey, role: Role) -> Result<SecretBytes, SignerError> {
     SecretKey::from(key)
         .to_pkcs8_pem(LineEnding::LF)
         .map(|pem| SecretBytes::new(pem.as_bytes().to_vec()))
-        .map_err(|_| SignerError::Key { role: role.as_str() })
+        .map_err(|_| SignerError::Key(role.as_str()))
 }
 
 fn read_certificate(pem: &str, role: Role) -> Result<Certificate, SignerError> {

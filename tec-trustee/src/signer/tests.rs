@@ -69,7 +69,7 @@ fn a_ca_issues_nothing_that_outlives_it() {
     assert!(ca.issue(&mut rng(2), days(CA_DAYS - SIGNER_DAYS)).is_ok());
     assert!(matches!(
         ca.issue(&mut rng(2), days(CA_DAYS - SIGNER_DAYS + 1)),
-        Err(SignerError::CaEnds { ends_at }) if ends_at == ca.ends_at().unix_seconds()
+        Err(SignerError::CaEnds(ends_at)) if ends_at == ca.ends_at().unix_seconds()
     ));
 }
 
@@ -79,7 +79,7 @@ fn files_that_do_not_fit_together_are_refused() {
     let certificate = ca.certificate_pem().unwrap();
     assert!(matches!(
         SignerCa::from_pem(&other.key_pem().unwrap(), &certificate),
-        Err(SignerError::Pair { role: "CA" })
+        Err(SignerError::Pair("CA"))
     ));
     let signer = ca.issue(&mut rng(3), now()).unwrap();
     assert!(matches!(
@@ -88,10 +88,10 @@ fn files_that_do_not_fit_together_are_refused() {
     ));
     assert!(matches!(
         IssuedSigner::from_pem(signer.key_pem(), &certificate),
-        Err(SignerError::Pair { role: "token signer" })
+        Err(SignerError::Pair("token signer"))
     ));
     let key = SecretBytes::new(b"no key".to_vec());
-    assert!(matches!(SignerCa::from_pem(&key, &certificate), Err(SignerError::Key { role: "CA" })));
+    assert!(matches!(SignerCa::from_pem(&key, &certificate), Err(SignerError::Key("CA"))));
     assert!(matches!(
         SignerCa::from_pem(&ca.key_pem().unwrap(), "no certificate"),
         Err(SignerError::Certificate { role: "CA", .. })

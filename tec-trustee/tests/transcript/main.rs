@@ -136,7 +136,7 @@ struct NoVerifier;
 #[async_trait::async_trait]
 impl Verifier for NoVerifier {
     async fn verify(&self, request: EvidenceRequest<'_>) -> Result<VerifiedEvidence, VerifyError> {
-        Err(VerifyError::Unsupported { tee: request.tee })
+        Err(VerifyError::Unsupported(request.tee))
     }
 }
 

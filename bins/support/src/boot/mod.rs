@@ -138,8 +138,8 @@ pub fn remedy(reason: &Unpredictable) -> Option<&'static str> {
     match reason {
         Unpredictable::Keys => Some("--efivars or --variable-store"),
         Unpredictable::MokLists => Some("--mok-variables, --no-mok or --efivars"),
-        Unpredictable::GrubRoot { .. } => Some("--grub-root"),
-        Unpredictable::NoScript { .. } => Some("an image with the boot partition in it"),
+        Unpredictable::GrubRoot(_) => Some("--grub-root"),
+        Unpredictable::NoScript(_) => Some("an image with the boot partition in it"),
         _ => None,
     }
 }

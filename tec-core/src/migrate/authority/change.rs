@@ -11,7 +11,7 @@ impl Authority {
     }
 
     fn refuse_role<T>(&self) -> Result<T, Refused> {
-        Err(Refused::Role { role: self.role })
+        Err(Refused::Role(self.role))
     }
 
     /// Becomes the target of a migration from `source`.
@@ -152,7 +152,7 @@ impl Authority {
             return self.refuse_role();
         }
         if other.role != Role::Active {
-            return Err(Refused::Role { role: other.role });
+            return Err(Refused::Role(other.role));
         }
         if other.epoch < self.epoch {
             return Err(Refused::Epoch { known: self.epoch, given: other.epoch });

@@ -9,11 +9,8 @@ use crate::port::{PortError, PortErrorKind};
 #[non_exhaustive]
 pub enum Refused {
     /// The role does not allow it.
-    #[error("an anchor in the role {role} cannot do this")]
-    Role {
-        /// The role.
-        role: Role,
-    },
+    #[error("an anchor in the role {0} cannot do this")]
+    Role(Role),
     /// The other anchor belongs to another domain.
     #[error("the anchors belong to different trust domains: {here} and {there}")]
     Domain {
@@ -52,7 +49,7 @@ impl Refused {
         match self {
             Self::Domain { .. } | Self::Peer { .. } => Code::TrustForeign,
             Self::Replayed => Code::TransferReplayed,
-            Self::Role { .. } | Self::Epoch { .. } | Self::Late => Code::AuthorityMoved,
+            Self::Role(_) | Self::Epoch { .. } | Self::Late => Code::AuthorityMoved,
         }
     }
 }

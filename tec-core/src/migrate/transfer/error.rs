@@ -9,11 +9,8 @@ use crate::code::Code;
 #[non_exhaustive]
 pub enum TransferError {
     /// The file has another format.
-    #[error("not a TEC backup or transfer file: {what}")]
-    Malformed {
-        /// What is wrong, with the position.
-        what: String,
-    },
+    #[error("not a TEC backup or transfer file: {0}")]
+    Malformed(String),
     /// The file was written by a newer program.
     #[error("the transfer has version {found}; this program supports up to {known}")]
     Newer {
@@ -23,23 +20,14 @@ pub enum TransferError {
         known: u32,
     },
     /// The file ends too early.
-    #[error("the transfer is truncated in {within}")]
-    Truncated {
-        /// What is incomplete.
-        within: String,
-    },
+    #[error("the transfer is truncated in {0}")]
+    Truncated(String),
     /// A signature or seal is invalid.
-    #[error("{part} of the transfer was altered")]
-    Altered {
-        /// The altered part.
-        part: String,
-    },
+    #[error("{0} of the transfer was altered")]
+    Altered(String),
     /// The transfer comes from another signer, or is for another recipient.
-    #[error("the transfer is {what}")]
-    Foreign {
-        /// What is wrong.
-        what: &'static str,
-    },
+    #[error("the transfer is {0}")]
+    Foreign(&'static str),
     /// The file cannot be read or written.
     #[error("{operation}")]
     Io {
@@ -55,26 +43,26 @@ impl TransferError {
     /// The code that tells users what to do.
     pub fn code(&self) -> Code {
         match self {
-            Self::Malformed { .. } | Self::Io { .. } => Code::TransferMalformed,
+            Self::Malformed(_) | Self::Io { .. } => Code::TransferMalformed,
             Self::Newer { .. } => Code::TransferVersion,
-            Self::Truncated { .. } => Code::TransferTruncated,
-            Self::Altered { .. } => Code::TransferAltered,
-            Self::Foreign { .. } => Code::TransferForeign,
+            Self::Truncated(_) => Code::TransferTruncated,
+            Self::Altered(_) => Code::TransferAltered,
+            Self::Foreign(_) => Code::TransferForeign,
         }
     }
 
     pub(super) fn malformed(what: impl Into<String>) -> Self {
-        Self::Malformed { what: what.into() }
+        Self::Malformed(what.into())
     }
 
     pub(super) fn altered(part: impl Into<String>) -> Self {
-        Self::Altered { part: part.into() }
+        Self::Altered(part.into())
     }
 
     /// A read that reached the end of the file means truncation.
     pub(super) fn reading(within: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         move |source| match source.kind() {
-            io::ErrorKind::UnexpectedEof => Self::Truncated { within: within.into() },
+            io::ErrorKind::UnexpectedEof => Self::Truncated(within.into()),
             _ => Self::Io { operation: "read the transfer", source },
         }
     }

@@ -53,14 +53,14 @@ impl<R: Read> TransferReader<R> {
             .map_err(|_| TransferError::altered("the signature"))?;
         if manifest.signer != signer {
             let what = "signed by an anchor other than the given one";
-            return Err(TransferError::Foreign { what });
+            return Err(TransferError::Foreign(what));
         }
         if !signer.verifies(&line, &bytes) {
             return Err(TransferError::altered("the manifest"));
         }
         if manifest.recipient != identity.recipient() {
             let what = "sealed for a different identity";
-            return Err(TransferError::Foreign { what });
+            return Err(TransferError::Foreign(what));
         }
         let open = setup(identity, &manifest)?;
         Ok(Self { from, manifest, line, open, parts: 0, ended: false })
@@ -108,7 +108,7 @@ impl<R: Read> TransferReader<R> {
         let read = self.from.by_ref().take(limit).read_to_end(&mut sealed);
         read.map_err(TransferError::reading(format!("part {number}")))?;
         if sealed.len() < length {
-            return Err(TransferError::Truncated { within: format!("part {number}") });
+            return Err(TransferError::Truncated(format!("part {number}")));
         }
         Ok(sealed)
     }

@@ -11,7 +11,7 @@ use crate::testing::sample;
 
 fn assert_misfit(place: &Place) {
     let error = place.try_open().unwrap_err();
-    assert!(matches!(error, StoreError::Seal { .. }), "{error:?}");
+    assert!(matches!(error, StoreError::Seal(_)), "{error:?}");
     assert_eq!(error.code(), Code::KeySealed);
 }
 

@@ -29,7 +29,7 @@ impl Endpoint {
         let limit = self.0.limit;
         tokio::time::timeout(limit, accept(&self.0, io))
             .await
-            .unwrap_or(Err(AtlsError::TimedOut { limit }))
+            .unwrap_or(Err(AtlsError::TimedOut(limit)))
     }
 }
 

@@ -190,7 +190,7 @@ async fn receive<R: AsyncRead + Unpin>(reader: &mut R) -> Result<Vec<u8>, AtlsEr
     let length = reader.read_u32().await.map_err(AtlsError::Exchange)?;
     let length = usize::try_from(length).unwrap_or(usize::MAX);
     if length > MAX_FRAME {
-        return Err(AtlsError::ExchangeSize { length });
+        return Err(AtlsError::ExchangeSize(length));
     }
     let mut frame = vec![0; length];
     let read = reader.read_exact(&mut frame).await;

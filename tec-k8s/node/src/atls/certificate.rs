@@ -28,11 +28,8 @@ const UTC_TIME_END: &str = "2050";
 #[non_exhaustive]
 pub enum PeerCertificateError {
     /// It is larger than any certificate with a document can be.
-    #[error("the certificate has {length} bytes, which is too large")]
-    TooLarge {
-        /// Its size.
-        length: usize,
-    },
+    #[error("the certificate has {0} bytes, which is too large")]
+    TooLarge(usize),
     /// Not an acceptable X.509 certificate.
     #[error("the certificate is not acceptable")]
     Malformed(#[source] CertificateError),
@@ -50,11 +47,8 @@ pub enum PeerCertificateError {
         now: Timestamp,
     },
     /// No extension has a document of a variant that is accepted.
-    #[error("no extension contains a document of an accepted variant; found {found:?}")]
-    NoDocument {
-        /// Identifiers of its extensions.
-        found: Vec<String>,
-    },
+    #[error("no extension contains a document of an accepted variant; found {0:?}")]
+    NoDocument(Vec<String>),
 }
 
 /// The validity of a certificate that lives as long as its endpoint: its end is unknown (RFC 5280, section
@@ -152,7 +146,7 @@ impl PeerCertificate {
     ) -> Result<Self, PeerCertificateError> {
         let limit = MAX_DOCUMENT + OVERHEAD;
         if der.len() > limit {
-            return Err(PeerCertificateError::TooLarge { length: der.len() });
+            return Err(PeerCertificateError::TooLarge(der.len()));
         }
         let parsed = Parsed::from_der_up_to(der, limit).map_err(PeerCertificateError::Malformed)?;
         check_signature(&parsed, provider)?;
@@ -183,8 +177,10 @@ impl PeerCertificate {
         };
         extensions()
             .find_map(|one| Some((variant(one.extn_id)?, one.extn_value.as_bytes())))
-            .ok_or_else(|| PeerCertificateError::NoDocument {
-                found: extensions().map(|one| one.extn_id.to_string()).collect(),
+            .ok_or_else(|| {
+                PeerCertificateError::NoDocument(
+                    extensions().map(|one| one.extn_id.to_string()).collect(),
+                )
             })
     }
 }

@@ -40,7 +40,7 @@ impl Endpoint {
         let handshake = async move {
             tokio::time::timeout(limit, connect(&inner, io))
                 .await
-                .unwrap_or(Err(AtlsError::TimedOut { limit }))
+                .unwrap_or(Err(AtlsError::TimedOut(limit)))
         };
         if !blocks {
             return handshake.await;

@@ -15,11 +15,8 @@ pub enum AtlsError {
     #[error("the TLS handshake failed")]
     Handshake(#[source] io::Error),
     /// The handshake took too long.
-    #[error("the handshake took longer than {limit:?}")]
-    TimedOut {
-        /// The limit.
-        limit: Duration,
-    },
+    #[error("the handshake took longer than {0:?}")]
+    TimedOut(Duration),
     /// TLS could not be set up.
     #[error("cannot set up TLS")]
     Setup(#[source] rustls::Error),
@@ -57,11 +54,8 @@ pub enum AtlsError {
     #[error("cannot exchange evidence over this connection")]
     Exchange(#[source] io::Error),
     /// The peer's document over this connection has an impossible size.
-    #[error("the evidence over this connection has an invalid length of {length} bytes")]
-    ExchangeSize {
-        /// The announced size.
-        length: usize,
-    },
+    #[error("the evidence over this connection has an invalid length of {0} bytes")]
+    ExchangeSize(usize),
     /// The peer sent a frame without a document.
     #[error("the peer sent an empty attestation document")]
     NoEvidence,

@@ -25,11 +25,8 @@ pub enum IssueError {
         source: Cause,
     },
     /// The document is too large for a handshake.
-    #[error("the document has {length} bytes; at most {MAX_DOCUMENT} fit into a handshake")]
-    TooLarge {
-        /// Its size.
-        length: usize,
-    },
+    #[error("the document has {0} bytes; at most {MAX_DOCUMENT} fit into a handshake")]
+    TooLarge(usize),
 }
 
 impl IssueError {
@@ -122,7 +119,7 @@ pub(super) fn issue(
 ) -> Result<Vec<u8>, IssueError> {
     let document = issuer.issue(user_data, nonce)?;
     if document.len() > MAX_DOCUMENT {
-        return Err(IssueError::TooLarge { length: document.len() });
+        return Err(IssueError::TooLarge(document.len()));
     }
     Ok(document)
 }

@@ -88,7 +88,7 @@ impl Judge {
             Ok(_) => true,
             // It may be sent over the connection: whether the sides agreed on that is not known
             // yet.
-            Err(AtlsError::Certificate(PeerCertificateError::NoDocument { found })) => {
+            Err(AtlsError::Certificate(PeerCertificateError::NoDocument(found))) => {
                 found.is_empty() && !self.demanded.load(Ordering::SeqCst)
             }
             Err(_) => false,

@@ -97,7 +97,7 @@ impl RecoverShell<'_> {
     async fn set_marker(&self) -> Result<RecoverEvent, PortError> {
         let cluster = self.cluster.ok_or_else(super::unlocked)?;
         match self.ports.lock.lock(cluster).await {
-            Ok(LockOutcome::Locked(_)) | Err(LockError::OtherCluster { .. }) => {
+            Ok(LockOutcome::Locked(_)) | Err(LockError::OtherCluster(_)) => {
                 Ok(RecoverEvent::MarkerSet)
             }
             Ok(LockOutcome::Taken) => Err(super::unlocked()),

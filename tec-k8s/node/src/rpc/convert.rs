@@ -93,7 +93,7 @@ impl InitSecrets {
 
 /// Whether a URI leaves the master secret to another member.
 fn is_without_key(kms: &str) -> bool {
-    let no_key = UriError::Missing { parameter: "key" };
+    let no_key = UriError::Missing("key");
     kms.is_empty() || matches!(KmsUri::parse(kms), Err(error) if error == no_key)
 }
 

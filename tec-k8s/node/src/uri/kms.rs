@@ -157,7 +157,7 @@ impl KmsUri {
                 token: from.secret("token")?,
                 ca: from.optional_text("ca")?,
             }),
-            _ => return Err(UriError::UnknownType { scheme: SCHEME }),
+            _ => return Err(UriError::UnknownType(SCHEME)),
         };
         from.finish().map(|()| uri)
     }

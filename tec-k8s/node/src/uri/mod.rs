@@ -20,35 +20,20 @@ pub use self::storage::{AzureBlobs, FileStore, GcpBucket, S3Bucket, StorageUri};
 #[non_exhaustive]
 pub enum UriError {
     /// It is not a URI of the form `scheme://type?name=value&…`.
-    #[error("not a URI of the form {scheme}://type?name=value")]
-    Malformed {
-        /// The expected scheme.
-        scheme: &'static str,
-    },
+    #[error("not a URI of the form {0}://type?name=value")]
+    Malformed(&'static str),
     /// It has a different scheme.
-    #[error("the scheme is not {scheme}")]
-    Scheme {
-        /// The expected scheme.
-        scheme: &'static str,
-    },
+    #[error("the scheme is not {0}")]
+    Scheme(&'static str),
     /// The type is unknown.
-    #[error("unknown {scheme} type")]
-    UnknownType {
-        /// The scheme.
-        scheme: &'static str,
-    },
+    #[error("unknown {0} type")]
+    UnknownType(&'static str),
     /// A parameter is missing or empty.
-    #[error("the parameter {parameter} is missing or empty")]
-    Missing {
-        /// The parameter.
-        parameter: &'static str,
-    },
+    #[error("the parameter {0} is missing or empty")]
+    Missing(&'static str),
     /// A parameter occurs twice.
-    #[error("the parameter {parameter} is repeated")]
-    Duplicate {
-        /// The parameter, if it is known.
-        parameter: &'static str,
-    },
+    #[error("the parameter {0} is repeated")]
+    Duplicate(&'static str),
     /// A parameter is not known for this type.
     #[error("{count} parameters are not supported by this type")]
     Unknown {

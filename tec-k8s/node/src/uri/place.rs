@@ -45,7 +45,7 @@ impl ServicePlace {
         let parameters = parsed.into_pairs(scheme)?;
         // A name is written verbatim.
         if !parameters.keys().chain([&kind]).all(|name| is_name(name)) {
-            return Err(UriError::Malformed { scheme });
+            return Err(UriError::Malformed(scheme));
         }
         Ok(Self { scheme, kind, parameters })
     }
@@ -70,7 +70,7 @@ impl FromStr for ServicePlace {
 
     fn from_str(text: &str) -> Result<Self, UriError> {
         let place = match Self::new(KMS, text) {
-            Err(UriError::Scheme { .. }) => Self::new(STORAGE, text)?,
+            Err(UriError::Scheme(_)) => Self::new(STORAGE, text)?,
             place => place?,
         };
         let mut secrets = SECRETS.into_iter();

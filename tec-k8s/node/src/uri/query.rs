@@ -22,13 +22,13 @@ const MAX_URI: usize = 16 * 1024;
 
 impl<'t> Parsed<'t> {
     pub(super) fn parse(scheme: &'static str, text: &'t str) -> Result<Self, UriError> {
-        let malformed = || UriError::Malformed { scheme };
+        let malformed = || UriError::Malformed(scheme);
         if text.len() > MAX_URI {
             return Err(malformed());
         }
         let (found, rest) = text.split_once("://").ok_or_else(malformed)?;
         if !found.eq_ignore_ascii_case(scheme) {
-            return Err(UriError::Scheme { scheme });
+            return Err(UriError::Scheme(scheme));
         }
         let (kind, query) = rest.split_once('?').unwrap_or((rest, ""));
         let pairs = query.split('&').filter(|pair| !pair.is_empty());
@@ -57,7 +57,7 @@ impl<'t> Parsed<'t> {
         };
         let (_, value) = self.query.remove(first);
         if at(&self.query).is_some() {
-            return Err(UriError::Duplicate { parameter });
+            return Err(UriError::Duplicate(parameter));
         }
         Ok(Some(value).filter(|value| !value.is_empty()))
     }
@@ -71,7 +71,7 @@ impl<'t> Parsed<'t> {
     }
 
     pub(super) fn value(&mut self, parameter: &'static str) -> Result<Value, UriError> {
-        self.optional(parameter)?.ok_or(UriError::Missing { parameter })
+        self.optional(parameter)?.ok_or(UriError::Missing(parameter))
     }
 
     /// A name that becomes part of a URL path or host.
@@ -125,7 +125,7 @@ impl<'t> Parsed<'t> {
         let count = self.query.len();
         let plain = |(name, value): (Value, Value)| (String::clone(&name), String::clone(&value));
         let pairs: BTreeMap<_, _> = self.query.into_iter().map(plain).collect();
-        if pairs.len() == count { Ok(pairs) } else { Err(UriError::Malformed { scheme }) }
+        if pairs.len() == count { Ok(pairs) } else { Err(UriError::Malformed(scheme)) }
     }
 
     /// Checks that no parameter is left.

@@ -112,7 +112,7 @@ impl StorageUri {
                 credentials_path: from.text("credentialsPath")?,
             }),
             "file" => Self::File(FileStore { path: absolute(from.text("path")?)? }),
-            _ => return Err(UriError::UnknownType { scheme: SCHEME }),
+            _ => return Err(UriError::UnknownType(SCHEME)),
         };
         from.finish().map(|()| uri)
     }

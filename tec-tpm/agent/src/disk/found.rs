@@ -48,7 +48,7 @@ pub fn bound(given: &[PathBuf]) -> Result<Vec<Cryptsetup>, DiskError> {
 /// [`DiskError::Unsafe`]; also if they cannot be read.
 pub(crate) fn check_all() -> Result<(), DiskError> {
     let devices = Blocks::default().devices();
-    check(devices.map_err(|error| DiskError::List { reason: error.to_string() })?)
+    check(devices.map_err(|error| DiskError::List(error.to_string()))?)
 }
 
 fn check(devices: Vec<PathBuf>) -> Result<(), DiskError> {
@@ -68,7 +68,7 @@ fn has_no_token(device: &Path) -> bool {
 
 /// LUKS2 devices.
 fn listed() -> Result<Vec<PathBuf>, DiskError> {
-    let failed = |reason: String| DiskError::List { reason };
+    let failed = |reason: String| DiskError::List(reason);
     let mut command = Command::new("lsblk");
     let command = command.args(["--json", "--list", "--output", COLUMNS]).env("LC_ALL", "C");
     let output = command.output().map_err(|error| failed(error.to_string()))?;

@@ -62,15 +62,12 @@ fn grub_tells_its_profile() {
         sbat("grub,3,FSF,grub,2.06,url\ngrub,3,FSF,grub,2.12,url\n"),
         Err(GrubError::Contradiction { first: "2.06".into(), second: "2.12".into() })
     );
-    assert_eq!(sbat("grub,3,FSF\n"), Err(GrubError::Sbat(SbatError::Line { line: 1 })));
+    assert_eq!(sbat("grub,3,FSF\n"), Err(GrubError::Sbat(SbatError::Line(1))));
     assert_eq!(
         GrubProfile::from_sbat(Some(b"grub\xff")),
-        Err(GrubError::Sbat(SbatError::Encoding { offset: 4 }))
+        Err(GrubError::Sbat(SbatError::Encoding(4)))
     );
-    assert_eq!(
-        sbat(&"\n".repeat(257)),
-        Err(GrubError::Sbat(SbatError::TooManyLines { limit: 256 }))
-    );
+    assert_eq!(sbat(&"\n".repeat(257)), Err(GrubError::Sbat(SbatError::TooManyLines(256))));
 }
 
 #[test]

@@ -69,7 +69,7 @@ impl Allowance {
         };
         let unpacked = used.unpacked.fetch_add(unpacked, Ordering::Relaxed) + unpacked;
         if unpacked > MAX_UNPACKED {
-            return Err(UnpackError::TooLarge { limit: MAX_UNPACKED });
+            return Err(UnpackError::TooLarge(MAX_UNPACKED));
         }
         if unpacked > FREE.saturating_add(packed.saturating_mul(RATIO)) {
             return Err(UnpackError::Ratio { packed, unpacked });
@@ -126,6 +126,6 @@ mod tests {
         let meter = Allowance::default().meter();
         assert!(meter.note(MAX_UNPACKED, MAX_UNPACKED).is_ok());
         let beyond = meter.note(MAX_UNPACKED, MAX_UNPACKED + 1);
-        assert!(matches!(beyond, Err(UnpackError::TooLarge { .. })));
+        assert!(matches!(beyond, Err(UnpackError::TooLarge(_))));
     }
 }

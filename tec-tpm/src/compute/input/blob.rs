@@ -45,17 +45,11 @@ pub(super) struct UnknownDigest;
 #[non_exhaustive]
 pub enum BlobError {
     /// The part has a different size.
-    #[error("its size is not {expected} bytes, the size in the manifest")]
-    Size {
-        /// Size in the manifest.
-        expected: u64,
-    },
+    #[error("its size is not {0} bytes, the size in the manifest")]
+    Size(u64),
     /// The part has a different digest.
-    #[error("its digest is not {expected}, the digest in its name")]
-    Digest {
-        /// Digest in the name of the part.
-        expected: String,
-    },
+    #[error("its digest is not {0}, the digest in its name")]
+    Digest(String),
 }
 
 impl FromStr for BlobDigest {
@@ -184,7 +178,7 @@ enum Hasher {
 impl<R: Read> Verified<R> {
     fn check(&mut self) -> Result<(), BlobError> {
         if self.count != self.size {
-            return Err(BlobError::Size { expected: self.size });
+            return Err(BlobError::Size(self.size));
         }
         let digest = match self.hasher.take() {
             Some(Hasher::Sha256(hasher)) => hex::encode(hasher.finalize()),
@@ -192,7 +186,7 @@ impl<R: Read> Verified<R> {
             None => return Ok(()),
         };
         if digest != self.expected {
-            return Err(BlobError::Digest { expected: self.expected.clone() });
+            return Err(BlobError::Digest(self.expected.clone()));
         }
         Ok(())
     }

@@ -27,12 +27,9 @@ pub enum InputError {
     },
     /// The format of the file is not known.
     #[error(
-        "{file} is not a directory, raw disk, FAT file system, tar stream, OCI layout or unified kernel image"
+        "{0} is not a directory, raw disk, FAT file system, tar stream, OCI layout or unified kernel image"
     )]
-    Unknown {
-        /// The file.
-        file: PathBuf,
-    },
+    Unknown(PathBuf),
     /// The format of the file is known, but not supported.
     #[error("{file} is {what}: {hint}")]
     Unsupported {
@@ -111,7 +108,7 @@ impl InputError {
     /// The code that tells users what to do.
     pub fn code(&self) -> Code {
         match causes(self).find_map(<dyn Error>::downcast_ref) {
-            Some(UnpackError::Ratio { .. } | UnpackError::TooLarge { .. }) => Code::ImageBomb,
+            Some(UnpackError::Ratio { .. } | UnpackError::TooLarge(_)) => Code::ImageBomb,
             Some(UnpackError::Damaged { .. }) | None => Code::ImageUnreadable,
         }
     }

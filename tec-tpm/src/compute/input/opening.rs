@@ -119,7 +119,7 @@ impl Opening<'_> {
             Format::Unsupported { what, hint } => {
                 Err(InputError::Unsupported { file: self.file.to_owned(), what, hint })
             }
-            Format::Unknown => Err(InputError::Unknown { file: self.file.to_owned() }),
+            Format::Unknown => Err(InputError::Unknown(self.file.to_owned())),
         }
     }
 

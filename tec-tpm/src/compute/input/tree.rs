@@ -37,11 +37,8 @@ pub(super) enum Node<C> {
 #[non_exhaustive]
 pub enum TreeError {
     /// The path is not within the image.
-    #[error("{path:?} is not a path within an image")]
-    Path {
-        /// The path.
-        path: String,
-    },
+    #[error("{0:?} is not a path within an image")]
+    Path(String),
     /// A path continues below something that is not a folder. Programs disagree on whether such a
     /// file goes to the link's target or replaces the link.
     #[error("{path} goes through {parent}, which is not a folder")]
@@ -60,11 +57,8 @@ pub enum TreeError {
         target: String,
     },
     /// There are too many files.
-    #[error("the image has more than {limit} files")]
-    TooMany {
-        /// Limit.
-        limit: usize,
-    },
+    #[error("the image has more than {0} files")]
+    TooMany(usize),
 }
 
 impl<C: Clone> Tree<C> {
@@ -82,7 +76,7 @@ impl<C: Clone> Tree<C> {
         self.check_parents(path)?;
         self.remove(path);
         if self.entries.len() >= MAX_ENTRIES {
-            return Err(TreeError::TooMany { limit: MAX_ENTRIES });
+            return Err(TreeError::TooMany(MAX_ENTRIES));
         }
         self.entries.insert(path.to_owned(), Entry { layer, node });
         Ok(())
@@ -201,7 +195,7 @@ impl<C: Clone> Tree<C> {
         let mut parts = path.split('/');
         let is_plain = |part: &str| !matches!(part, "" | "." | "..");
         if path.len() > MAX_PATH || path.split('/').count() > MAX_DEPTH || !parts.all(is_plain) {
-            return Err(TreeError::Path { path: path.chars().take(256).collect() });
+            return Err(TreeError::Path(path.chars().take(256).collect()));
         }
         let mut parents = path.match_indices('/').filter_map(|(at, _)| path.get(..at));
         match parents.find(|parent| self.entries.contains_key(*parent)) {
@@ -293,7 +287,7 @@ mod tests {
         assert_eq!(*tree.find("l/y").unwrap(), 8);
         assert!(matches!(tree.insert_hard_link(1, "z", "none"), Err(TreeError::HardLink { .. })));
         for path in ["", "/a", "a//b", "a/../b", ".", &"x/".repeat(80)] {
-            assert!(matches!(tree.insert(1, path, Node::File(9)), Err(TreeError::Path { .. })));
+            assert!(matches!(tree.insert(1, path, Node::File(9)), Err(TreeError::Path(_))));
         }
     }
 

@@ -27,9 +27,6 @@ pub enum UnpackError {
         unpacked: u64,
     },
     /// The stream unpacks to more than the limit.
-    #[error("it unpacks to more than {limit} bytes")]
-    TooLarge {
-        /// Limit.
-        limit: u64,
-    },
+    #[error("it unpacks to more than {0} bytes")]
+    TooLarge(u64),
 }

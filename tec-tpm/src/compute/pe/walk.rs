@@ -339,7 +339,7 @@ impl Walk {
                 size: table.end - table.start,
                 reason: "is not the last part of the file",
             },
-            None => PeError::TooLarge { limit: MAX_FILE },
+            None => PeError::TooLarge(MAX_FILE),
         }
     }
 

@@ -26,32 +26,20 @@ pub enum BundleError {
     #[error("not a P-256 private key in PEM (PKCS #8)")]
     PrivateKey,
     /// The key is not on P-256, so it cannot sign bundles.
-    #[error("key {key} is not on P-256")]
-    Key {
-        /// Fingerprint of the key.
-        key: Fingerprint,
-    },
+    #[error("key {0} is not on P-256")]
+    Key(Fingerprint),
     /// None of the given keys made the signature.
-    #[error("the signature names key {key}, which is not one of the given keys")]
-    UnknownKey {
-        /// The key that the signature names.
-        key: Fingerprint,
-    },
+    #[error("the signature names key {0}, which is not one of the given keys")]
+    UnknownKey(Fingerprint),
     /// The signature does not match the bundle.
-    #[error("key {key} did not sign this bundle")]
-    Signature {
-        /// The key.
-        key: Fingerprint,
-    },
+    #[error("key {0} did not sign this bundle")]
+    Signature(Fingerprint),
     /// The signed content is not a bundle.
     #[error("the bundle cannot be read")]
     Content(#[source] OutputError),
     /// The bundle has expired.
-    #[error("the bundle expired at {at}")]
-    Expired {
-        /// Time of expiry.
-        at: Timestamp,
-    },
+    #[error("the bundle expired at {0}")]
+    Expired(Timestamp),
     /// The bundle is for another image.
     #[error("the bundle is for image sha256:{signed}, not the requested sha256:{expected}")]
     Image {
@@ -69,10 +57,10 @@ impl BundleError {
             Self::SignatureForm(_)
             | Self::Algorithm { .. }
             | Self::PrivateKey
-            | Self::Key { .. }
+            | Self::Key(_)
             | Self::Content(_) => Code::BundleMalformed,
-            Self::UnknownKey { .. } | Self::Signature { .. } => Code::BundleSignature,
-            Self::Expired { .. } => Code::BundleExpired,
+            Self::UnknownKey(_) | Self::Signature(_) => Code::BundleSignature,
+            Self::Expired(_) => Code::BundleExpired,
             Self::Image { .. } => Code::BundleImage,
         }
     }

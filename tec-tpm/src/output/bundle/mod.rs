@@ -168,7 +168,7 @@ impl<'b> UntrustedBundle<'b> {
         let bundle = ReferenceBundle::read(self.bundle)?;
         if now >= bundle.expires_at {
             let at = bundle.expires_at;
-            return Err(BundleError::Expired { at });
+            return Err(BundleError::Expired(at));
         }
         Ok(VerifiedBundle { bundle, key })
     }

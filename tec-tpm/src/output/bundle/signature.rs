@@ -98,16 +98,16 @@ impl DetachedSignature {
     ) -> Result<Fingerprint, BundleError> {
         let key = self.key;
         let known = keys.iter().find(|known| known.fingerprint() == key);
-        let known = known.ok_or(BundleError::UnknownKey { key })?;
+        let known = known.ok_or(BundleError::UnknownKey(key))?;
         if known.kind() != KeyKind::EcP256 {
-            return Err(BundleError::Key { key });
+            return Err(BundleError::Key(key));
         }
         let verifier = VerifyingKey::from_public_key_der(known.as_der());
-        let verifier = verifier.map_err(|_| BundleError::Key { key })?;
+        let verifier = verifier.map_err(|_| BundleError::Key(key))?;
         let der = STANDARD.decode(&self.signature);
-        let der = der.map_err(|_| BundleError::Signature { key })?;
+        let der = der.map_err(|_| BundleError::Signature(key))?;
         let verified =
             Signature::from_der(&der).and_then(|signature| verifier.verify(bundle, &signature));
-        verified.map(|()| key).map_err(|_| BundleError::Signature { key })
+        verified.map(|()| key).map_err(|_| BundleError::Signature(key))
     }
 }

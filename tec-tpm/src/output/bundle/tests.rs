@@ -79,7 +79,7 @@ fn no_byte_of_a_signed_bundle_can_be_changed() {
         let mut changed = text.clone().into_bytes();
         changed[position] ^= 1;
         let refused = UntrustedBundle::new(&changed, &signature).verify(&keys(), at(99));
-        assert!(matches!(refused, Err(BundleError::Signature { .. })));
+        assert!(matches!(refused, Err(BundleError::Signature(_))));
     }
     let longer = format!("{text} ");
     let refused = verify(&longer, &signature).unwrap_err();
@@ -94,14 +94,14 @@ fn a_key_that_was_not_given_counts_for_nothing() {
     let untrusted = UntrustedBundle::new(text.as_bytes(), &signature);
     for keys in [&other[..], &[]] {
         let refused = untrusted.verify(keys, at(99)).unwrap_err();
-        assert!(matches!(refused, BundleError::UnknownKey { .. }));
+        assert!(matches!(refused, BundleError::UnknownKey(_)));
         assert_eq!(refused.code(), Code::BundleSignature);
     }
     // The right name, but not its signature.
     let own = keys()[0].fingerprint().to_string();
     let renamed = signature.replace(&own, &other[0].fingerprint().to_string());
     let refused = UntrustedBundle::new(text.as_bytes(), &renamed).verify(&other, at(99));
-    assert!(matches!(refused, Err(BundleError::Signature { .. })));
+    assert!(matches!(refused, Err(BundleError::Signature(_))));
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn a_bundle_ends_and_is_about_one_image() {
     let signature = signer().sign(&text).unwrap();
     let untrusted = UntrustedBundle::new(text.as_bytes(), &signature);
     let ended = untrusted.verify(&keys(), at(100)).unwrap_err();
-    assert!(matches!(ended, BundleError::Expired { at: end } if end == at(100)));
+    assert!(matches!(ended, BundleError::Expired(end) if end == at(100)));
     assert_eq!(ended.code(), Code::BundleExpired);
 
     let verified = untrusted.verify(&keys(), at(99)).unwrap();
@@ -159,8 +159,8 @@ fn other_text_is_no_signature() {
     assert!(matches!(with("algorithm", "none"), BundleError::Algorithm { .. }));
     assert!(matches!(with("more", "than known"), BundleError::SignatureForm(_)));
     assert!(matches!(with("key", "12"), BundleError::SignatureForm(_)));
-    assert!(matches!(with("signature", "!"), BundleError::Signature { .. }));
-    assert!(matches!(with("signature", ""), BundleError::Signature { .. }));
+    assert!(matches!(with("signature", "!"), BundleError::Signature(_)));
+    assert!(matches!(with("signature", ""), BundleError::Signature(_)));
     let large = " ".repeat(5000);
     assert!(matches!(
         verify(&text, &large),

@@ -13,11 +13,8 @@ use crate::wire::ErrorKind;
 #[non_exhaustive]
 pub enum AdminSetupError {
     /// Plain HTTP would let anyone on the network read disk keys and tokens.
-    #[error("{server} is not on this machine and uses plain HTTP; disk keys require https")]
-    PlainHttp {
-        /// The server.
-        server: BaseUrl,
-    },
+    #[error("{0} is not on this machine and uses plain HTTP; disk keys require https")]
+    PlainHttp(BaseUrl),
     /// The HTTP client cannot be set up.
     #[error("cannot set up the admin API")]
     Client(#[source] SetupError),
@@ -38,11 +35,8 @@ pub enum AdminError {
         detail: String,
     },
     /// The body is larger than the server accepts.
-    #[error("{server} does not accept a body of this size")]
-    TooLarge {
-        /// The server.
-        server: BaseUrl,
-    },
+    #[error("{0} does not accept a body of this size")]
+    TooLarge(BaseUrl),
     /// The server gave no usable answer.
     #[error(transparent)]
     Call(#[from] CallError),
@@ -64,7 +58,7 @@ impl AdminError {
                 | ErrorKind::InvalidRequestPath => PortErrorKind::Invalid,
                 _ => PortErrorKind::Unavailable,
             },
-            Self::TooLarge { .. } => PortErrorKind::Invalid,
+            Self::TooLarge(_) => PortErrorKind::Invalid,
             Self::Call(_) => PortErrorKind::Unavailable,
         }
     }

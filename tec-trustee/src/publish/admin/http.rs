@@ -91,9 +91,7 @@ impl Channel {
         match status {
             StatusCode::OK if body.is_empty() || is_json(&body) => Ok(body),
             StatusCode::OK => Err(self.malformed("the body")),
-            StatusCode::PAYLOAD_TOO_LARGE => {
-                Err(AdminError::TooLarge { server: self.server.url.clone() })
-            }
+            StatusCode::PAYLOAD_TOO_LARGE => Err(AdminError::TooLarge(self.server.url.clone())),
             _ => Err(self.refusal(&body)?),
         }
     }

@@ -57,7 +57,7 @@ impl AdminApi {
         provider: &Arc<CryptoProvider>,
     ) -> Result<Self, AdminSetupError> {
         if !endpoint.url.is_tls() && !is_loopback(&endpoint.url) {
-            return Err(AdminSetupError::PlainHttp { server: endpoint.url.clone() });
+            return Err(AdminSetupError::PlainHttp(endpoint.url.clone()));
         }
         Self::dangerous_plain_http(endpoint, key, clock, deadlines, provider)
     }

@@ -40,12 +40,9 @@ pub struct Form {
 pub enum RenderError {
     /// Only disk keys, `default/<machine>/root`, have a place.
     #[error(
-        "the secret {path} is not the disk key of a machine; the mounted form holds only disk keys"
+        "the secret {0} is not the disk key of a machine; the mounted form holds only disk keys"
     )]
-    Path {
-        /// Path of the secret.
-        path: ResourcePath,
-    },
+    Path(ResourcePath),
     /// An object would be larger than a cluster accepts.
     #[error(
         "{object} would have {bytes} bytes, more than the limit of {max}; publish to the admin API instead"

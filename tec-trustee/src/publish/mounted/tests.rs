@@ -136,7 +136,7 @@ fn what_does_not_fit_is_refused_with_a_name_and_a_size() {
     other.put_secret("default/db/password".parse().unwrap(), sample::secret(1));
     let refused = render(&other, &layout());
     assert!(
-        matches!(refused, Err(RenderError::Path { path }) if path.as_str() == "default/db/password")
+        matches!(refused, Err(RenderError::Path(path)) if path.as_str() == "default/db/password")
     );
 }
 

@@ -29,7 +29,7 @@ fn kind(error: &(dyn Error + 'static)) -> PortErrorKind {
         Some(
             AtlsError::NoCertificate
             | AtlsError::NoNonce
-            | AtlsError::ExchangeSize { .. }
+            | AtlsError::ExchangeSize(_)
             | AtlsError::Certificate(_)
             | AtlsError::Document(_)
             | AtlsError::OtherKey

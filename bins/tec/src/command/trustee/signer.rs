@@ -141,7 +141,7 @@ fn signer(files: &Pair) -> anyhow::Result<Option<IssuedSigner>> {
     };
     match IssuedSigner::from_pem(&key, &certificate) {
         Ok(signer) => Ok(Some(signer)),
-        Err(tec_trustee::signer::SignerError::Pair { .. }) => Ok(None),
+        Err(tec_trustee::signer::SignerError::Pair(_)) => Ok(None),
         Err(error) => Err(error).with_context(|| files.key.display().to_string()),
     }
 }

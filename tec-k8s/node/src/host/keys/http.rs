@@ -46,11 +46,8 @@ pub enum CallError {
     #[error("the answer of the key service lacks {0}")]
     Malformed(&'static str),
     /// Our credential is about to expire and cannot be renewed.
-    #[error("the token expires in {seconds} seconds and cannot be renewed")]
-    Ends {
-        /// Seconds until it expires.
-        seconds: u64,
-    },
+    #[error("the token expires in {0} seconds and cannot be renewed")]
+    Ends(u64),
     /// The stored value was not wrapped by this service.
     #[error("the stored key was not wrapped by this key service")]
     Foreign,
@@ -61,7 +58,7 @@ impl CallError {
         let kind = match &self {
             Self::Client(_) => PortErrorKind::Internal,
             Self::Ca | Self::Foreign => PortErrorKind::Invalid,
-            Self::Ends { .. } => PortErrorKind::Denied,
+            Self::Ends(_) => PortErrorKind::Denied,
             Self::Status { kind, .. } => *kind,
             Self::Http(_) | Self::TooLarge | Self::Malformed(_) => PortErrorKind::Unavailable,
         };

@@ -101,7 +101,7 @@ impl OpenBaoTransit {
         }
         if !found.data.renewable {
             let seconds = found.data.ttl;
-            return Err(CallError::Ends { seconds });
+            return Err(CallError::Ends(seconds));
         }
         let renewed = self.ask(Method::POST, "auth/token/renew-self");
         let renewed: Renewed = ask(renewed, "auth.lease_duration").await?;

@@ -28,11 +28,8 @@ pub enum OciError {
         source: serde_json::Error,
     },
     /// The layout has an unknown version.
-    #[error("image layouts of version {version:?} are not supported")]
-    Version {
-        /// The version.
-        version: String,
-    },
+    #[error("image layouts of version {0:?} are not supported")]
+    Version(String),
     /// No image has the chosen reference.
     #[error("no image is named {reference:?}; available: {}", candidates.join(", "))]
     NoSuchReference {

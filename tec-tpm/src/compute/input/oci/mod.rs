@@ -60,7 +60,7 @@ pub(super) fn open(
 ) -> Result<LayeredImage, OciError> {
     let marker: Marker = read_json(MARKER, layout.open(MARKER))?;
     if !marker.image_layout_version.starts_with("1.") {
-        return Err(OciError::Version { version: marker.image_layout_version });
+        return Err(OciError::Version(marker.image_layout_version));
     }
     let index: Index = read_json(INDEX, layout.open(INDEX))?;
     let image = match reference {

@@ -61,7 +61,7 @@ pub(super) fn entries(json: Vec<u8>, end: u64) -> Result<Option<Vec<Entry>>, Tab
     // It may be large, and what is needed is in `toc`.
     drop(json);
     if toc.version != 1 {
-        return Err(TableError::Version { version: toc.version });
+        return Err(TableError::Version(toc.version));
     }
     let begins: BTreeSet<u64> = toc.entries.iter().map(|entry| entry.offset).collect();
     let mut entries: Vec<Entry> = Vec::new();
@@ -79,7 +79,7 @@ pub(super) fn entries(json: Vec<u8>, end: u64) -> Result<Option<Vec<Entry>>, Tab
         if piece.r#type == "chunk" {
             let last = entries.last_mut().and_then(|entry| entry.packed.as_mut());
             let last = last.filter(|packed| packed.range.start <= piece.offset);
-            let last = last.ok_or(TableError::Range { number })?;
+            let last = last.ok_or(TableError::Range(number))?;
             last.range.end = last.range.end.max(piece_end);
             continue;
         }
@@ -97,7 +97,7 @@ pub(super) fn entries(json: Vec<u8>, end: u64) -> Result<Option<Vec<Entry>>, Tab
         entries.push(Entry { item, packed });
     }
     match entries.iter().find(|entry| !entry.fits(end)) {
-        Some(entry) => Err(TableError::Range { number: entry.item.offset }),
+        Some(entry) => Err(TableError::Range(entry.item.offset)),
         None => Ok(Some(entries)),
     }
 }

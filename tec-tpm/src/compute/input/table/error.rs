@@ -26,11 +26,8 @@ pub enum TableError {
         source: io::Error,
     },
     /// The end of the layer does not point to the table.
-    #[error("offset {offset}: no footer points to the table")]
-    Footer {
-        /// Offset in the layer.
-        offset: u64,
-    },
+    #[error("offset {0}: no footer points to the table")]
+    Footer(u64),
     /// The stream around the table is malformed.
     #[error("the stream around the table cannot be read")]
     Tar(#[source] TarError),
@@ -38,11 +35,8 @@ pub enum TableError {
     #[error("the table is malformed")]
     Json(#[source] serde_json::Error),
     /// The table has an unknown version.
-    #[error("tables of version {version} are not supported")]
-    Version {
-        /// The version.
-        version: u32,
-    },
+    #[error("tables of version {0} are not supported")]
+    Version(u32),
     /// An entry has an invalid path or link.
     #[error("cannot read entry {number} of the table")]
     Path {
@@ -61,9 +55,6 @@ pub enum TableError {
         kind: String,
     },
     /// The pieces of a file are not contiguous, or are beyond the end.
-    #[error("entry {number} of the table has an impossible offset")]
-    Range {
-        /// Number of the entry.
-        number: u64,
-    },
+    #[error("entry {0} of the table has an impossible offset")]
+    Range(u64),
 }

@@ -66,7 +66,7 @@ fn estargz(blob: &Blob, digest: &str) -> Result<(Vec<u8>, u64), TableError> {
     read.map_err(|source| TableError::Read { offset: footer, source })?;
     let offset = table_of_footer(&bytes)
         .filter(|offset| *offset < footer)
-        .ok_or(TableError::Footer { offset: footer })?;
+        .ok_or(TableError::Footer(footer))?;
     let refuse = |source| TableError::Read { offset, source };
     let packed = blob.unverified(offset..footer);
     let packed = packed.and_then(|packed| blob.unpack(packed));
@@ -75,7 +75,7 @@ fn estargz(blob: &Blob, digest: &str) -> Result<(Vec<u8>, u64), TableError> {
     let item = item.map_err(TableError::Tar)?;
     let is_table = |path: &str| path == ESTARGZ_FILE;
     let Some(item) = item.filter(|item| item.path.as_deref().is_some_and(is_table)) else {
-        return Err(TableError::Footer { offset });
+        return Err(TableError::Footer(offset));
     };
     if item.size > MAX_TABLE {
         return Err(refuse(io::ErrorKind::FileTooLarge.into()));

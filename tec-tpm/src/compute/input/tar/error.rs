@@ -16,29 +16,17 @@ pub enum TarError {
         source: io::Error,
     },
     /// The archive ends too early.
-    #[error("offset {offset}: the archive is truncated")]
-    Truncated {
-        /// Where the archive ends.
-        offset: u64,
-    },
+    #[error("offset {0}: the archive is truncated")]
+    Truncated(u64),
     /// The checksum of a header does not match.
-    #[error("offset {offset}: the checksum of the header does not match")]
-    Checksum {
-        /// Where the header begins.
-        offset: u64,
-    },
+    #[error("offset {0}: the checksum of the header does not match")]
+    Checksum(u64),
     /// A field is not a number.
-    #[error("offset {offset}: a number in the header is malformed")]
-    Number {
-        /// Where the header begins.
-        offset: u64,
-    },
+    #[error("offset {0}: a number in the header is malformed")]
+    Number(u64),
     /// A record of an extended header is malformed.
-    #[error("offset {offset}: a record of the extended header is malformed")]
-    Record {
-        /// Where the header begins.
-        offset: u64,
-    },
+    #[error("offset {0}: a record of the extended header is malformed")]
+    Record(u64),
     /// The type of an entry is not known.
     #[error("offset {offset}: unknown entry type {:?}", char::from(*kind))]
     Kind {
@@ -76,17 +64,14 @@ pub enum TarError {
         limit: u64,
     },
     /// There is a single block of zeros; two of them mark the end.
-    #[error("offset {offset}: a single block of zeros is followed by more data")]
-    LoneZeros {
-        /// Where the block begins.
-        offset: u64,
-    },
+    #[error("offset {0}: a single block of zeros is followed by more data")]
+    LoneZeros(u64),
 }
 
 impl TarError {
     pub(super) fn read(offset: u64, source: io::Error) -> Self {
         if source.kind() == io::ErrorKind::UnexpectedEof {
-            Self::Truncated { offset }
+            Self::Truncated(offset)
         } else {
             Self::Read { offset, source }
         }

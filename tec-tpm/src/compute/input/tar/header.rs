@@ -20,7 +20,7 @@ impl Header {
     pub(super) fn parse(block: &[u8; BLOCK], at: u64) -> Result<Self, TarError> {
         let part = |from: usize, size: usize| block.get(from..from + size).unwrap_or_default();
         if number(part(148, 8), at)? != checksum(block) {
-            return Err(TarError::Checksum { offset: at });
+            return Err(TarError::Checksum(at));
         }
         let mut path = Vec::new();
         // GNU's older format, whose magic ends in a blank, keeps other things in the prefix.
@@ -57,7 +57,7 @@ fn checksum(block: &[u8; BLOCK]) -> u64 {
 /// An octal number between spaces and zeros; or, with the highest bit set, a binary one (GNU tar,
 /// "Basic Tar Format").
 fn number(field: &[u8], at: u64) -> Result<u64, TarError> {
-    let refused = TarError::Number { offset: at };
+    let refused = TarError::Number(at);
     if let Some((0x80, rest)) = field.split_first() {
         let (high, low) = rest.split_at(rest.len().saturating_sub(8));
         let low = low.first_chunk().copied().map(u64::from_be_bytes);
@@ -83,7 +83,7 @@ pub(super) fn decimal(text: &[u8], at: u64) -> Result<u64, TarError> {
     let digits = text.iter().all(u8::is_ascii_digit);
     let text = std::str::from_utf8(text).ok().filter(|_| digits);
     let value = text.and_then(|text| text.parse().ok());
-    value.filter(|value| *value <= MAX_SIZE).ok_or(TarError::Number { offset: at })
+    value.filter(|value| *value <= MAX_SIZE).ok_or(TarError::Number(at))
 }
 
 /// The records of an extended header (POSIX pax, "pax Extended Header"): the size of the record as
@@ -118,7 +118,7 @@ impl<'a> Iterator for Pax<'a> {
         if self.rest.is_empty() {
             return None;
         }
-        let record = self.record().ok_or(TarError::Record { offset: self.at });
+        let record = self.record().ok_or(TarError::Record(self.at));
         if record.is_err() {
             self.rest = &[];
         }

@@ -96,7 +96,7 @@ impl<R: Read> Archive<R> {
             let at = self.offset;
             let Some(header) = self.header()? else {
                 if has_extended {
-                    return Err(TarError::Truncated { offset: at });
+                    return Err(TarError::Truncated(at));
                 }
                 return Ok(None);
             };
@@ -144,7 +144,7 @@ impl<R: Read> Archive<R> {
         let Some(block) = self.block()? else {
             return match self.end {
                 EndMark::Optional => Ok(None),
-                EndMark::Required => Err(TarError::Truncated { offset: at }),
+                EndMark::Required => Err(TarError::Truncated(at)),
             };
         };
         if block.iter().any(|byte| *byte != 0) {
@@ -157,12 +157,12 @@ impl<R: Read> Archive<R> {
         let at = self.offset;
         match self.block()? {
             Some(block) if block.iter().any(|byte| *byte != 0) => {
-                Err(TarError::LoneZeros { offset: at - BLOCK as u64 })
+                Err(TarError::LoneZeros(at - BLOCK as u64))
             }
             Some(_) => Ok(None),
             None => match self.end {
                 EndMark::Optional => Ok(None),
-                EndMark::Required => Err(TarError::Truncated { offset: at }),
+                EndMark::Required => Err(TarError::Truncated(at)),
             },
         }
     }
@@ -175,7 +175,7 @@ impl<R: Read> Archive<R> {
             match self.reader.read(free) {
                 Ok(0) if filled == 0 => return Ok(None),
                 Ok(0) => {
-                    return Err(TarError::Truncated { offset: self.offset + filled as u64 });
+                    return Err(TarError::Truncated(self.offset + filled as u64));
                 }
                 Ok(count) => filled += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -246,7 +246,7 @@ impl<R: Read> Archive<R> {
         for record in Pax::new(&records, at) {
             let (key, _) = record?;
             if matches!(key, b"path" | b"linkpath" | b"size") {
-                return Err(TarError::Record { offset: at });
+                return Err(TarError::Record(at));
             }
         }
         Ok(())

@@ -224,7 +224,7 @@ fn what_is_missing_from_an_image_is_named() {
     assert!(matches!(reason(&without_hint, &machine), Unpredictable::Script { line: 2, .. }));
     let script = b"search --fs-uuid --set=root x\nsearch --fs-uuid --set=root y\n".to_vec();
     let twice = whole.with("boot/efi/EFI/debian/grub.cfg", script);
-    let unknown = Unpredictable::GrubRoot { wanted: "y".to_owned() };
+    let unknown = Unpredictable::GrubRoot("y".to_owned());
     assert_eq!(reason(&twice, &machine), unknown);
 }
 
@@ -438,7 +438,7 @@ fn an_installed_fedora_boots_the_saved_entry_and_with_several_the_order_of_their
         assert!(one.predicted().contains(PcrIndex::BOOT_FILES));
         let several = predict(&installed(package, &["1.0", "2.0"]), &machine).unwrap();
         assert_eq!(lines(&several), ["(hd0,gpt2)/vmlinuz-1.0 1.0"], "{package}");
-        let order = Unpredictable::EntryOrder { count: 2 };
+        let order = Unpredictable::EntryOrder(2);
         assert_eq!(several.register(PcrIndex::BOOT_FILES), Register::Unpredictable(&order));
         // Once: the loader does not ask shim again.
         assert_eq!(several.of_register(PcrIndex::BOOT_MANAGER).count(), 5);

@@ -143,11 +143,11 @@ fn digests_of_images_allow_and_revoke_them() {
 
     let (file, error) = refusal(&image, &listed("dbx"));
     assert_eq!(file, "EFI/BOOT/BOOTX64.EFI");
-    assert!(matches!(error, AuthorityError::Revoked { variable: "dbx" }));
+    assert!(matches!(error, AuthorityError::Revoked("dbx")));
     let ca = siglist::one(siglist::X509, OWNER, &keys().firmware.0);
     let revoked = platform(SecureBoot::On).with_variable("dbx", Guid::SECURITY_DATABASE, 0x27, ca);
     let (_, error) = refusal(&chain("2.12"), &revoked);
-    assert!(matches!(error, AuthorityError::Revoked { variable: "dbx" }));
+    assert!(matches!(error, AuthorityError::Revoked("dbx")));
 }
 
 #[test]
@@ -229,7 +229,7 @@ fn a_revoked_signature_refuses_an_image_at_the_firmware_but_not_at_shim() {
     let only = signed(&super::grub("2.12", "grub.debian"), &[&keys.owner.1]);
     let (file, error) = refusal(&image.clone().with("EFI/BOOT/grubx64.efi", only), &machine);
     assert!(file == "EFI/BOOT/grubx64.efi" && error.is_refusal());
-    assert!(matches!(error, AuthorityError::Revoked { variable: "dbx" }));
+    assert!(matches!(error, AuthorityError::Revoked("dbx")));
 
     let vendor = vendor_keys(&keys.vendor.0, &[]);
     let shim = signed(&shim(&vendor, "16.1"), &[&keys.firmware.1, &keys.owner.1]);
@@ -250,7 +250,7 @@ fn the_digest_of_a_signers_certificate_revokes_it_at_the_firmware() {
         let machine = platform(SecureBoot::On);
         let machine = machine.with_variable("dbx", Guid::SECURITY_DATABASE, 0x27, list);
         let (_, error) = refusal(&chain("2.12"), &machine);
-        assert!(matches!(error, AuthorityError::Revoked { variable: "dbx" }));
+        assert!(matches!(error, AuthorityError::Revoked("dbx")));
     }
 }
 
@@ -261,7 +261,7 @@ fn sha_1_digests_are_compared_where_that_bank_is_computed() {
     let machine = machine.with_variable("dbx", Guid::SECURITY_DATABASE, 0x27, list);
     let (file, error) = refusal(&chain("2.12"), &machine);
     assert!(file == "EFI/BOOT/grubx64.efi" && !error.is_refusal());
-    assert!(matches!(error, AuthorityError::Sha1Entries { variable: "dbx" }));
+    assert!(matches!(error, AuthorityError::Sha1Entries("dbx")));
     let all = BootPredictor::new().with_banks(Banks::ALL);
     assert!(all.predict(&chain("2.12"), &machine).is_ok());
 }

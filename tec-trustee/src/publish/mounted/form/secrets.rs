@@ -19,7 +19,7 @@ impl Form {
                 continue;
             };
             let machine = path.machine();
-            let machine = machine.ok_or_else(|| RenderError::Path { path: path.clone() })?;
+            let machine = machine.ok_or_else(|| RenderError::Path(path.clone()))?;
             let machine = machine.to_string();
             let secret = secret.duplicate("it goes into a Secret of the cluster");
             self.hide(&machine, "root", secret);
