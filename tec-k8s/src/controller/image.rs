@@ -18,7 +18,7 @@ use super::job;
 use super::job::JobState;
 use super::pinned;
 use super::queue::Next;
-use super::report::{owner_of, resumed};
+use super::report::resumed;
 use crate::api;
 use crate::api::{ApprovedImage, ApprovedImageStatus, ConditionKind, Reason, is_paused};
 use crate::client::{is_object_name, port_error};
@@ -59,8 +59,7 @@ pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortErr
         ctx.unclaim(&*image, FOREIGN_FINALIZER).await?;
         return Ok(Next::Wait);
     }
-    let owner = ctx.cluster().and_then(|cluster| owner_of(&*cluster));
-    if ctx.claim(&*image, owner, &[], None).await? {
+    if ctx.claim(&*image, ctx.cluster().as_deref(), &[], None).await? {
         return Ok(Next::Wait);
     }
     if let Some((reason, message)) = ended(&image, ctx.latest()) {

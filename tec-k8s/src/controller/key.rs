@@ -282,10 +282,7 @@ async fn settle(
     key: &AttestationKey,
     machine: &Machine,
 ) -> Result<Verdict, PortError> {
-    if let Some(owner) = owner_of(machine) {
-        let replaces = ["TrustedExecutionCluster"];
-        ctx.claim(key, Some(owner), &replaces, None).await?;
-    }
+    ctx.claim(key, Some(machine), &["TrustedExecutionCluster"], None).await?;
     let name = key.name_any();
     if ctx.caches.secrets.get(&name).is_none() {
         let secret = Secret {

@@ -70,8 +70,7 @@ pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortErr
         forget(ctx, name);
         return refuse(ctx, &machine, Reason::NoAuthority, ctx.role()).await;
     }
-    let cluster = ctx.cluster().and_then(|cluster| owner_of(&*cluster));
-    if ctx.claim(&*machine, cluster, &[], Some(FINALIZER)).await? {
+    if ctx.claim(&*machine, ctx.cluster().as_deref(), &[], Some(FINALIZER)).await? {
         return Ok(Next::Again);
     }
     serve(ctx, &machine, &id).await

@@ -1,9 +1,9 @@
 //! Writes the results of controllers: conditions, status, owners, finalizers.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, OwnerReference};
-use kube::api::{Patch, PatchParams};
+use kube::api::{PartialObjectMeta, Patch, PatchParams};
 use kube::core::object::HasStatus;
-use kube::{Resource, ResourceExt as _};
+use kube::{Api, Resource, ResourceExt as _};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tec_core::port::{PortError, PortErrorKind};
@@ -120,10 +120,10 @@ impl Context {
     /// Makes sure that the object is removed with its owner, and not before its finalizer is removed. Other
     /// owners stay; one that is a controller of a kind in `replaces` gives way, since there can be only one.
     /// Returns whether anything was changed; the watch then reports it.
-    pub(super) async fn claim<K: Object>(
+    pub(super) async fn claim<K: Object, O: Object>(
         &self,
         object: &K,
-        owner: Option<OwnerReference>,
+        owner: Option<&O>,
         replaces: &[&str],
         finalizer: Option<&str>,
     ) -> Result<bool, PortError> {
@@ -131,8 +131,11 @@ impl Context {
         let is_known = |owner: &OwnerReference| {
             object.owner_references().iter().any(|known| known.uid == owner.uid)
         };
-        if let Some(owner) = owner.filter(|owner| !is_known(owner)) {
-            let owners = with_owner(object.owner_references(), owner, replaces);
+        if let Some(owner) = owner
+            && let Some(reference) = owner_of(owner).filter(|reference| !is_known(reference))
+        {
+            still_exists(&self.objects(), owner).await?;
+            let owners = with_owner(object.owner_references(), reference, replaces);
             changes.insert("ownerReferences".to_owned(), json!(owners));
         }
         if let Some(finalizer) = finalizer
@@ -162,6 +165,21 @@ impl Context {
         }
         self.write_metadata(object, json!({ "finalizers": others })).await
     }
+}
+
+/// Asks the API server whether an owner exists as it was seen. The garbage collector removes what belongs to an
+/// owner that is gone, a machine with its disk key too, and the watches of two kinds do not keep their order.
+async fn still_exists<O: Object>(owners: &Api<O>, seen: &O) -> Result<(), PortError> {
+    let name = seen.name_any();
+    let now = owners.get_metadata_opt(&name).await;
+    let now = now.map_err(|error| port_error(format!("read the metadata of {name}"), error))?;
+    let is_same = |now: &PartialObjectMeta<O>| {
+        now.uid() == seen.uid() && now.metadata.deletion_timestamp.is_none()
+    };
+    if now.as_ref().is_some_and(is_same) {
+        return Ok(());
+    }
+    Err(PortError::new(PortErrorKind::Conflict, format!("give something to {name}, which is gone")))
 }
 
 fn with_owner(
@@ -199,7 +217,15 @@ fn is_empty(value: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
+    use http::{Request, Response};
+    use kube::Client;
+    use kube::client::Body;
+    use tower::service_fn;
+
     use super::*;
+    use crate::api::TrustedExecutionCluster;
 
     fn owner(kind: &str, uid: &str, is_controller: bool) -> OwnerReference {
         OwnerReference {
@@ -209,6 +235,38 @@ mod tests {
             uid: uid.to_owned(),
             controller: Some(is_controller),
             ..OwnerReference::default()
+        }
+    }
+
+    #[tokio::test]
+    async fn nothing_is_given_to_an_owner_that_is_gone_replaced_or_being_removed() {
+        let cluster = |uid: &str, removed: Option<&str>| {
+            json!({
+                "apiVersion": "trusted-execution-clusters.io/v1alpha1",
+                "kind": "TrustedExecutionCluster",
+                "metadata": {"name": "trusted", "uid": uid, "deletionTimestamp": removed},
+                "spec": {},
+            })
+        };
+        let gone =
+            json!({"kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404});
+        let cases = [
+            (200, cluster("a", None), true),
+            (200, cluster("b", None), false),
+            (200, cluster("a", Some("2026-12-02T00:00:00Z")), false),
+            (404, gone, false),
+        ];
+        for (code, answer, exists) in cases {
+            let said = answer.to_string();
+            let service = service_fn(move |_: Request<Body>| {
+                let body = Body::from(answer.to_string().into_bytes());
+                let response = Response::builder().status(code).body(body).unwrap();
+                async { Ok::<_, Infallible>(response) }
+            });
+            let seen: TrustedExecutionCluster = serde_json::from_value(cluster("a", None)).unwrap();
+            let api = Api::namespaced(Client::new(service, "default"), "default");
+            let kind = still_exists(&api, &seen).await.map_err(|error| error.kind());
+            assert_eq!(kind, if exists { Ok(()) } else { Err(PortErrorKind::Conflict) }, "{said}");
         }
     }
 

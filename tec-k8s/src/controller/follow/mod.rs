@@ -54,7 +54,7 @@ pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortErr
         ctx.say_paused(&*followed, known).await?;
         return Ok(Next::Wait);
     }
-    if ctx.claim(&*followed, owner_of(&*cluster), &[], None).await? {
+    if ctx.claim(&*followed, Some(&*cluster), &[], None).await? {
         return Ok(Next::Wait);
     }
     if !ctx.may(Deed::Admit) {
