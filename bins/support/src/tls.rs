@@ -3,10 +3,10 @@
 //! The built-in CA lives in the state directory (`ca.pem`, `ca.key`). Its leaf is renewed when a third of its
 //! life is left. Files that other programs renew are read again when they change.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use std::{fmt, fs};
 
 use anyhow::Context as _;
 use parking_lot::RwLock;

@@ -70,13 +70,13 @@ impl RecordedAttempt {
             id: attempt.id.to_string(),
             at: attempt.at.to_string(),
             code: attempt.ladder.code.map(|code| code.to_string()),
-            attempt: text.map_err(|source| ConvertError::Attempt(source))?,
+            attempt: text.map_err(ConvertError::Attempt)?,
         })
     }
 
     /// The attempt, parsed.
     pub fn to_core(&self) -> Result<Attempt, ConvertError> {
-        serde_json::from_str(&self.attempt).map_err(|source| ConvertError::Attempt(source))
+        serde_json::from_str(&self.attempt).map_err(ConvertError::Attempt)
     }
 }
 

@@ -167,8 +167,7 @@ pub fn set_condition(
     observed_generation: Option<i64>,
     now: Timestamp,
 ) -> Result<(), ConvertError> {
-    let now = jiff::Timestamp::from_second(now.unix_seconds())
-        .map_err(|source| ConvertError::Time(source))?;
+    let now = jiff::Timestamp::from_second(now.unix_seconds()).map_err(ConvertError::Time)?;
     let mut condition = Condition {
         last_transition_time: Time(now),
         message: message.to_owned(),

@@ -57,7 +57,7 @@ impl TpmClock {
 
     /// The reading, parsed.
     pub fn reading(&self) -> Result<ClockReading, ConvertError> {
-        serde_json::from_str(&self.spec.reading).map_err(|source| ConvertError::Clock(source))
+        serde_json::from_str(&self.spec.reading).map_err(ConvertError::Clock)
     }
 }
 

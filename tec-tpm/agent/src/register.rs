@@ -290,7 +290,7 @@ impl<'a> Course<'a> {
                 None => Err(RegisterError::Refused { status: reply.status, code }),
             },
             Answer::Challenge(id, credential) => self.prove(&id, &credential).await,
-            answer => settled(answer, reply.status),
+            answer => settled(&answer, reply.status),
         }
     }
 
@@ -308,7 +308,7 @@ impl<'a> Course<'a> {
                 self.challenges -= 1;
                 Ok(Step::Failed(RegisterError::Busy { status: reply.status, code }))
             }
-            answer => settled(answer, reply.status),
+            answer => settled(&answer, reply.status),
         }
     }
 
@@ -330,8 +330,8 @@ impl<'a> Course<'a> {
 }
 
 /// The result of a submission that leads to no other one.
-fn settled(answer: Answer, status: u16) -> Result<Step, RegisterError> {
-    match answer {
+fn settled(answer: &Answer, status: u16) -> Result<Step, RegisterError> {
+    match *answer {
         Answer::Registered => Ok(Step::Done),
         Answer::Pending => Ok(Step::Failed(RegisterError::Pending)),
         Answer::Busy(code) => Ok(Step::Failed(RegisterError::Busy { status, code })),

@@ -140,17 +140,10 @@ impl Findings {
     pub(super) fn policy(&mut self, report: &Report, policy: &Policy, product: Option<Product>) {
         self.add_if(report.vmpl != 0, Finding::Vmpl(report.vmpl));
         self.0.extend(
-            report
-                .policy
-                .names_common(policy.forbidden)
-                .map(|what| Finding::GuestPolicyForbidden(what)),
+            report.policy.names_common(policy.forbidden).map(Finding::GuestPolicyForbidden),
         );
-        self.0.extend(
-            policy
-                .required
-                .names_missing_in(report.policy)
-                .map(|what| Finding::GuestPolicyLacks(what)),
-        );
+        self.0
+            .extend(policy.required.names_missing_in(report.policy).map(Finding::GuestPolicyLacks));
         if let Some(minimum) = product.and_then(|product| policy.minimum_tcb.get(&product)) {
             for field in [TcbField::Reported, TcbField::Committed, TcbField::Launch] {
                 let tcb = report.tcb(field);
