@@ -107,8 +107,9 @@ pub fn words_after(
 /// That is needed where texts differ by machine: in PCR 9, and in PCR 15, which is only shown.
 ///
 /// # Security
-/// Anyone who has the system can write that log. A record counts only in its place ([`trailing`]), as part of the
-/// events that fold to the quoted value, and if its digest is that of its text; a volume key's alone is not.
+/// Anyone who has the system can write that log. A record counts only in its place (after what the firmware
+/// measured), as part of the events that fold to the quoted value, and if its digest is that of its text; a volume
+/// key's alone is not.
 pub fn add_systemd(log: &mut LogEvidence, quoted: &PcrValues, records: &[LoggedEvent]) {
     let LogEvidence::Parsed { events, replayed, .. } = log else {
         return;
