@@ -1,7 +1,7 @@
 //! `PlatformBaseline`: firmware and Secure Boot policy of a machine. `PlatformApproval`: changes of one
 //! baseline that an admin approved.
 
-use kube::api::ObjectMeta;
+use kube::core::ObjectMeta;
 use kube::{CustomResource, KubeSchema};
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};

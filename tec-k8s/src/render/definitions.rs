@@ -6,7 +6,7 @@ use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicyBinding, ValidatingAdmissionPolicyBindingSpec,
     ValidatingAdmissionPolicySpec, Validation,
 };
-use kube::api::ObjectMeta;
+use kube::core::ObjectMeta;
 use kube::{Resource as _, ResourceExt};
 
 use crate::api::{TrustedExecutionCluster, crds};
