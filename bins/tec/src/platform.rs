@@ -199,6 +199,8 @@ struct Diff {
     machine: MachineId,
     refused: bool,
     changes: Vec<PlatformChange>,
+    /// What the firmware admits not to protect.
+    weaknesses: Vec<&'static str>,
     images: Vec<Held>,
 }
 
@@ -217,7 +219,8 @@ impl Diff {
             pcrs: boot.registers.keys().copied().collect(),
         };
         let images = record.baseline.boots.iter().map(held).collect();
-        Self { machine, refused: record.refused_at.is_some(), changes, images }
+        let weaknesses = record.seen.firmware.policy.weaknesses();
+        Self { machine, refused: record.refused_at.is_some(), changes, weaknesses, images }
     }
 
     fn text(&self) -> String {
@@ -227,6 +230,7 @@ impl Diff {
         if lines.is_empty() {
             lines.push(format!("the last boot of machine {id} matches its baseline"));
         }
+        lines.extend(self.weaknesses.iter().map(|what| weakness(what)));
         lines.extend(self.images.iter().map(|Held { image, pcrs }| {
             let pcrs: Vec<_> = pcrs.iter().map(ToString::to_string).collect();
             format!("image {image}: PCR {} as in its first boot or as approved", pcrs.join(", "))
@@ -236,6 +240,10 @@ impl Diff {
         }
         lines.join("\n")
     }
+}
+
+fn weakness(what: &str) -> String {
+    format!("weakness: the firmware says that {what}")
 }
 
 fn effect(effect: ChangeEffect) -> &'static str {
@@ -248,9 +256,10 @@ fn effect(effect: ChangeEffect) -> &'static str {
 
 /// What an approval means, for the admin who is asked.
 fn effects(id: MachineId, record: &PlatformRecord, machines: usize) -> Vec<String> {
-    let all = Diff::of(id, record).changes;
-    let enforced = all.iter().filter(|change| change.effect != ChangeEffect::Recorded);
+    let Diff { changes, weaknesses, .. } = Diff::of(id, record);
+    let enforced = changes.iter().filter(|change| change.effect != ChangeEffect::Recorded);
     let mut effects: Vec<_> = enforced.map(ToString::to_string).collect();
+    effects.extend(weaknesses.into_iter().map(weakness));
     if record.has_other_firmware() {
         effects.push(format!(
             "This platform is accepted from now on, for {} with the baseline of machine {id}.",

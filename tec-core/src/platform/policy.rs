@@ -1,7 +1,32 @@
 //! Whether one Secure Boot policy follows from another.
 
 use super::{Platform, Policy, PolicyEvent, PolicyVariable, SecureBootState};
+use crate::digest::Sha256Digest;
 use crate::pcr::PcrIndex;
+
+/// Actions by which firmware says that it protects less, and what that means (PC Client Platform Firmware Profile
+/// 1.06, 3.3.4.8, for debug mode; Microsoft, "Kernel DMA Protection", for the other).
+const WEAKNESSES: [(&str, &str); 2] = [
+    (
+        "DMA Protection Disabled",
+        "devices could read and write memory while it booted (DMA protection was off)",
+    ),
+    ("UEFI Debug Mode", "it could be debugged"),
+];
+
+impl Policy {
+    /// What the firmware admits not to protect: predicates of a sentence about it.
+    pub fn weaknesses(&self) -> Vec<&'static str> {
+        let Self::Events(events) = self else {
+            return Vec::new();
+        };
+        let said = |action: &str| {
+            let digest = Sha256Digest::of(action);
+            events.iter().any(|event| event.event.digest == digest)
+        };
+        WEAKNESSES.into_iter().filter(|(action, _)| said(action)).map(|(_, what)| what).collect()
+    }
+}
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum PolicyJudgement {

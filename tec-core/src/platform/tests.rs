@@ -72,6 +72,14 @@ fn the_separator_of_systemd_is_no_change() {
 }
 
 #[test]
+fn what_the_firmware_admits_not_to_protect_is_named() {
+    let weaknesses = |boot: PlatformBoot| boot.platform().firmware.policy.weaknesses();
+    let weak = boot().word("DMA Protection Disabled");
+    assert!(matches!(weaknesses(weak.clone())[..], [what] if what.contains("DMA protection")));
+    assert!(weaknesses(boot()).is_empty() && weaknesses(weak.without_log()).is_empty());
+}
+
+#[test]
 fn programs_of_the_firmware_are_enforced() {
     let program = |text: &str| {
         let digest = Sha256Digest::of(text);

@@ -221,3 +221,49 @@ fn layouts_that_lie_are_refused() {
     let many = many.publish("", manifest).finish();
     assert!(matches!(oci_error(open(&many)), OciError::TooMany { limit: 512, .. }));
 }
+
+/// As `podman save` makes it by default.
+fn saved(images: &serde_json::Value, layers: &[(&str, Vec<u8>)]) -> Vec<u8> {
+    let mut archive = MemoryImage::new().with("manifest.json", images.to_string().into_bytes());
+    for (path, layer) in layers {
+        archive.insert(*path, layer.clone());
+    }
+    build::tar_of(&archive)
+}
+
+#[test]
+fn an_archive_of_docker_save_is_an_image_of_its_layers() {
+    let lower = build::tar(&[File("boot/vmlinuz-1", b"one"), File("boot/vmlinuz-2", b"two")]);
+    let upper = build::tar(&[File("boot/.wh.vmlinuz-1", b""), File("boot/vmlinuz-3", b"three")]);
+    let image = |tag: &str| json!({"RepoTags": [tag], "Layers": ["a/layer.tar", "b.tar"]});
+    let layers = [("a/layer.tar", lower), ("b.tar", build::gzip(&upper))];
+    let one = saved(&json!([image("x:1")]), &layers);
+    for archive in [&one, &build::gzip(&one)] {
+        let opened = BootSource::new().read(archive.as_slice()).unwrap();
+        assert_eq!(opened.kind(), SourceKind::Oci);
+        assert_eq!(opened.files("").unwrap(), ["boot/vmlinuz-2", "boot/vmlinuz-3"]);
+        assert_eq!(build::content(&opened, "boot/vmlinuz-3"), b"three");
+    }
+
+    let two = saved(&json!([image("x:1"), image("x:2")]), &layers);
+    let several = oci_error(BootSource::new().read(two.as_slice()));
+    assert!(
+        matches!(several, OciError::SeveralImages { candidates } if candidates == ["x:1", "x:2"])
+    );
+    let named = |name: &str| BootSource::new().with_reference(name).read(two.as_slice());
+    assert_eq!(named("x:2").unwrap().files("boot").unwrap().len(), 2);
+    assert!(matches!(oci_error(named("y")), OciError::NoSuchReference { .. }));
+    for (images, is_expected) in [
+        (json!([]), (|error| matches!(error, OciError::NoSuchReference { .. })) as fn(&_) -> bool),
+        (json!({}), |error| matches!(error, OciError::Json { .. })),
+        (json!([{"Layers": ["none"]}]), |error| matches!(error, OciError::Layer { .. })),
+        (json!([{"Layers": ["../x"]}]), |error| matches!(error, OciError::Layer { .. })),
+        (json!([{"Layers": vec!["b.tar"; 513]}]), |error| {
+            matches!(error, OciError::TooMany { .. })
+        }),
+    ] {
+        let archive = saved(&images, &layers);
+        let error = oci_error(BootSource::new().read(archive.as_slice()));
+        assert!(is_expected(&error), "{images}: {error:?}");
+    }
+}

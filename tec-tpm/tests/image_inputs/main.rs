@@ -11,6 +11,7 @@ mod archives;
 mod bombs;
 mod build;
 mod disks;
+mod ext4;
 mod layouts;
 mod parts;
 mod real;

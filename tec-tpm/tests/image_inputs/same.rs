@@ -215,16 +215,8 @@ fn what_is_no_image_is_said_to_be_none() {
     for bytes in [&b"QFI\xfb\0\0\0\x03"[..], b"\xfd7zXZ\0\0", b"BZh9"] {
         assert!(matches!(read(bytes), InputError::Unsupported { .. }));
     }
-    let mut ext4 = vec![0; 4096];
-    build::put(&mut ext4, 0x438, &[0x53, 0xef]);
-    let xfs = [b"XFSB".as_slice(), &[0; 4092]].concat();
-    for file_system in [ext4, xfs] {
-        let error = read(&file_system);
-        assert!(matches!(error, InputError::Unsupported { hint, .. } if hint.contains("mount")));
-    }
-    let docker = MemoryImage::new().with("manifest.json", *b"[]").with("ab/layer.tar", *b"");
-    let error = read(&build::tar_of(&docker));
-    assert!(matches!(error, InputError::Unsupported { hint, .. } if hint.contains("skopeo")));
+    let error = read(&[b"XFSB".as_slice(), &[0; 4092]].concat());
+    assert!(matches!(error, InputError::Unsupported { hint, .. } if hint.contains("mount")));
     for packed in [build::gzip(b"no tar"), build::zstd(&[0; 600])] {
         assert!(matches!(read(&packed), InputError::Unsupported { .. }));
     }

@@ -30,7 +30,7 @@ fn an_update_of_firmware_is_shown_and_approved_for_all_machines_of_the_model() {
     let dir = TempDir::new().unwrap();
     let directory = dir.path().join("state");
     let (old, new) = (PlatformBoot::new(), PlatformBoot::new().firmware("2.0"));
-    let other = PlatformBoot::new().option_rom("another card").platform();
+    let other = PlatformBoot::new().option_rom("another card").word("UEFI Debug Mode").platform();
     for (machine, seen) in [(1, &old.platform()), (2, &old.platform()), (3, &other)] {
         assert_eq!(boot(&directory, machine, seen), PlatformOutcome::Recorded);
     }
@@ -51,6 +51,10 @@ fn an_update_of_firmware_is_shown_and_approved_for_all_machines_of_the_model() {
     assert_eq!(order(), [three.clone(), one.clone(), two.clone()], "the odd one comes first");
     assert_eq!(run(&["list"])[1]["machines"], 2);
     assert_eq!(run(&["diff", &two])["changes"], serde_json::json!([]));
+    assert_eq!(run(&["diff", &two])["weaknesses"], serde_json::json!([]));
+    let words = platform(&["diff", &three]);
+    let shown = text(&words.iter().map(String::as_str).collect::<Vec<_>>());
+    assert!(shown.contains("weakness: the firmware says that it could be debugged"), "{shown}");
 
     let update = new.boot_order("network").platform();
     assert!(matches!(boot(&directory, 2, &update), PlatformOutcome::Refused(_)));

@@ -101,7 +101,7 @@ impl fmt::Debug for Bytes {
 }
 
 /// A range of a file.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Window {
     bytes: Arc<Bytes>,
     /// What is still to come.

@@ -27,7 +27,7 @@ pub enum InputError {
     },
     /// The format of the file is not known.
     #[error(
-        "{0} is not a directory, raw disk, FAT file system, tar stream, OCI layout or unified kernel image"
+        "{0} is not a directory, raw disk, FAT or ext4 file system, tar stream, OCI layout or unified kernel image"
     )]
     Unknown(PathBuf),
     /// The format of the file is known, but not supported.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::allowance::Allowance;
 use super::bytes::Bytes;
 use super::disk;
+use super::ext4::is_ext4;
 use super::fat::is_fat;
 use super::tar::{BLOCK, is_header};
 use super::unpack::{Packing, unpack};
@@ -15,6 +16,7 @@ use super::unpack::{Packing, unpack};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
     Disk,
+    Ext4,
     Fat,
     Tar,
     PackedTar,
@@ -32,8 +34,6 @@ const PROGRAM: &[u8] = b"MZ";
 const UNPACK: &str = "unpack it first";
 const CONVERT: &str = "convert it to a raw disk first, for example with qemu-img";
 const MOUNT: &str = "mount it read-only and give the folder";
-/// Bytes of the ext file systems and where they lie (Linux, Documentation/filesystems/ext4, "Super Block").
-const EXT: ([u8; 2], u64) = ([0x53, 0xef], 0x438);
 /// First bytes of other formats in which images are distributed.
 const OTHERS: [(&[u8], &str, &str); 6] = [
     (b"XFSB", "an XFS file system", MOUNT),
@@ -68,8 +68,8 @@ impl Format {
             Self::Fat
         } else if is_header(&block) {
             Self::Tar
-        } else if is_ext(bytes)? {
-            Self::Unsupported { what: "an ext4 file system", hint: MOUNT }
+        } else if is_ext4(bytes, 0)? {
+            Self::Ext4
         } else if disk::has_mbr(bytes)? {
             Self::Disk
         } else {
@@ -88,10 +88,4 @@ impl Format {
             _ => Self::Unsupported { what: "a packed file that is not a tar stream", hint: UNPACK },
         })
     }
-}
-
-fn is_ext(bytes: &Arc<Bytes>) -> io::Result<bool> {
-    let (magic, at) = EXT;
-    let mut found = [0; 2];
-    Ok(bytes.read_at(at, &mut found)? == found.len() && found == magic)
 }

@@ -5,8 +5,8 @@
 //! the format allows it, they are read in place; files in packed streams are copied to a temporary
 //! file without a name. No file is held in memory.
 //!
-//! *What it is not*: a file system driver for a whole disk. Of a disk, only the EFI system
-//! partition is read; other file systems must be mounted.
+//! *What it is not*: a file system driver for a whole disk. Of a disk, the EFI system partition is read, and
+//! `/boot` and the root if they are ext4; other file systems must be mounted.
 //!
 //! ```text
 //! directory ─┬─────────────────────────────────────────────────► DirectoryImage
@@ -16,7 +16,7 @@
 //!            └──────────────┴──────────────────────────────────► with links and whiteouts
 //! registry ── manifest, parts by digest and range ─────────────► the same
 //! program for firmware ────────────────────────────────────────► one file on a partition
-//! disk ─ GPT or MBR ─ partition ─ FAT ─────────────────────────► files by path
+//! disk ─ GPT or MBR ─ partitions ─ FAT, ext4 ──────────────────► files by path
 //! ```
 //!
 //! # Security
@@ -28,10 +28,13 @@ mod allowance;
 mod blob;
 mod bytes;
 mod disk;
+mod docker;
 mod error;
+mod ext4;
 mod fat;
 mod format;
 mod layers;
+mod mounted;
 mod oci;
 mod opening;
 mod ostree;

@@ -1,5 +1,6 @@
 //! Opens files as images.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::io::Read;
@@ -11,26 +12,28 @@ use tec_core::reference::BootImage;
 
 use super::allowance::{Allowance, Meter};
 use super::bytes::Bytes;
+use super::disk::{DiskError, Partition};
 use super::error::InputError;
+use super::ext4::{Ext4Image, is_ext4};
 use super::fat::FatImage;
 use super::format::Format;
 use super::layers::{Layer, LayeredImage, Whiteouts};
+use super::mounted::{Mount, Mounted};
+use super::oci::OciError;
 use super::ostree::Folders;
 use super::parts::{Extent, ImageParts};
 use super::program::ProgramImage;
 use super::source::{BootSource, OpenImage, SourceKind};
 use super::tar::EndMark;
 use super::unpack::{Source, Stream, unpack};
-use super::{disk, oci, ostree};
+use super::{disk, docker, oci, ostree};
 use crate::compute::DirectoryImage;
 
 /// Largest stream that is copied to a temporary file.
 const MAX_STREAM: u64 = 64 << 30;
 
-/// The file of a docker-archive that lists its layers.
-const DOCKER_MANIFEST: &str = "manifest.json";
-const DOCKER_ARCHIVE: &str = "a docker-archive without an OCI layout";
-const COPY: &str = "copy it with skopeo copy docker-archive:FILE oci:DIRECTORY";
+type OpenLayers =
+    fn(&Arc<dyn BootImage>, Option<&str>, &Allowance) -> Result<LayeredImage, OciError>;
 
 impl BootSource {
     /// Opens a directory, a file, a block device or a pipe. The output of a pipe is copied to a
@@ -89,7 +92,7 @@ impl Opening<'_> {
     pub(super) fn directory(&self) -> Result<OpenImage, InputError> {
         let image = DirectoryImage::open(self.file).map_err(|source| self.unreadable(source))?;
         if image.open(oci::MARKER).is_ok() {
-            return self.oci(image, &Allowance::default());
+            return self.layered(image, oci::open, &Allowance::default());
         }
         let rooted = self.rooted(&image)?;
         let image = match rooted {
@@ -101,13 +104,9 @@ impl Opening<'_> {
 
     pub(super) fn file(&self, bytes: &Arc<Bytes>) -> Result<OpenImage, InputError> {
         match Format::of(bytes).map_err(|source| self.unreadable(source))? {
-            Format::Fat => self.fat(SourceKind::Fat, bytes, 0..bytes.size()),
-            Format::Disk => {
-                let partition = disk::boot_partition(bytes, self.source.partition);
-                let partition = partition
-                    .map_err(|source| InputError::Disk { file: self.file.to_owned(), source })?;
-                self.fat(SourceKind::Disk, bytes, partition.range)
-            }
+            Format::Fat => self.opened(SourceKind::Fat, self.fat(bytes, 0..bytes.size())?),
+            Format::Ext4 => self.opened(SourceKind::Ext4, self.ext4(bytes, 0..bytes.size())?),
+            Format::Disk => self.disk(bytes),
             Format::Program => self.opened(SourceKind::Program, ProgramImage(Arc::clone(bytes))),
             Format::Tar => self.tar(Layer::Plain(Arc::clone(bytes)), &Allowance::default()),
             Format::PackedTar => {
@@ -123,15 +122,61 @@ impl Opening<'_> {
         }
     }
 
-    fn fat(
+    fn fat(&self, bytes: &Arc<Bytes>, range: Range<u64>) -> Result<FatImage, InputError> {
+        let refuse = |source| InputError::Fat { file: self.file.to_owned(), source };
+        FatImage::open(bytes, range).map_err(refuse)
+    }
+
+    fn ext4(&self, bytes: &Arc<Bytes>, range: Range<u64>) -> Result<Ext4Image, InputError> {
+        Ext4Image::open(bytes, range).map_err(|source| self.unreadable(source))
+    }
+
+    /// The chosen partition, or else what the machine mounts: the system partition, `/boot` and the root.
+    fn disk(&self, bytes: &Arc<Bytes>) -> Result<OpenImage, InputError> {
+        let refuse = |source| InputError::Disk { file: self.file.to_owned(), source };
+        let partitions = disk::partitions(bytes).map_err(refuse)?;
+        if let Some(number) = self.source.partition {
+            let chosen = disk::numbered(&partitions, number).map_err(refuse)?;
+            return self.opened(SourceKind::Disk, self.fat(bytes, chosen.range.clone())?);
+        }
+        let system = disk::boot_partition(&partitions).map_err(refuse)?;
+        let fat = self.fat(bytes, system.range.clone())?;
+        let mut mounted = self.beside(bytes, &partitions, system)?;
+        if mounted.is_empty() {
+            return self.opened(SourceKind::Disk, fat);
+        }
+        mounted.insert(0, ("boot/efi/", Box::new(fat)));
+        self.opened(SourceKind::Disk, Mounted(mounted))
+    }
+
+    /// The file systems beside the system partition that hold boot files.
+    fn beside(
         &self,
-        kind: SourceKind,
         bytes: &Arc<Bytes>,
-        range: Range<u64>,
-    ) -> Result<OpenImage, InputError> {
-        let image = FatImage::open(bytes, range)
-            .map_err(|source| InputError::Fat { file: self.file.to_owned(), source })?;
-        self.opened(kind, image)
+        partitions: &[Partition],
+        system: &Partition,
+    ) -> Result<Vec<Mount>, InputError> {
+        let refuse = |source| self.unreadable(source);
+        let mut found: BTreeMap<&'static str, Vec<(Partition, Ext4Image)>> = BTreeMap::new();
+        for partition in partitions.iter().filter(|partition| *partition != system) {
+            if is_ext4(bytes, partition.range.start).map_err(refuse)? {
+                let image = self.ext4(bytes, partition.range.clone())?;
+                if let Some(place) = image.place().map_err(refuse)? {
+                    found.entry(place).or_default().push((partition.clone(), image));
+                }
+            }
+        }
+        let mut mounted: Vec<Mount> = Vec::new();
+        for (place, mut candidates) in found.into_iter().rev() {
+            if candidates.len() > 1 {
+                let candidates = candidates.into_iter().map(|(partition, _)| partition).collect();
+                let source = DiskError::SeveralAt { place, candidates };
+                return Err(InputError::Disk { file: self.file.to_owned(), source });
+            }
+            let only = candidates.pop();
+            mounted.extend(only.map(|(_, image)| (place, Box::new(image) as Box<dyn BootImage>)));
+        }
+        Ok(mounted)
     }
 
     /// `within` is for packed streams inside it.
@@ -141,11 +186,10 @@ impl Opening<'_> {
             image.map_err(|(_, source)| InputError::Tar { file: self.file.to_owned(), source })?;
         // An archive of a layout: its files are few and beside each other.
         if image.has_file(oci::MARKER) {
-            return self.oci(image, within);
+            return self.layered(image, oci::open, within);
         }
-        if image.has_file(DOCKER_MANIFEST) && !image.has_file("usr") {
-            let file = self.file.to_owned();
-            return Err(InputError::Unsupported { file, what: DOCKER_ARCHIVE, hint: COPY });
+        if image.has_file(docker::MANIFEST) && !image.has_file("usr") {
+            return self.layered(image, docker::open, within);
         }
         let image = match self.rooted(&image)? {
             Some(path) => image.within(&path),
@@ -154,13 +198,15 @@ impl Opening<'_> {
         self.opened(SourceKind::Tar, image)
     }
 
-    fn oci(
+    /// An image in layers that are files of another image.
+    fn layered(
         &self,
         layout: impl BootImage + 'static,
+        open: OpenLayers,
         allowance: &Allowance,
     ) -> Result<OpenImage, InputError> {
         let layout: Arc<dyn BootImage> = Arc::new(layout);
-        let image = oci::open(&layout, self.source.reference.as_deref(), allowance);
+        let image = open(&layout, self.source.reference.as_deref(), allowance);
         let image =
             image.map_err(|source| InputError::Oci { file: self.file.to_owned(), source })?;
         self.opened(SourceKind::Oci, image)

@@ -9,8 +9,8 @@ use super::program::PROGRAM;
 /// An image of an operating system, in any form.
 ///
 /// The form is detected from the content: a directory, an OCI image layout (a directory, or an
-/// archive of one), the root of an OSTree installation, a tar stream (plain, gzip or zstd), a raw
-/// disk with GPT or MBR, a FAT file system, or a single EFI program.
+/// archive of one), an archive of `docker save`, the root of an OSTree installation, a tar stream (plain, gzip or
+/// zstd), a raw disk with GPT or MBR, a FAT or ext4 file system, or a single EFI program.
 ///
 /// # Example
 /// ```
@@ -68,6 +68,8 @@ pub enum SourceKind {
     Directory,
     /// A raw disk with partitions.
     Disk,
+    /// An ext4 file system.
+    Ext4,
     /// A FAT file system.
     Fat,
     /// A tar stream.

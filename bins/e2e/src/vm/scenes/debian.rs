@@ -31,6 +31,8 @@ const GRUB_BLOCK: usize = 1024;
 const VERSIONS: &str = "for deb in /var/tmp/packages/*.deb; do \
     dpkg --listfiles \"$(dpkg-deb --field \"$deb\" Package)\" | grep '^/usr/bin/' | while read -r program; do \
     [ -L \"$program\" ] || \"$program\" --version || exit 1; done || exit 1; done";
+/// Name of the image after the upgrade.
+const UPGRADED: &str = "debian-upgraded";
 /// The boot is that of no approved image.
 const OTHER: &str = "TEC-A412";
 /// Servers release no key after the initramfs.
@@ -213,7 +215,7 @@ impl Stage {
         })?;
         let what = "the same, approved before the next boot";
         story.works(what, || {
-            self.approve_boot(debian, chain, "debian-upgraded")?;
+            self.approve_boot(debian, chain, UPGRADED)?;
             opened(debian.boot(None)?)?.off()
         })?;
         Ok([refused, [what, "released", "the root opens by itself"].map(str::to_owned)])
@@ -227,12 +229,16 @@ impl Stage {
             Chain::Unified => (UNIFIED, &["--secure-boot", "off"][..]),
             Chain::Manager => (SYSTEM, &["--secure-boot", "off"][..]),
         };
-        let said = debian.in_boot(|root| {
-            let path = root.join(part);
+        let approve = |path: &Path| {
             let path = path.to_str().context("the path is not UTF-8")?;
             self.anchor.tec_text(&[&["image", "approve", name, path], options].concat())
-        })?;
-        let told = said.lines().filter(|line| line.contains("checked by") || line.contains("NOT"));
+        };
+        // The whole disk has the same files, in a file system that the installer's tools made.
+        let said = match (chain, name) {
+            (Chain::Grub, UPGRADED) => approve(&debian.disk())?,
+            _ => debian.in_boot(|root| approve(&root.join(part)))?,
+        };
+        let told = said.lines().filter(|line| line.contains("PCR ") || line.contains("NOT"));
         Ok(told.map(str::trim).collect::<Vec<_>>().join("\n"))
     }
 

@@ -61,6 +61,14 @@ pub enum DiskError {
         /// All of them.
         candidates: Vec<Partition>,
     },
+    /// Several partitions can be the one that is mounted in the same place.
+    #[error("several partitions could be /{place}: {}", list(candidates))]
+    SeveralAt {
+        /// Where, from the root.
+        place: &'static str,
+        /// All of them.
+        candidates: Vec<Partition>,
+    },
     /// The chosen partition does not exist.
     #[error("there is no partition {number}; available: {}", list(candidates))]
     NoSuchPartition {
@@ -158,20 +166,25 @@ pub(super) fn has_mbr(bytes: &Bytes) -> io::Result<bool> {
     Ok(bytes.array(MBR_SIGNATURE)? == Some(SIGNATURE))
 }
 
-/// The partition that firmware boots from, or the one with this number.
-pub(super) fn boot_partition(bytes: &Bytes, choice: Option<u32>) -> Result<Partition, DiskError> {
-    let sector = gpt::sector(bytes).map_err(|source| DiskError::Read { offset: 0, source })?;
-    let partitions = match sector {
-        Some(sector) => gpt::partitions(bytes, sector)?,
-        None => mbr::partitions(bytes)?,
-    };
-    if let Some(number) = choice {
-        let found = partitions.iter().find(|p| p.number == number).cloned();
-        return found.ok_or(DiskError::NoSuchPartition { number, candidates: partitions });
+/// All partitions.
+pub(super) fn partitions(bytes: &Bytes) -> Result<Vec<Partition>, DiskError> {
+    match gpt::sector(bytes).map_err(|source| DiskError::Read { offset: 0, source })? {
+        Some(sector) => gpt::partitions(bytes, sector),
+        None => mbr::partitions(bytes),
     }
+}
+
+/// The partition with this number.
+pub(super) fn numbered(partitions: &[Partition], number: u32) -> Result<&Partition, DiskError> {
+    let found = partitions.iter().find(|partition| partition.number == number);
+    found.ok_or_else(|| DiskError::NoSuchPartition { number, candidates: partitions.to_vec() })
+}
+
+/// The partition that firmware boots from.
+pub(super) fn boot_partition(partitions: &[Partition]) -> Result<&Partition, DiskError> {
     let of = |wanted| {
         let fits = |p: &&Partition| p.system == wanted;
-        partitions.iter().filter(fits).cloned().collect::<Vec<_>>()
+        partitions.iter().filter(fits).collect::<Vec<_>>()
     };
     let mut candidates = of(Use::System);
     if candidates.is_empty() {
@@ -179,8 +192,10 @@ pub(super) fn boot_partition(bytes: &Bytes, choice: Option<u32>) -> Result<Parti
     }
     match candidates.as_slice() {
         [] => Err(DiskError::NoSystemPartition),
-        [only] => Ok(only.clone()),
-        _ => Err(DiskError::SeveralSystemPartitions { candidates }),
+        [only] => Ok(only),
+        _ => Err(DiskError::SeveralSystemPartitions {
+            candidates: candidates.into_iter().cloned().collect(),
+        }),
     }
 }
 

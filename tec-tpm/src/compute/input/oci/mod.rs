@@ -29,7 +29,7 @@ use crate::compute::find_boot_files;
 /// Manifests").
 const MAX_JSON: u64 = 4 << 20;
 /// Maximum number of layers; overlayfs supports 500.
-const MAX_LAYERS: usize = 512;
+pub(super) const MAX_LAYERS: usize = 512;
 /// Maximum number of indexes that refer to each other.
 const MAX_NESTED: usize = 4;
 /// The file that marks an image layout (image-layout.md).
@@ -126,7 +126,7 @@ fn whole(blob: Blob) -> Layer {
     Layer::Stream(Box::new(blob), EndMark::Optional)
 }
 
-fn layer_error(paths: &[String], (number, source): (usize, LayerError)) -> OciError {
+pub(super) fn layer_error(paths: &[String], (number, source): (usize, LayerError)) -> OciError {
     OciError::Layer { file: paths.get(number).cloned().unwrap_or_default(), source }
 }
 
@@ -165,7 +165,7 @@ fn manifest(
 }
 
 /// Reads a small file.
-fn read_json<T: DeserializeOwned>(
+pub(super) fn read_json<T: DeserializeOwned>(
     file: &str,
     opened: io::Result<impl Read>,
 ) -> Result<T, OciError> {
