@@ -202,6 +202,16 @@ mod tests {
     }
 
     #[test]
+    fn odd_words_decide_like_others() {
+        let line = "x".repeat(64 << 10);
+        for words in ["\"a\" 'b'", "a\0b", "a\nb\u{1b}[2J", "ünï\u{202e}", "", &line] {
+            let odd = boot().initramfs(words);
+            assert!(!is_refused(&odd, &odd) && !is_refused(&odd, &odd.clone().without_log()));
+            assert!(is_refused(&odd, &boot()) && is_refused(&boot(), &odd), "{words:?}");
+        }
+    }
+
+    #[test]
     fn a_long_log_is_kept_as_values_and_decides_as_before() {
         let long = |end: &str| boot().initramfs(&format!("{}{end}", "x".repeat(MAX_BOOT)));
         let first = long("1").platform();
