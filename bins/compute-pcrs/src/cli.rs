@@ -40,7 +40,7 @@ impl Cli {
 /// The image.
 #[derive(Debug, Args)]
 pub(crate) struct Image {
-    /// Image: the root of its file tree, or a raw disk, FAT file system, tar stream, OCI layout or unified
+    /// Image: the root of its file tree, or a raw disk, FAT or ext4 file system, tar stream, OCI layout or unified
     /// kernel image; - for standard input
     #[arg(short, long, default_value = "/")]
     pub(crate) rootfs: PathBuf,

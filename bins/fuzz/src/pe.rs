@@ -132,19 +132,20 @@ fn check_signatures(file: &PeFile) {
         return;
     };
     assert!(signed.len() <= MAX_SIGNATURES);
-    let sha256: Vec<_> = signed
+    let sha2: Vec<_> = signed
         .iter()
         .filter_map(|digest| match digest {
-            SignedDigest::Sha256(digest) => Some(digest),
+            SignedDigest::Sha2(bank, digest) => Some((bank, digest)),
             _ => None,
         })
         .collect();
-    let own = sha256.iter().all(|digest| **digest == file.authenticode());
+    let computed = |bank| file.authenticode_digests().get(bank).map(<[u8]>::to_vec);
+    let own = sha2.iter().all(|(bank, digest)| computed(**bank).is_none_or(|own| own == **digest));
     let optional = file.check_signatures(SignaturePresence::Optional);
     assert_eq!(optional.is_ok(), own);
     match file.check_signatures(SignaturePresence::Required) {
-        Ok(()) => assert!(own && !sha256.is_empty()),
-        Err(SignatureError::Unsigned) => assert!(sha256.is_empty()),
+        Ok(()) => assert!(own && !sha2.is_empty()),
+        Err(SignatureError::Unsigned) => assert!(sha2.is_empty()),
         Err(_) => assert!(!own),
     }
 }

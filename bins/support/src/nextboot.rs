@@ -38,7 +38,7 @@ const MAX_UPDATE: u64 = 1 << 20;
 #[derive(Clone, Debug, Args)]
 #[non_exhaustive]
 pub struct NextbootArgs {
-    /// Image that boots next: directory, raw disk, FAT file system, tar stream, OCI layout or unified kernel
+    /// Image that boots next: directory, raw disk, FAT or ext4 file system, tar stream, OCI layout or unified kernel
     /// image; - for standard input
     pub image: PathBuf,
     /// Which parts of the image boot.

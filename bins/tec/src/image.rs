@@ -24,7 +24,7 @@ use crate::args::{Consent, Watch};
 #[derive(Debug, Args)]
 #[group(id = "origin", required = true, multiple = false)]
 pub(crate) struct Origin {
-    /// Image: directory, raw disk, FAT file system, tar stream, OCI layout, unified kernel image, or -
+    /// Image: directory, raw disk, FAT or ext4 file system, tar stream, OCI layout, unified kernel image, or -
     /// for standard input; on Kubernetes a reference with its digest, `registry/name@sha256:…`.
     #[arg(group = "origin")]
     pub(crate) image: Option<PathBuf>,

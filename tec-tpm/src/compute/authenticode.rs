@@ -3,7 +3,9 @@
 
 use super::der;
 use super::der::{Der, DerError};
-use super::x509::{Certificate, Hash, UnsupportedSignature};
+use super::hash::BankDigests;
+use super::x509::{Certificate, UnsupportedSignature, hash_of};
+use crate::event_log::Bank;
 
 /// One embedded signature.
 #[derive(Clone, Debug)]
@@ -55,13 +57,18 @@ const SPC_INDIRECT_DATA: &[u8] = b"\x2b\x06\x01\x04\x01\x82\x37\x02\x01\x04";
 const MESSAGE_DIGEST: &[u8] = b"\x2a\x86\x48\x86\xf7\x0d\x01\x09\x04";
 const STRUCTURE: &str = "signature";
 
-impl<'d> Signature<'d> {
-    /// Reads the content of an entry of the certificate table.
-    pub(super) fn parse(data: &'d [u8]) -> Result<Self, AuthenticodeError> {
-        Self::read(data).map_err(AuthenticodeError::Der)
-    }
+/// What a signature signs (Authenticode PE, "SpcIndirectDataContent").
+pub(super) struct SignedContent<'d> {
+    /// The fields of the signed data that follow it.
+    fields: Der<'d>,
+    content: &'d [u8],
+    pub(super) image_hash: &'d [u8],
+    pub(super) image_digest: &'d [u8],
+}
 
-    fn read(data: &'d [u8]) -> Result<Self, DerError> {
+impl<'d> SignedContent<'d> {
+    /// ContentInfo → SignedData → SpcIndirectDataContent → DigestInfo; what follows the first is padding.
+    pub(super) fn read(data: &'d [u8]) -> Result<Self, DerError> {
         let mut content_info = Der::new(data, STRUCTURE).within(der::SEQUENCE)?;
         expect(&mut content_info, SIGNED_DATA)?;
         let mut fields = content_info.within(der::CONTEXT_0)?.within(der::SEQUENCE)?;
@@ -70,13 +77,25 @@ impl<'d> Signature<'d> {
 
         let mut encapsulated = fields.within(der::SEQUENCE)?;
         expect(&mut encapsulated, SPC_INDIRECT_DATA)?;
-        let content = encapsulated.within(der::CONTEXT_0)?.element(der::SEQUENCE)?;
-        let mut indirect = Der::new(content.value, STRUCTURE);
+        let content = encapsulated.within(der::CONTEXT_0)?.element(der::SEQUENCE)?.value;
+        let mut indirect = Der::new(content, STRUCTURE);
         indirect.element(der::SEQUENCE)?; // SpcAttributeTypeAndOptionalValue
         let mut image = indirect.within(der::SEQUENCE)?;
         let image_hash = image.within(der::SEQUENCE)?.element(der::OID)?.value;
         let image_digest = image.element(der::OCTET_STRING)?.value;
+        Ok(Self { fields, content, image_hash, image_digest })
+    }
+}
 
+impl<'d> Signature<'d> {
+    /// Reads the content of an entry of the certificate table.
+    pub(super) fn parse(data: &'d [u8]) -> Result<Self, AuthenticodeError> {
+        Self::read(data).map_err(AuthenticodeError::Der)
+    }
+
+    fn read(data: &'d [u8]) -> Result<Self, DerError> {
+        let SignedContent { mut fields, content, image_hash, image_digest } =
+            SignedContent::read(data)?;
         let mut certificates = Vec::new();
         if let Some(list) = fields.optional(der::CONTEXT_0)? {
             let mut list = Der::new(list.value, STRUCTURE);
@@ -102,7 +121,7 @@ impl<'d> Signature<'d> {
             certificates,
             image_hash,
             image_digest,
-            content: content.value,
+            content,
             signer_issuer,
             signer_serial,
             signer_hash,
@@ -116,26 +135,22 @@ impl<'d> Signature<'d> {
         &self.certificates
     }
 
-    /// Whether this is a signature of an image with this SHA-256 digest, by a signer whose certificate path
-    /// leads to `trusted`.
+    /// Whether this is a signature of an image with these digests, by a signer whose certificate path leads to
+    /// `trusted`. One over another algorithm, or over SHA-1, is none.
     pub(super) fn is_trusted_by(
         &self,
         trusted: &Certificate<'_>,
-        image: &[u8; 32],
+        image: &BankDigests,
     ) -> Result<bool, AuthenticodeError> {
         if self.certificates.len() > MAX_CERTIFICATES {
             return Err(AuthenticodeError::TooManyCertificates(MAX_CERTIFICATES));
         }
         let unknown = |oid| AuthenticodeError::Hash(hex::encode(oid));
-        match Hash::from_oid(self.image_hash) {
-            Some(Hash::Sha256) => {}
-            Some(_) => return Ok(false),
-            None => return Err(unknown(self.image_hash)),
-        }
-        if self.image_digest != image {
+        let signed = hash_of(self.image_hash).ok_or_else(|| unknown(self.image_hash))?;
+        if signed == Bank::Sha1 || image.get(signed) != Some(self.image_digest) {
             return Ok(false);
         }
-        let hash = Hash::from_oid(self.signer_hash).ok_or_else(|| unknown(self.signer_hash))?;
+        let hash = hash_of(self.signer_hash).ok_or_else(|| unknown(self.signer_hash))?;
         if !self.names(trusted) {
             return Ok(false);
         }
@@ -164,8 +179,8 @@ impl<'d> Signature<'d> {
     }
 
     /// The digest that the signer signs; `None` if it is not the digest of the content.
-    fn signed_digest(&self, hash: Hash) -> Result<Option<Vec<u8>>, DerError> {
-        let content = hash.digest(self.content);
+    fn signed_digest(&self, hash: Bank) -> Result<Option<Vec<u8>>, DerError> {
+        let content = hash.hash(self.content);
         let Some(attributes) = self.attributes else {
             return Ok(Some(content));
         };
@@ -182,7 +197,7 @@ impl<'d> Signature<'d> {
             // RFC 2315, 9.3: signed with the tag of a SET OF.
             let mut signed = vec![der::SET];
             signed.extend(attributes.iter().skip(1));
-            return Ok(Some(hash.digest(&signed)));
+            return Ok(Some(hash.hash(&signed)));
         }
         Ok(None)
     }

@@ -9,7 +9,7 @@ use super::sbat::{SbatError, SbatRevocation};
 use super::siglist;
 use super::siglist::{SignatureEntry, SignatureListError};
 use super::signature::SignatureError;
-use super::x509::{Certificate, Hash};
+use super::x509::Certificate;
 use crate::event_log::Bank;
 use crate::guid::Guid;
 
@@ -90,7 +90,6 @@ pub(super) struct Database<'d> {
 /// One image, from the point of view of a verifier.
 pub(super) struct Image<'i> {
     digests: BankDigests,
-    digest: [u8; 32],
     pub(super) signatures: Vec<Signature<'i>>,
 }
 
@@ -114,15 +113,22 @@ impl<'d> Database<'d> {
         Authority { variable: self.variable, vendor: self.vendor, data: entry.whole.to_vec() }
     }
 
-    /// The entry that is the SHA-256 digest of the image.
+    /// The entry that is a SHA-2 digest of the image.
     pub(super) fn with_digest(
         &self,
         image: &Image<'_>,
     ) -> Result<Option<Authority>, AuthorityError> {
         let entries = self.entries()?;
-        let mut digests = entries.iter().filter(|entry| entry.kind == siglist::SHA256);
-        let found = digests.find(|entry| entry.value == image.digest);
-        Ok(found.map(|entry| self.authority(entry)))
+        let kinds = [
+            (siglist::SHA256, Bank::Sha256),
+            (siglist::SHA384, Bank::Sha384),
+            (siglist::SHA512, Bank::Sha512),
+        ];
+        let is_it = |entry: &&SignatureEntry<'_>| {
+            let kind = kinds.iter().find(|(kind, _)| *kind == entry.kind);
+            kind.is_some_and(|(_, bank)| image.digests.get(*bank) == Some(entry.value))
+        };
+        Ok(entries.iter().find(is_it).map(|entry| self.authority(entry)))
     }
 
     /// The entry that is the SHA-1 digest of the image.
@@ -157,7 +163,7 @@ impl<'d> Database<'d> {
             if !usable(&entry, &certificate) {
                 continue;
             }
-            let trusted = signature.is_trusted_by(&certificate, &image.digest);
+            let trusted = signature.is_trusted_by(&certificate, &image.digests);
             let trusted = trusted
                 .map_err(|source| AuthorityError::Signature { variable: self.variable, source })?;
             if trusted {
@@ -174,22 +180,23 @@ impl<'d> Database<'d> {
         signature: &Signature<'_>,
     ) -> Result<bool, AuthorityError> {
         let kinds = [
-            (siglist::X509_SHA256, Hash::Sha256),
-            (siglist::X509_SHA384, Hash::Sha384),
-            (siglist::X509_SHA512, Hash::Sha512),
+            (siglist::X509_SHA256, Bank::Sha256),
+            (siglist::X509_SHA384, Bank::Sha384),
+            (siglist::X509_SHA512, Bank::Sha512),
         ];
         Ok(self.entries()?.iter().any(|entry| {
             let kind = kinds.iter().find(|(kind, _)| *kind == entry.kind);
             kind.is_some_and(|(_, hash)| {
                 let mut certificates = signature.certificates().iter();
-                certificates.any(|c| entry.value.starts_with(&hash.digest(c.tbs)))
+                certificates.any(|c| entry.value.starts_with(&hash.hash(c.tbs)))
             })
         }))
     }
 }
 
 impl<'i> Image<'i> {
-    pub(super) fn new(file: &'i PeFile) -> Result<Self, AuthorityError> {
+    /// An image whose digests a verifier has computed.
+    pub(super) fn new(file: &'i PeFile, digests: BankDigests) -> Result<Self, AuthorityError> {
         let mut signatures = Vec::new();
         for entry in file.signatures().map_err(AuthorityError::Table)? {
             let signature = Signature::parse(entry);
@@ -200,10 +207,6 @@ impl<'i> Image<'i> {
                 })?,
             );
         }
-        Ok(Self {
-            digests: file.authenticode_digests(),
-            digest: *file.authenticode().as_bytes(),
-            signatures,
-        })
+        Ok(Self { digests, signatures })
     }
 }

@@ -107,6 +107,10 @@ impl Boot<'_> {
             Ok(file) => file,
             Err(source) => return Err(PredictError::Pe { file: path, source }),
         };
+        let banks = request.banks.and(file.signed_banks());
+        if banks != request.banks {
+            return self.read(path, &PeRequest { banks, ..request.clone() });
+        }
         let started = Started { path, file, profile: None };
         if self.options.signatures != Signatures::DangerousIgnored {
             started.check_signatures(SignaturePresence::Optional)?;

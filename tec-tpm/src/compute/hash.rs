@@ -27,6 +27,11 @@ impl Banks {
         Self(self.0 | bit(bank))
     }
 
+    /// Those of either one.
+    pub(super) const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
     /// Whether `bank` is computed.
     pub const fn contains(self, bank: Bank) -> bool {
         self.0 & bit(bank) != 0
@@ -89,6 +94,11 @@ impl BankDigests {
             sha384: if banks.contains(Bank::Sha384) { Some([0; 48]) } else { None },
             sha512: if banks.contains(Bank::Sha512) { Some([0; 64]) } else { None },
         }
+    }
+
+    /// Without those that shim does not compare.
+    pub(super) const fn as_shim_has_them(self) -> Self {
+        Self { sha384: None, sha512: None, ..self }
     }
 
     /// The SHA-256 digest.

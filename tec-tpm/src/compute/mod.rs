@@ -149,7 +149,7 @@ pub use siglist::SignatureListError;
 pub(crate) use siglist::entry_digests;
 #[cfg(test)]
 pub(crate) use siglist::{X509, one as list_of_one};
-pub use signature::{SignatureContentError, SignatureError, SignaturePresence, SignedDigest};
+pub use signature::{SignatureError, SignaturePresence, SignedDigest};
 pub use stub::{StubError, StubProfile};
 pub use unpredictable::Unpredictable;
 pub use varstore::VariableStoreError;

@@ -166,6 +166,15 @@ impl PeFile {
         signature::signed_digests(&self.certificates)
     }
 
+    /// The banks in which firmware compares digests of the file.
+    pub(super) fn signed_banks(&self) -> Banks {
+        let signed = self.signed_digests().unwrap_or_default();
+        signed.iter().fold(Banks::SHA256, |banks, digest| match digest {
+            SignedDigest::Sha2(bank, _) => banks.with(*bank),
+            SignedDigest::Other { .. } => banks,
+        })
+    }
+
     /// The PKCS #7 signatures, in the order of the certificate table.
     ///
     /// # Errors
@@ -177,13 +186,12 @@ impl PeFile {
     /// Compares the embedded signatures with the content.
     ///
     /// # Errors
-    /// [`SignatureError::Mismatch`] if any signature signs a SHA-256 digest other than the computed
-    /// one; [`SignatureError::Unsigned`] if a signature is required and there is none.
+    /// [`SignatureError::Mismatch`] if any signature signs another digest than the computed one; [`SignatureError::Unsigned`] if a signature is required and there is none.
     ///
     /// # Security
     /// Says nothing about who signed: no signature is verified here.
     pub fn check_signatures(&self, presence: SignaturePresence) -> Result<(), SignatureError> {
-        signature::check(&self.signed_digests()?, self.authenticode(), presence)
+        signature::check(&self.signed_digests()?, &self.authenticode, presence)
     }
 }
 

@@ -8,6 +8,10 @@ use crate::guid::Guid;
 pub(crate) const X509: Guid = Guid::of(0xa5c0_59a1_94e4_4aa7_87b5_ab15_5c2b_f072);
 /// `EFI_CERT_SHA256_GUID`.
 pub(super) const SHA256: Guid = Guid::of(0xc1c4_1626_504c_4092_aca9_41f9_3693_4328);
+/// `EFI_CERT_SHA384_GUID`.
+pub(super) const SHA384: Guid = Guid::of(0xff3e_5307_9fd0_48c9_85f1_8ad5_6c70_1e01);
+/// `EFI_CERT_SHA512_GUID`.
+pub(super) const SHA512: Guid = Guid::of(0x093e_0fae_a6c4_4f50_9f1b_d41e_2b89_c19a);
 /// `EFI_CERT_SHA1_GUID`.
 pub(super) const SHA1: Guid = Guid::of(0x826c_a512_cf10_4ac9_b187_be01_4966_31bd);
 /// `EFI_CERT_X509_SHA256_GUID`.

@@ -19,7 +19,7 @@ pub(super) fn by_firmware(
     file: &PeFile,
 ) -> Result<Vec<Authority>, AuthorityError> {
     let (db, dbx) = (Database::of(platform, "db"), Database::of(platform, "dbx"));
-    let image = Image::new(file)?;
+    let image = Image::new(file, file.authenticode_digests())?;
     let revoked = || AuthorityError::Revoked("dbx");
     if dbx.with_digest(&image)?.is_some() {
         return Err(revoked());
@@ -64,7 +64,7 @@ fn keys_of_shim(
     shim: &Shim,
     file: &PeFile,
 ) -> Result<Vec<Authority>, AuthorityError> {
-    let image = Image::new(file)?;
+    let image = Image::new(file, file.authenticode_digests().as_shim_has_them())?;
     let revoked = [
         Database::of(platform, "dbx"),
         Database::new("vendor_dbx", Guid::SECURITY_DATABASE, shim.vendor_revoked()),

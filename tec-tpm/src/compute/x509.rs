@@ -5,10 +5,11 @@ use p256::ecdsa::signature::hazmat::PrehashVerifier as _;
 use rsa::pkcs1v15::Pkcs1v15Sign;
 use rsa::pkcs8::DecodePublicKey as _;
 use sha1::Sha1;
-use sha2::{Digest as _, Sha256, Sha384, Sha512};
+use sha2::{Sha256, Sha384, Sha512};
 
 use super::der;
 use super::der::{Der, DerError};
+use crate::event_log::Bank;
 
 /// The parts of a certificate (RFC 5280, 4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,15 +34,6 @@ pub struct UnsupportedSignature {
     pub what: String,
 }
 
-/// A hash algorithm used in signatures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Hash {
-    Sha1,
-    Sha256,
-    Sha384,
-    Sha512,
-}
-
 // Object identifiers without tag and length.
 /// RFC 3279, 2.1: `id-sha1`.
 const OID_SHA1: &[u8] = b"\x2b\x0e\x03\x02\x1a";
@@ -58,47 +50,16 @@ const OID_KEY_USAGE: &[u8] = b"\x55\x1d\x25";
 /// shim, verify.c: key usage of keys that sign kernel modules only.
 const OID_MODULE_SIGNING: &[u8] = b"\x2b\x06\x01\x04\x01\x92\x08\x10\x01\x02";
 
-impl Hash {
-    pub(super) fn from_oid(oid: &[u8]) -> Option<Self> {
-        if oid == OID_SHA1 {
-            return Some(Self::Sha1);
-        }
-        match oid.strip_prefix(OID_SHA2)? {
-            [1] => Some(Self::Sha256),
-            [2] => Some(Self::Sha384),
-            [3] => Some(Self::Sha512),
-            _ => None,
-        }
+/// The algorithm with this object identifier.
+pub(super) fn hash_of(oid: &[u8]) -> Option<Bank> {
+    if oid == OID_SHA1 {
+        return Some(Bank::Sha1);
     }
-
-    pub(super) fn digest(self, data: &[u8]) -> Vec<u8> {
-        match self {
-            Self::Sha1 => Sha1::digest(data).to_vec(),
-            Self::Sha256 => Sha256::digest(data).to_vec(),
-            Self::Sha384 => Sha384::digest(data).to_vec(),
-            Self::Sha512 => Sha512::digest(data).to_vec(),
-        }
-    }
-
-    /// What precedes a digest in a PKCS #1 signature (RFC 8017, 9.2, note 1).
-    fn prefix(self) -> Vec<u8> {
-        let sha2 = |total: u8, number: u8, size: u8| {
-            let mut prefix = vec![0x30, total, 0x30, 0x0d, 0x06, 0x09];
-            prefix.extend(OID_SHA2);
-            prefix.extend([number, 0x05, 0x00, 0x04, size]);
-            prefix
-        };
-        match self {
-            Self::Sha1 => {
-                let mut prefix = vec![0x30, 0x21, 0x30, 0x09, 0x06, 0x05];
-                prefix.extend(OID_SHA1);
-                prefix.extend([0x05, 0x00, 0x04, 0x14]);
-                prefix
-            }
-            Self::Sha256 => sha2(0x31, 1, 0x20),
-            Self::Sha384 => sha2(0x41, 2, 0x30),
-            Self::Sha512 => sha2(0x51, 3, 0x40),
-        }
+    match oid.strip_prefix(OID_SHA2)? {
+        [1] => Some(Bank::Sha256),
+        [2] => Some(Bank::Sha384),
+        [3] => Some(Bank::Sha512),
+        _ => None,
     }
 }
 
@@ -142,24 +103,24 @@ impl<'d> Certificate<'d> {
             return Ok(false);
         }
         let hash = match self.algorithm.strip_prefix(OID_PKCS1) {
-            Some([5]) => Hash::Sha1,
-            Some([11]) => Hash::Sha256,
-            Some([12]) => Hash::Sha384,
-            Some([13]) => Hash::Sha512,
+            Some([5]) => Bank::Sha1,
+            Some([11]) => Bank::Sha256,
+            Some([12]) => Bank::Sha384,
+            Some([13]) => Bank::Sha512,
             _ => match self.algorithm.strip_prefix(OID_ECDSA_SHA2) {
-                Some([2]) => Hash::Sha256,
-                Some([3]) => Hash::Sha384,
-                Some([4]) => Hash::Sha512,
+                Some([2]) => Bank::Sha256,
+                Some([3]) => Bank::Sha384,
+                Some([4]) => Bank::Sha512,
                 _ => return Err(unsupported("algorithm", self.algorithm)),
             },
         };
-        issuer.verifies(hash, &hash.digest(self.tbs), self.signature)
+        issuer.verifies(hash, &hash.hash(self.tbs), self.signature)
     }
 
     /// Whether the signature over a digest is by the key of this certificate.
     pub(super) fn verifies(
         &self,
-        hash: Hash,
+        hash: Bank,
         digest: &[u8],
         signature: &[u8],
     ) -> Result<bool, UnsupportedSignature> {
@@ -168,8 +129,12 @@ impl<'d> Certificate<'d> {
         if algorithm.strip_prefix(OID_PKCS1) == Some(&[1]) {
             let key = rsa::RsaPublicKey::from_public_key_der(self.key)
                 .map_err(|_| unsupported("RSA key", &[]))?;
-            let scheme =
-                Pkcs1v15Sign { hash_len: Some(digest.len()), prefix: hash.prefix().into() };
+            let scheme = match hash {
+                Bank::Sha1 => Pkcs1v15Sign::new::<Sha1>(),
+                Bank::Sha256 => Pkcs1v15Sign::new::<Sha256>(),
+                Bank::Sha384 => Pkcs1v15Sign::new::<Sha384>(),
+                Bank::Sha512 => Pkcs1v15Sign::new::<Sha512>(),
+            };
             return Ok(key.verify(scheme, digest, signature).is_ok());
         }
         if algorithm == OID_EC_KEY {

@@ -49,7 +49,7 @@ impl Bank {
     }
 
     /// The digest of some bytes.
-    pub(super) fn hash(self, data: &[u8]) -> Vec<u8> {
+    pub(crate) fn hash(self, data: &[u8]) -> Vec<u8> {
         match self {
             Self::Sha1 => Sha1::digest(data).to_vec(),
             Self::Sha256 => Sha256::digest(data).to_vec(),

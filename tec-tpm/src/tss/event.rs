@@ -1,12 +1,13 @@
 //! TPM2_PCR_Event, which libtss2's wrapper does not have.
 
-use sha2::Digest as _;
 use tec_core::pcr::PcrIndex;
+use tss_esapi::constants::AlgorithmIdentifier;
 
 use super::{
     AuthSession, CapabilityData, CapabilityType, Context, Digest, DigestValues, HashingAlgorithm,
     PcrHandle, TpmError, TssError, WrapperErrorKind, failed,
 };
+use crate::event_log::Bank;
 
 /// Extends a register of every bank by the bank's own digest of `data`.
 pub(super) fn pcr_event(
@@ -38,15 +39,8 @@ pub(super) fn pcr_event(
 
 /// A bank of an unknown algorithm must not be left unchanged silently: it is an error.
 fn bank_digest(algorithm: HashingAlgorithm, data: &[u8]) -> Result<Digest, TssError> {
-    let bytes = match algorithm {
-        HashingAlgorithm::Sha1 => sha1::Sha1::digest(data).to_vec(),
-        HashingAlgorithm::Sha256 => sha2::Sha256::digest(data).to_vec(),
-        HashingAlgorithm::Sha384 => sha2::Sha384::digest(data).to_vec(),
-        HashingAlgorithm::Sha512 => sha2::Sha512::digest(data).to_vec(),
-        _ => {
-            let unsupported = WrapperErrorKind::UnsupportedParam;
-            return Err(TssError::WrapperError(unsupported));
-        }
-    };
+    let bank = Bank::from_algorithm_id(AlgorithmIdentifier::from(algorithm).into());
+    let unsupported = TssError::WrapperError(WrapperErrorKind::UnsupportedParam);
+    let bytes = bank.ok_or(unsupported)?.hash(data);
     Digest::try_from(bytes)
 }

@@ -240,16 +240,21 @@ fn signed_data(digest: &[u8]) -> Vec<u8> {
     der(0x30, &[SIGNED_DATA, &der(0xa0, &[&data])])
 }
 
-/// Content of an SpcIndirectDataContent: what an Authenticode signature signs.
+/// Content of an SpcIndirectDataContent: what an Authenticode signature signs. The size of the digest, 32, 48 or 64
+/// bytes, tells its algorithm.
 pub fn indirect_data(digest: &[u8]) -> Vec<u8> {
     const PE_IMAGE: &[u8] = b"\x06\x0a\x2b\x06\x01\x04\x01\x82\x37\x02\x01\x0f";
-    let algorithm = der(0x30, &[SHA256, b"\x05\x00"]);
+    let number = u8::try_from(digest.len() / 16 - 1).unwrap_or_default();
+    let hash = [SHA2, &[number]].concat();
+    let algorithm = der(0x30, &[&hash, b"\x05\x00"]);
     let digest_info = der(0x30, &[&algorithm, &der(0x04, &[digest])]);
     [der(0x30, &[PE_IMAGE]), digest_info].concat()
 }
 
 /// `id-sha256` in DER.
 pub const SHA256: &[u8] = b"\x06\x09\x60\x86\x48\x01\x65\x03\x04\x02\x01";
+/// `id-sha256`, `id-sha384` and `id-sha512` without their last byte.
+const SHA2: &[u8] = b"\x06\x09\x60\x86\x48\x01\x65\x03\x04\x02";
 
 /// One element; contents here are below 64 KiB.
 pub fn der(tag: u8, parts: &[&[u8]]) -> Vec<u8> {

@@ -3,15 +3,16 @@
 use super::super::authenticode::{AuthenticodeError, Signature};
 use super::super::der::DerError;
 use super::super::grub_script::{Found, Host, Interpreter, Stop};
+use super::super::hash::BankDigests;
 use super::super::platform::{PlatformState, SecureBoot};
 use super::super::shim_error::ShimError;
 use super::super::siglist::SignatureListError;
-use super::super::signature::{SignatureContentError, SignedDigest};
 use super::super::unpredictable::Unpredictable;
 use super::super::vendor::VendorKeys;
 use super::super::x509::Certificate;
-use super::super::{shim_variable, siglist, signature};
+use super::super::{shim_variable, siglist};
 use crate::guid::Guid;
+use tec_core::digest::Sha256Digest;
 
 /// An entry of a signature list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,11 +102,6 @@ pub fn signature(data: &[u8]) -> Result<SignatureParts<'_>, AuthenticodeError> {
     })
 }
 
-/// What an embedded signature signs, as it is compared with the file.
-pub fn signed_digest(data: &[u8]) -> Result<SignedDigest, SignatureContentError> {
-    signature::signed_digest(data)
-}
-
 /// Whether a certificate vouches for an embedded signature of an image with this digest.
 ///
 /// # Errors
@@ -116,7 +112,8 @@ pub fn is_trusted_by(
     image: &[u8; 32],
 ) -> Result<bool, AuthenticodeError> {
     let certificate = Certificate::parse(certificate).map_err(AuthenticodeError::Der)?;
-    Signature::parse(signature)?.is_trusted_by(&certificate, image)
+    let image = BankDigests::from_sha256(Sha256Digest::new(*image));
+    Signature::parse(signature)?.is_trusted_by(&certificate, &image)
 }
 
 /// The allowed and the revoked part of the section `.vendor_cert`.

@@ -86,6 +86,11 @@ impl Debian {
         self.installer.plant_plain(&self.disk())
     }
 
+    /// Begins a re-encryption of its root with the passphrase of its installation, and leaves it at that.
+    pub(in crate::vm) fn begin_reencryption(&self) -> anyhow::Result<()> {
+        self.installer.begin_reencryption(&self.disk())
+    }
+
     /// What `change` does to its files below `/boot`, which is mounted at the path that it gets. The system
     /// partition below it is a copy, and written back: not every host has a driver for it.
     pub(in crate::vm) fn in_boot<T>(

@@ -137,6 +137,16 @@ impl Installer {
         self.directory.join("update.img")
     }
 
+    /// Begins a re-encryption of the root of a disk.
+    pub(super) fn begin_reencryption(&self, disk: &Path) -> anyhow::Result<()> {
+        let (mut begin, header) = (vec![0; usize::try_from(HEADER)?], self.header());
+        File::open(disk)?.read_exact_at(&mut begin, disk::offset_of_installed_root())?;
+        fs::write(&header, begin)?;
+        File::options().write(true).open(&header)?.set_len(disk::INSTALLED_ROOT)?;
+        cryptsetup("reencrypt --init-only --key-slot 0", &[], &header)?;
+        put_header(&header, disk)
+    }
+
     /// Replaces the encrypted root of a disk by a plain one, which waits for no other disk. From then on, this installs
     /// nothing else.
     pub(super) fn plant_plain(&self, disk: &Path) -> anyhow::Result<()> {
@@ -246,25 +256,22 @@ fn add_files(system: &Path, packages: &[PathBuf]) -> anyhow::Result<()> {
 /// Writes the header of an encrypted partition of the installed size.
 fn format(path: &Path) -> anyhow::Result<()> {
     File::create(path)?.set_len(disk::INSTALLED_ROOT)?;
-    let mut format = volume::command("cryptsetup");
-    format
-        .args([
-            "luksFormat",
-            "--batch-mode",
-            "--type",
-            "luks2",
-            "--uuid",
-            ENCRYPTED,
-            "--key-file",
-            "-",
-        ])
-        .args(["--sector-size", "4096", "--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000"])
-        .arg(path);
-    let mut child = format.stdin(Stdio::piped()).spawn().context("cannot run cryptsetup")?;
+    cryptsetup(
+        "luksFormat --type luks2 --sector-size 4096 --pbkdf pbkdf2 --pbkdf-force-iterations 1000",
+        &["--uuid", ENCRYPTED],
+        path,
+    )
+}
+
+/// Runs it with the passphrase of the installation.
+fn cryptsetup(command: &str, more: &[&str], path: &Path) -> anyhow::Result<()> {
+    let mut words = volume::command("cryptsetup");
+    words.args(command.split(' ')).args(["--batch-mode", "--key-file", "-"]).args(more).arg(path);
+    let mut child = words.stdin(Stdio::piped()).spawn().context("cannot run cryptsetup")?;
     let mut pipe = child.stdin.take().context("no pipe to cryptsetup")?;
     pipe.write_all(PASSPHRASE.as_bytes())?;
     drop(pipe);
-    ensure!(child.wait()?.success(), "cryptsetup luksFormat failed");
+    ensure!(child.wait()?.success(), "cryptsetup {command} failed");
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context as _, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tec_core::endpoint::Endpoint;
 
 use super::adversary::{Change, half_in_plain};
@@ -113,11 +113,7 @@ const ON_HEADER: [Attack; 2] = [
             header["segments"]["0"]["encryption"] = "cipher_null-ecb".into();
         })
     }),
-    ("the header declares a re-encryption under way", "TEC-N426", |debian| {
-        change_header(debian, |header| {
-            header["config"]["requirements"] = json!({"mandatory": ["online-reencrypt-v2"]});
-        })
-    }),
+    ("a re-encryption has begun", "TEC-N426", Debian::begin_reencryption),
 ];
 
 impl Stage {

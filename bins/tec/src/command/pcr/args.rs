@@ -17,7 +17,7 @@ use tec_support::pins::parse_pcr;
 pub(crate) enum PcrCommand {
     /// Compute what an image's boot measures.
     Compute {
-        /// Image: directory, raw disk, FAT file system, tar stream, OCI layout or unified kernel image; - for
+        /// Image: directory, raw disk, FAT or ext4 file system, tar stream, OCI layout or unified kernel image; - for
         /// standard input.
         image: PathBuf,
         /// Additional bank to compute besides SHA-256, for the report; repeatable.

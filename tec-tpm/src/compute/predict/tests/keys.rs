@@ -4,6 +4,8 @@ use super::super::super::sbat::SbatRevocation;
 use super::super::super::signature::SignatureError;
 use super::super::super::unpredictable::Unpredictable;
 use super::*;
+use crate::compute::{Measurement, PeFile, PeRequest};
+use crate::event_log::Bank;
 
 #[test]
 fn keys_that_updates_add_are_measured_and_allow_what_they_signed() {
@@ -252,6 +254,69 @@ fn the_digest_of_a_signers_certificate_revokes_it_at_the_firmware() {
         let (_, error) = refusal(&chain("2.12"), &machine);
         assert!(matches!(error, AuthorityError::Revoked("dbx")));
     }
+}
+
+/// A file whose only signature is over its digest of this bank.
+fn signed_over(bank: Bank, builder: &PeBuilder, signer: &Signer) -> Vec<u8> {
+    let plain = builder.build();
+    let file = PeFile::read_as(plain.as_slice(), &PeRequest::new(Banks::ALL)).unwrap();
+    let digest = file.authenticode_digests().get(bank).unwrap().to_vec();
+    builder.clone().signature(signer.sign(&digest)).build()
+}
+
+#[test]
+fn firmware_compares_larger_digests_and_shim_does_not() {
+    let (keys, machine) = (keys(), platform(SecureBoot::On));
+    let vendor = vendor_keys(&keys.vendor.0, &[]);
+    for bank in [Bank::Sha384, Bank::Sha512] {
+        let shim = signed_over(bank, &shim(&vendor, "16.1"), &keys.firmware.1);
+        let image = chain("2.12").with("EFI/BOOT/BOOTX64.EFI", shim.clone());
+        let prediction = predict(&image, &machine).unwrap();
+        let usual = predict(&chain("2.12"), &machine).unwrap();
+        for pcr in [PcrIndex::BOOT_MANAGER, PcrIndex::SECURE_BOOT] {
+            assert_eq!(
+                prediction.register(pcr),
+                usual.register(pcr),
+                "signatures are not measured"
+            );
+        }
+        let grub = signed_over(bank, &grub("2.12", "grub.debian"), &keys.vendor.1);
+        let (file, error) = refusal(&chain("2.12").with("EFI/BOOT/grubx64.efi", grub), &machine);
+        assert!(file == "EFI/BOOT/grubx64.efi" && matches!(error, AuthorityError::Refused));
+
+        let mut other = shim;
+        other[0x3f0] ^= 1;
+        let other = chain("2.12").with("EFI/BOOT/BOOTX64.EFI", other);
+        assert!(matches!(
+            predict(&other, &machine),
+            Err(PredictError::Signature { source: SignatureError::Mismatch { .. }, .. })
+        ));
+    }
+}
+
+#[test]
+fn a_larger_digest_in_a_database_counts_for_who_signed_it() {
+    let (keys, machine) = (keys(), platform(SecureBoot::On));
+    let builder = shim(&vendor_keys(&keys.vendor.0, &[]), "16.1");
+    let file = PeFile::read_as(builder.build().as_slice(), &PeRequest::new(Banks::ALL)).unwrap();
+    let digest = file.authenticode_digests().get(Bank::Sha384).unwrap().to_vec();
+    let list = siglist::one(siglist::SHA384, OWNER, &digest);
+    let listed = |variable| {
+        machine.clone().with_variable(variable, Guid::SECURITY_DATABASE, 0x27, list.clone())
+    };
+    // By a key that the machine does not have.
+    let foreign = signed_over(Bank::Sha384, &builder, &keys.owner.1);
+    let image = chain("2.12").with("EFI/BOOT/BOOTX64.EFI", foreign);
+    assert!(matches!(refusal(&image, &machine).1, AuthorityError::Refused));
+    let prediction = predict(&image, &listed("db")).unwrap();
+    let of = |event: &&Measurement| event.component == Component::Pcr7ShimCert;
+    let authority = prediction.of_register(PcrIndex::SECURE_BOOT).find(of).unwrap();
+    let entry = [OWNER.as_bytes().as_slice(), &digest].concat();
+    assert_eq!(authority.digest, variable("db", Guid::SECURITY_DATABASE, &entry));
+    let own = signed_over(Bank::Sha384, &builder, &keys.firmware.1);
+    let own = chain("2.12").with("EFI/BOOT/BOOTX64.EFI", own);
+    assert!(predict(&own, &machine).is_ok());
+    assert!(matches!(refusal(&own, &listed("dbx")).1, AuthorityError::Revoked("dbx")));
 }
 
 #[test]

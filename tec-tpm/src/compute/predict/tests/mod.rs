@@ -61,7 +61,7 @@ impl Signer {
     }
 
     /// An Authenticode signature with a message digest among its attributes.
-    fn sign(&self, image: &[u8; 32]) -> Vec<u8> {
+    fn sign(&self, image: &[u8]) -> Vec<u8> {
         const SIGNED_DATA: &[u8] = b"\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x07\x02";
         const INDIRECT: &[u8] = b"\x06\x0a\x2b\x06\x01\x04\x01\x82\x37\x02\x01\x04";
         const MESSAGE_DIGEST: &[u8] = b"\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x09\x04";
