@@ -8,7 +8,7 @@ use tec_core::attest::PinnedPcrs;
 use tec_core::digest::Sha256Digest;
 use tec_core::image::ExpectedPcrs;
 use tec_core::pcr::{PCR_COUNT, PcrIndex, PcrSet, PcrValues};
-use tec_tpm::combine::{Catalog, Combined, Liberty};
+use tec_tpm::combine::{Catalog, Combined, JointState, Liberty};
 
 use self::fleet::{Fleet, Image};
 use crate::Seed;
@@ -32,7 +32,9 @@ pub(crate) fn combine(data: &[u8]) {
     let combined = fleet.combiner().combine(&named).expect("images whose values fold");
     let machines = fleet.machines(&images);
     let registers: PcrSet = REGISTERS.into_iter().collect();
-    let joint = combined.joint_values(registers).expect("a few tuples");
+    let joint = combined.joint(registers).expect("a few tuples");
+    let values = |state: JointState| state.values.into_iter().map(|(_, value)| value).collect();
+    let joint: Vec<Vec<_>> = joint.into_iter().map(values).collect();
     assert!(joint.iter().eq(&machines), "{joint:?} is not {machines:?}");
     for (place, pcr) in REGISTERS.into_iter().enumerate() {
         let single: BTreeSet<_> = machines.iter().filter_map(|m| m.get(place).copied()).collect();

@@ -44,21 +44,6 @@ impl Combined {
         };
         Ok(states.into_iter().map(state).collect())
     }
-
-    /// Like [`joint`](Self::joint), without what produces each tuple: values in register order.
-    ///
-    /// # Errors
-    /// [`CombineError::TooManyValues`] if there are more than a verifier accepts.
-    pub fn joint_values(&self, registers: PcrSet) -> Result<Vec<Vec<Sha256Digest>>, CombineError> {
-        let mut tuples = Vec::new();
-        for enumerated in &self.families {
-            let rows = enumerated.rows(registers)?;
-            tuples.extend(rows.into_iter().map(|(values, _)| values));
-        }
-        tuples.sort_unstable();
-        tuples.dedup();
-        Ok(tuples)
-    }
 }
 
 impl Enumerated {

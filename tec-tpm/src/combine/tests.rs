@@ -196,9 +196,7 @@ fn registers_of_one_loader_occur_only_together() {
     assert_eq!(counts, [4, 2, 2]);
     let joint = combined.joint(set(&[PCR4, PCR7, PCR14])).unwrap();
     assert_eq!(joint.len(), 4, "not 4 times 2 times 2");
-    let tuples = combined.joint_values(set(&[PCR4, PCR7, PCR14])).unwrap();
-    let listed = |s: &JointState| s.values.iter().map(|(_, v)| *v).collect::<Vec<_>>();
-    assert_eq!(joint.iter().map(listed).collect::<Vec<_>>(), tuples);
+    assert!(joint.iter().map(|state| &state.values).is_sorted());
     assert!(joint.iter().any(|state| state.made_by[0].to_string() == "a"));
 }
 

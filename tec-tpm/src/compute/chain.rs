@@ -37,12 +37,6 @@ impl ChainComputer {
         self
     }
 
-    /// Uses these files as shim and GRUB instead of searching for them.
-    pub fn with_loaders(mut self, shim: impl Into<String>, grub: impl Into<String>) -> Self {
-        self.predictor = self.predictor.with_stages(shim, Some(grub.into()));
-        self
-    }
-
     /// Uses this file as the kernel instead of searching for one.
     pub fn with_kernel(mut self, path: impl Into<String>) -> Self {
         self.predictor = self.predictor.with_kernel(path);

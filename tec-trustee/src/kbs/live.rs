@@ -74,12 +74,6 @@ impl LivePorts {
         Self { aks, images, secrets, audit, clocks, platforms, disk_keys, attempts, clock }
     }
 
-    /// Leaves firmware and Secure Boot policy unchecked: whoever replaces the firmware of a machine gets its key.
-    pub fn dangerous_without_platforms(mut self) -> Self {
-        self.platforms = None;
-        self
-    }
-
     /// Also rotates disk keys.
     pub fn with_disk_keys(mut self, disk_keys: Arc<dyn DiskKeys>) -> Self {
         self.disk_keys = Some(disk_keys);
