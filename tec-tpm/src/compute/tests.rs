@@ -4,8 +4,6 @@ use std::{fs, io};
 use proptest::prelude::*;
 use sha2::{Digest as _, Sha256};
 use tec_core::digest::Sha256Digest;
-use tec_core::image::ExpectedPcr;
-use tec_core::pcr::PcrIndex;
 use tec_core::reference::{BootImage, PcrComputer};
 
 use super::testing::{PeBuilder, application, debian_chain};
