@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use bitflags::bitflags;
 use picky_asn1::bit_string::BitString;
 use picky_asn1::wrapper::IntegerAsn1;
 use picky_asn1_x509::SubjectPublicKeyInfo;
@@ -62,34 +63,37 @@ pub enum PublicError {
     Encode,
 }
 
-/// Attributes of an object (TPM 2.0 Library Part 2, "TPMA_OBJECT").
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct ObjectAttributes(u32);
+bitflags! {
+    /// Attributes of an object (TPM 2.0 Library Part 2, "TPMA_OBJECT").
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct ObjectAttributes: u32 {
+        /// fixedTPM.
+        const FIXED_TPM = 1 << 1;
+        /// stClear.
+        const ST_CLEAR = 1 << 2;
+        /// fixedParent.
+        const FIXED_PARENT = 1 << 4;
+        /// sensitiveDataOrigin.
+        const SENSITIVE_DATA_ORIGIN = 1 << 5;
+        /// userWithAuth.
+        const USER_WITH_AUTH = 1 << 6;
+        /// adminWithPolicy.
+        const ADMIN_WITH_POLICY = 1 << 7;
+        /// noDA.
+        const NO_DA = 1 << 10;
+        /// encryptedDuplication.
+        const ENCRYPTED_DUPLICATION = 1 << 11;
+        /// restricted.
+        const RESTRICTED = 1 << 16;
+        /// decrypt.
+        const DECRYPT = 1 << 17;
+        /// sign, or encrypt for symmetric objects.
+        const SIGN = 1 << 18;
+        const _ = !0;
+    }
+}
 
 impl ObjectAttributes {
-    /// fixedTPM.
-    pub const FIXED_TPM: Self = Self(1 << 1);
-    /// stClear.
-    pub const ST_CLEAR: Self = Self(1 << 2);
-    /// fixedParent.
-    pub const FIXED_PARENT: Self = Self(1 << 4);
-    /// sensitiveDataOrigin.
-    pub const SENSITIVE_DATA_ORIGIN: Self = Self(1 << 5);
-    /// userWithAuth.
-    pub const USER_WITH_AUTH: Self = Self(1 << 6);
-    /// adminWithPolicy.
-    pub const ADMIN_WITH_POLICY: Self = Self(1 << 7);
-    /// noDA.
-    pub const NO_DA: Self = Self(1 << 10);
-    /// encryptedDuplication.
-    pub const ENCRYPTED_DUPLICATION: Self = Self(1 << 11);
-    /// restricted.
-    pub const RESTRICTED: Self = Self(1 << 16);
-    /// decrypt.
-    pub const DECRYPT: Self = Self(1 << 17);
-    /// sign, or encrypt for symmetric objects.
-    pub const SIGN: Self = Self(1 << 18);
-
     const NAMES: [(Self, &'static str); 11] = [
         (Self::FIXED_TPM, "fixedTPM"),
         (Self::ST_CLEAR, "stClear"),
@@ -103,26 +107,6 @@ impl ObjectAttributes {
         (Self::DECRYPT, "decrypt"),
         (Self::SIGN, "sign"),
     ];
-
-    /// From the bits of a TPMA_OBJECT.
-    pub const fn from_bits(bits: u32) -> Self {
-        Self(bits)
-    }
-
-    /// The bits.
-    pub const fn bits(self) -> u32 {
-        self.0
-    }
-
-    /// Whether all of `other` are set.
-    pub const fn contains(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
-    }
-
-    /// The union of both.
-    pub const fn union(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
 
     /// The first attribute of `wanted` that is not set, by its name in the specification.
     pub(crate) fn first_missing(self, wanted: Self) -> Option<&'static str> {
@@ -138,13 +122,6 @@ impl ObjectAttributes {
             .into_iter()
             .find(|(one, _)| unwanted.contains(*one) && self.contains(*one))
             .map(|(_, name)| name)
-    }
-}
-
-impl fmt::Debug for ObjectAttributes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let set = Self::NAMES.into_iter().filter(|(one, _)| self.contains(*one));
-        f.debug_set().entries(set.map(|(_, name)| name)).finish()
     }
 }
 
@@ -293,7 +270,7 @@ impl<'a> Head<'a> {
         Ok(Self {
             kind: reader.u16()?,
             name_algorithm: reader.u16()?,
-            attributes: ObjectAttributes(reader.u32()?),
+            attributes: ObjectAttributes::from_bits_retain(reader.u32()?),
             policy: reader.sized(MAX_POLICY)?,
         })
     }

@@ -18,7 +18,7 @@ use tss_esapi::abstraction::ak::{create_ak_2, load_ak};
 use tss_esapi::abstraction::ek::{create_ek_object_2, retrieve_ek_pubcert};
 use tss_esapi::abstraction::{AsymmetricAlgorithmSelection, DefaultKey};
 use tss_esapi::constants::response_code::Tss2ResponseCodeKind;
-use tss_esapi::constants::{CapabilityType, SessionType};
+use tss_esapi::constants::{AlgorithmIdentifier, CapabilityType, SessionType};
 use tss_esapi::handles::{
     AuthHandle, KeyHandle, ObjectHandle, PcrHandle, PersistentTpmHandle, SessionHandle, TpmHandle,
 };

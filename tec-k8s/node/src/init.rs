@@ -184,12 +184,8 @@ impl InitPlan {
 
     fn marked(&mut self, state: MarkerState) -> Vec<InitEffect> {
         self.marker = Some(state);
-        let begun = |intent: &Intent| {
-            intent.request == self.request
-                && intent.phase == Phase::Intended
-                && state.is_of(&intent.cluster)
-        };
-        if state == MarkerState::Unset || self.journal.as_ref().is_some_and(begun) {
+        let began = |intent: &Intent| intent.began(self.request, state);
+        if state == MarkerState::Unset || self.journal.as_ref().is_some_and(began) {
             vec![InitEffect::Run(InitStep::Prepare)]
         } else {
             vec![InitEffect::Finish(self.already())]

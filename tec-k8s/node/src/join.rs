@@ -17,7 +17,7 @@ use tec_core::digest::Sha256Digest;
 use tec_core::plan::Plan;
 
 use super::derive::ClusterId;
-use super::journal::{Intent, Phase};
+use super::journal::Intent;
 use super::lock::MarkerState;
 
 /// The longest wait is the first one doubled this many times.
@@ -161,12 +161,8 @@ impl JoinPlan {
 
     fn marked(&mut self, state: MarkerState) -> Vec<JoinEffect> {
         self.marker = Some(state);
-        let begun = |intent: &Intent| {
-            intent.request == self.request
-                && intent.phase == Phase::Intended
-                && state.is_of(&intent.cluster)
-        };
-        if state == MarkerState::Unset || self.journal.as_ref().is_some_and(begun) {
+        let began = |intent: &Intent| intent.began(self.request, state);
+        if state == MarkerState::Unset || self.journal.as_ref().is_some_and(began) {
             vec![JoinEffect::Run(JoinStep::FetchTicket)]
         } else {
             vec![JoinEffect::Finish(JoinOutcome::AlreadyMember)]

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use tec_core::digest::Sha256Digest;
 
 use super::derive::ClusterId;
+use super::lock::MarkerState;
 
 /// How far a bootstrap got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,6 +35,11 @@ impl Intent {
     /// An intent before the lock.
     pub fn new(cluster: ClusterId, request: Sha256Digest) -> Self {
         Self { cluster, request, phase: Phase::Intended }
+    }
+
+    /// Whether this request began here, on a node whose register is in this state.
+    pub(crate) fn began(&self, request: Sha256Digest, state: MarkerState) -> bool {
+        self.request == request && self.phase == Phase::Intended && state.is_of(&self.cluster)
     }
 
     /// Marks the node as a member.

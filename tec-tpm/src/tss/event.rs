@@ -1,11 +1,10 @@
 //! TPM2_PCR_Event, which libtss2's wrapper does not have.
 
 use tec_core::pcr::PcrIndex;
-use tss_esapi::constants::AlgorithmIdentifier;
 
 use super::{
-    AuthSession, CapabilityData, CapabilityType, Context, Digest, DigestValues, HashingAlgorithm,
-    PcrHandle, TpmError, TssError, WrapperErrorKind, failed,
+    AlgorithmIdentifier, AuthSession, CapabilityData, CapabilityType, Context, Digest,
+    DigestValues, HashingAlgorithm, PcrHandle, TpmError, TssError, WrapperErrorKind, failed,
 };
 use crate::event_log::Bank;
 

@@ -18,7 +18,8 @@ mkdir -p /mnt/boot
 mount "${disk}2" /mnt/boot
 mkdir -p /mnt/boot/efi
 mount "${disk}1" /mnt/boot/efi
-tar --one-file-system --create --directory / --exclude=./mnt --exclude=./install --exclude=./passphrase --exclude=./esp --file - . |
+# A kernel may be a hard link to a file on another of the new file systems.
+tar --hard-dereference --one-file-system --create --directory / --exclude=./mnt --exclude=./install --exclude=./passphrase --exclude=./esp --file - . |
     tar --extract --preserve-permissions --directory /mnt --file -
 mkdir -p /mnt/mnt
 if [ -d /esp ]; then

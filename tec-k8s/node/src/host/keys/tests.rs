@@ -114,7 +114,7 @@ mod cloud {
                 let length = head.to_ascii_lowercase();
                 let length = length.split_once("content-length: ").map_or("0", |(_, rest)| rest);
                 let length = length.split("\r\n").next().unwrap();
-                if body.len() >= length.parse().unwrap() {
+                if body.len() >= length.parse::<usize>().unwrap() {
                     return (head.to_owned(), body.to_owned());
                 }
             }
