@@ -2,21 +2,19 @@
 //! the example on a node with real pods, installed as an administrator would.
 
 use std::io::Write;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use http::Method;
-use rustls::pki_types::ServerName;
-use serde_json::json;
+use reqwest::{Client, Method, StatusCode};
+use serde_json::{Value, json};
 use tec_core::secret::SecretBytes;
-use tec_services::shell::{Http, Target};
 use tec_support::certificate::Certificate;
 
 use crate::packages;
 use crate::pods::{APPS, PLATFORM, Platform, until};
-use crate::services::opensearch::ask;
 
 /// Longest time for a platform to start from nothing, on a node that has the images.
 pub const UP: Duration = Duration::from_secs(90);
@@ -25,6 +23,9 @@ const SOON: Duration = Duration::from_mins(2);
 const DEADLINE: Duration = Duration::from_secs(30);
 /// The line that a broker logs once it is connected.
 const LINE: &str = "connected to NATS";
+/// OpenSearch, as its certificate names it.
+const HOST: &str = "opensearch.platform.svc";
+const PORT: u16 = 9200;
 /// Where a collector writes logs (OpenTelemetry collector, exporter opensearch, its default).
 const INDEX: &str = "/ss4o_logs-default-namespace";
 /// All parts of the chart with telemetry.
@@ -99,35 +100,36 @@ fn password(platform: &Platform, user: &str) -> anyhow::Result<SecretBytes> {
 
 async fn find(platform: &Platform, password: &SecretBytes) -> anyhow::Result<()> {
     let api = opensearch(platform)?;
-    let login = Some(("viewer", password));
-    let search = format!("{INDEX}/_search?q=body:NATS");
+    let password = std::str::from_utf8(password.expose("the viewer logs in"))?;
+    let ask = |method: Method, path: &str| {
+        api.request(method, format!("https://{HOST}:{PORT}{INDEX}{path}"))
+            .basic_auth("viewer", Some(password))
+    };
     let end = Instant::now() + SOON;
     loop {
-        let found = ask(&api, Method::GET, &search, login, None).await?;
-        let hits = found.body["hits"]["hits"].as_array();
+        let found = ask(Method::GET, "/_search?q=body:NATS").send().await?.text().await?;
+        let found: Value = serde_json::from_str(&found).unwrap_or_default();
+        let hits = found["hits"]["hits"].as_array();
         if hits.is_some_and(|hits| hits.iter().any(|hit| hit["_source"]["body"] == LINE)) {
             break;
         }
-        anyhow::ensure!(Instant::now() < end, "the line is not found: {}", found.body);
+        anyhow::ensure!(Instant::now() < end, "the line is not found: {found}");
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
     let forged = json!({"body": "forged"}).to_string();
-    let write = format!("{INDEX}/_doc");
-    let refused = ask(&api, Method::POST, &write, login, Some(&forged)).await?;
-    anyhow::ensure!(refused.status == 403, "the viewer may write: {}", refused.body);
+    let write = ask(Method::POST, "/_doc").header("content-type", "application/json").body(forged);
+    let refused = write.send().await?.status();
+    anyhow::ensure!(refused == StatusCode::FORBIDDEN, "the viewer may write: {refused}");
     Ok(())
 }
 
-fn opensearch(platform: &Platform) -> anyhow::Result<Http> {
+/// A client that finds the name of OpenSearch without the DNS of the cluster.
+fn opensearch(platform: &Platform) -> anyhow::Result<Client> {
     let get = ["--namespace", PLATFORM, "get", "service", "opensearch"];
     let address =
         platform.kubectl(&[&get[..], &["--output=jsonpath={.spec.clusterIP}"]].concat())?;
     let nobody = Arc::new(Certificate::default());
     let config = nobody.client_config(platform.authorities()?.as_bytes())?;
-    let target = Target::Tls {
-        address: format!("{address}:9200"),
-        name: ServerName::try_from(format!("opensearch.{PLATFORM}.svc"))?,
-        config: Arc::new(config),
-    };
-    Ok(Http::new(target, DEADLINE))
+    let builder = Client::builder().no_proxy().tls_backend_preconfigured(config).timeout(DEADLINE);
+    Ok(builder.resolve(HOST, SocketAddr::new(address.parse()?, PORT)).build()?)
 }

@@ -12,7 +12,6 @@ use crate::kube::Guarded;
 use crate::packages::tool;
 use anyhow::Context as _;
 use http::Method;
-use rustls::pki_types::ServerName;
 use serde_json::Value;
 use tec_core::secret::SecretBytes;
 use tec_services::opensearch;
@@ -163,11 +162,8 @@ impl OpenSearch {
 
     /// A client that trusts these authorities, and presents a certificate if it has one.
     pub fn client(&self, authorities: &str, own: &Arc<Certificate>) -> anyhow::Result<Http> {
-        let target = Target::Tls {
-            address: self.place.address.clone(),
-            name: ServerName::try_from("localhost")?,
-            config: Arc::new(own.client_config(authorities.as_bytes())?),
-        };
+        let config = own.client_config(authorities.as_bytes())?;
+        let target = Target::tls(self.address(), Arc::new(config))?;
         Ok(Http::new(target, DEADLINE))
     }
 }

@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::routing::post;
 use axum::{Json, Router};
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use serde_json::{Value, json};
@@ -89,12 +89,7 @@ impl Sink {
     /// # Errors
     /// Never: the name is valid.
     pub fn with(&self, config: ClientConfig) -> anyhow::Result<Http> {
-        let target = Target::Tls {
-            address: self.address.clone(),
-            name: ServerName::try_from("localhost")?,
-            config: Arc::new(config),
-        };
-        Ok(Http::new(target, DEADLINE))
+        Ok(Http::new(Target::tls(&self.address(), Arc::new(config))?, DEADLINE))
     }
 
     /// Host, as its certificate names it, and port.

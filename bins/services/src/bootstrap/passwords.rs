@@ -164,6 +164,9 @@ mod tests {
     use axum::extract::State;
     use axum::http::StatusCode;
     use axum::routing::get;
+    use rustls::ServerConfig;
+    use rustls::pki_types::PrivateKeyDer;
+    use tec_services::shell::HttpError;
     use tec_support::serve;
     use tec_support::serve::{Shutdown, Transport};
 
@@ -193,6 +196,36 @@ mod tests {
         assert!(!answered(StatusCode::UNAUTHORIZED).await.unwrap());
         for status in [StatusCode::SERVICE_UNAVAILABLE, StatusCode::TOO_MANY_REQUESTS] {
             answered(status).await.unwrap_err();
+        }
+    }
+
+    #[tokio::test]
+    async fn only_a_server_with_the_name_of_the_cluster_is_asked() -> anyhow::Result<()> {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()])?;
+        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der());
+        let config = ServerConfig::builder()
+            .with_no_client_auth()
+            .with_single_cert(vec![made.cert.der().clone()], key.map_err(anyhow::Error::msg)?)?;
+        let listener = serve::bind(([127, 0, 0, 1], 0).into())?;
+        let port = listener.local_addr()?.port();
+        let router = Router::new().route(opensearch::LOGIN, get(StatusCode::OK));
+        let (shutdown, _signals) = Shutdown::on_signals()?;
+        let password = SecretBytes::new(b"password".to_vec());
+        let ask = async |host: &str| {
+            let api = api(&format!("{host}:{port}"), &made.cert.pem(), &Arc::default())?;
+            knows(&api, "viewer", &password).await
+        };
+        let asked = async { (ask("localhost").await, ask("127.0.0.1").await) };
+        tokio::select! {
+            served = serve::serve(listener, Transport::Tls(Arc::new(config)), router, shutdown) => {
+                anyhow::bail!("{served:?}")
+            }
+            (named, other) = asked => {
+                assert!(named?);
+                let refused = other.unwrap_err();
+                assert!(matches!(refused.downcast_ref(), Some(HttpError::Connect(..))), "{refused:?}");
+                Ok(())
+            }
         }
     }
 }

@@ -7,6 +7,7 @@ use crate::nats::Revocations;
 use crate::vault::{AesSecret, Progress, Published};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use reqwest::Method;
 use serde_json::{Value, json};
 use tec_core::port::{PortError, PortErrorKind};
 use tec_core::secret::{SecretArray, SecretBytes};
@@ -96,7 +97,7 @@ impl ApiServer {
 
     async fn call(
         &self,
-        method: ::http::Method,
+        method: Method,
         path: &str,
         body: Option<&Value>,
     ) -> Result<Reply, PortError> {
@@ -125,7 +126,7 @@ impl ApiServer {
     }
 
     async fn get_at(&self, path: &str, name: &str) -> Result<Option<Value>, PortError> {
-        let reply = self.call(::http::Method::GET, path, None).await?;
+        let reply = self.call(Method::GET, path, None).await?;
         match reply.status {
             404 => Ok(None),
             200 => serde_json::from_slice(&reply.body)
@@ -159,7 +160,7 @@ impl ApiServer {
     }
 
     async fn put_at(&self, path: &str, name: &str, object: &Value) -> Result<(), PortError> {
-        let reply = self.call(::http::Method::PUT, path, Some(object)).await?;
+        let reply = self.call(Method::PUT, path, Some(object)).await?;
         accepted(name, reply.status)
     }
 
@@ -169,7 +170,7 @@ impl ApiServer {
 
     async fn post_of(&self, kind: &str, name: &str, object: &Value) -> Result<u16, PortError> {
         let path = self.path_of(kind, "");
-        let reply = self.call(::http::Method::POST, &path, Some(object)).await?;
+        let reply = self.call(Method::POST, &path, Some(object)).await?;
         match reply.status {
             409 => Ok(409),
             status => accepted(name, status).map(|()| status),
@@ -369,13 +370,13 @@ impl ApiServer {
     pub async fn warn(&self, warning: &Warning) -> Result<(), PortError> {
         let path = self.path_of("events", "");
         let event = object::event(&self.names.namespace, warning);
-        let reply = self.call(::http::Method::POST, &path, Some(&event)).await?;
+        let reply = self.call(Method::POST, &path, Some(&event)).await?;
         accepted("an event", reply.status)
     }
 
     /// Whether the API server answers at all.
     pub async fn is_up(&self) -> bool {
-        let reply = self.call(::http::Method::GET, "/readyz", None).await;
+        let reply = self.call(Method::GET, "/readyz", None).await;
         reply.is_ok_and(|reply| reply.status == 200)
     }
 }

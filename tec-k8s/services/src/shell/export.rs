@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use parking_lot::RwLock;
+use reqwest::Method;
 
 use crate::telemetry;
 use crate::telemetry::Line;
@@ -79,7 +80,7 @@ impl Export {
     async fn send(&self, lines: &[Line]) -> Result<(), Unsent> {
         let body = telemetry::logs(self.service, lines).to_string();
         let body = SecretBytes::new(body.into_bytes());
-        let post = ::http::Method::POST;
+        let post = Method::POST;
         let collector = self.collector.read().clone();
         let sent = collector.call(post, telemetry::LOGS, &[], Some(&body));
         match sent.await {

@@ -2,26 +2,18 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::body::Incoming;
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::{Connected, Connection};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use http_body_util::{BodyExt as _, Limited};
 use parking_lot::Mutex;
-use rustls::ClientConfig;
+use reqwest::header::HeaderValue;
+use reqwest::redirect::Policy;
+use reqwest::{Body, Client, Method, RequestBuilder, Response, Url};
 use rustls::pki_types::{InvalidDnsNameError, ServerName};
+use rustls::{ClientConfig, RootCertStore};
 use tec_core::secret::SecretBytes;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, timeout};
-use tower_service::Service;
 
 /// Maximum size of an answer, in bytes.
 const MAX_ANSWER: usize = 4 * 1024 * 1024;
@@ -30,9 +22,9 @@ const IDLE: usize = 16;
 /// How long connections are used for new calls: one authenticated by a certificate must not outlive the
 /// certificate for long, and servers close idle connections only later (OpenBao after five minutes).
 const LIFE: Duration = Duration::from_secs(30);
+const JSON: &str = "application/json";
 
 type Cause = Box<dyn std::error::Error + Send + Sync>;
-pub(super) type Body = UnsyncBoxBody<Bytes, io::Error>;
 pub(super) type Headers<'a> = &'a [(&'static str, &'a SecretBytes)];
 
 /// The target of calls.
@@ -50,10 +42,8 @@ pub enum Target {
     /// A host and port with TLS.
     #[debug("https://{address}")]
     Tls {
-        /// Host and port.
+        /// Host, as its certificate names it, and port.
         address: String,
-        /// Name in the certificate.
-        name: ServerName<'static>,
         /// Trust and, optionally, a client certificate.
         config: Arc<ClientConfig>,
     },
@@ -63,55 +53,23 @@ impl Target {
     /// TLS to a host and port; the certificate must name the host.
     pub fn tls(address: &str, config: Arc<ClientConfig>) -> Result<Self, InvalidDnsNameError> {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
-        Ok(Self::Tls {
-            address: address.to_owned(),
-            name: ServerName::try_from(host.to_owned())?,
-            config,
-        })
-    }
-}
-
-/// Opens connections to a target.
-#[derive(Clone)]
-struct Dial(Target);
-
-/// A connection in both directions.
-trait Dialed: AsyncRead + AsyncWrite + Unpin + Send {}
-
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Dialed for T {}
-
-impl Connection for Box<dyn Dialed> {
-    fn connected(&self) -> Connected {
-        Connected::new()
-    }
-}
-
-impl Target {
-    async fn dial(self) -> io::Result<Box<dyn Dialed>> {
-        Ok(match self {
-            Self::Unix(path) => Box::new(UnixStream::connect(path).await?),
-            Self::DangerousPlain { address } => Box::new(TcpStream::connect(address).await?),
-            Self::Tls { address, name, config } => {
-                let stream = TcpStream::connect(address).await?;
-                let connector = tokio_rustls::TlsConnector::from(config);
-                Box::new(connector.connect(name, stream).await?)
-            }
-        })
-    }
-}
-
-impl Service<::http::Uri> for Dial {
-    type Response = TokioIo<Box<dyn Dialed>>;
-    type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
+        ServerName::try_from(host)?;
+        Ok(Self::Tls { address: address.to_owned(), config })
     }
 
-    fn call(&mut self, _: ::http::Uri) -> Self::Future {
-        let target = self.0.clone();
-        Box::pin(async move { target.dial().await.map(TokioIo::new) })
+    fn client(&self) -> reqwest::Result<Client> {
+        let mut builder = Client::builder().no_proxy().redirect(Policy::none());
+        if let Self::Unix(path) = self {
+            builder = builder.unix_socket(path.as_path());
+        }
+        let config = match self {
+            Self::Tls { config, .. } => ClientConfig::clone(config),
+            // Unused; without it, reqwest would load the CAs of the system.
+            Self::Unix(_) | Self::DangerousPlain { .. } => ClientConfig::builder()
+                .with_root_certificates(RootCertStore::empty())
+                .with_no_client_auth(),
+        };
+        builder.tls_backend_preconfigured(config).pool_max_idle_per_host(IDLE).build()
     }
 }
 
@@ -120,13 +78,8 @@ impl Service<::http::Uri> for Dial {
 pub struct Http {
     pub(super) target: Target,
     deadline: Duration,
-    connections: Arc<Mutex<Option<Connections>>>,
-}
-
-#[derive(Debug)]
-struct Connections {
-    since: Instant,
-    client: Client<Dial, Body>,
+    /// Since when they are open.
+    connections: Arc<Mutex<Option<(Instant, Client)>>>,
 }
 
 /// A call failed; it may have taken effect.
@@ -144,7 +97,7 @@ pub enum HttpError {
     Answer(Target, #[source] Cause),
     /// The request cannot be created.
     #[error("cannot write a request to {0:?}")]
-    Request(Target, #[source] ::http::Error),
+    Request(Target, #[source] Cause),
     /// The answer cannot be stored.
     #[error("cannot store the answer of {0:?}")]
     Store(Target, #[source] io::Error),
@@ -174,23 +127,22 @@ impl Http {
     /// # Errors
     /// [`HttpError`]; any status is an answer, not an error.
     ///
+    /// # Panics
+    /// If rustls has no default provider of cryptography, even without TLS.
+    ///
     /// # Cancel safety
     /// When dropped, the call may or may not have happened.
     pub async fn call(
         &self,
-        method: ::http::Method,
+        method: Method,
         path: &str,
         headers: &[(&'static str, &SecretBytes)],
         body: Option<&SecretBytes>,
     ) -> Result<Reply, HttpError> {
-        let bytes =
-            body.map_or(Bytes::new(), |body| Bytes::copy_from_slice(body.expose("to send it")));
-        let bytes = Full::new(bytes).map_err(|never| match never {}).boxed_unsync();
-        let mut request = self.request(method, path, headers, bytes)?;
-        let json = || ::http::HeaderValue::from_static("application/json");
-        request.headers_mut().insert("accept", json());
-        if body.is_some() {
-            request.headers_mut().insert("content-type", json());
+        let mut request = self.request(method, path, headers)?.header("accept", JSON);
+        if let Some(body) = body {
+            let bytes = body.expose("to send it").to_vec();
+            request = request.header("content-type", JSON).body(bytes);
         }
         // Boxed, since callers hold several calls at the same time.
         let exchange = async { self.read(self.send(request).await?, MAX_ANSWER).await };
@@ -199,42 +151,49 @@ impl Http {
 
     pub(super) fn request(
         &self,
-        method: ::http::Method,
+        method: Method,
         path: &str,
         headers: Headers<'_>,
-        body: Body,
-    ) -> Result<::http::Request<Body>, HttpError> {
-        let host = match &self.target {
-            Target::Unix(_) => "localhost",
-            Target::DangerousPlain { address } | Target::Tls { address, .. } => address,
+    ) -> Result<RequestBuilder, HttpError> {
+        let base = match &self.target {
+            Target::Unix(_) => "http://localhost".to_owned(),
+            Target::DangerousPlain { address } => format!("http://{address}"),
+            Target::Tls { address, .. } => format!("https://{address}"),
         };
-        // Only the path is sent: where the call goes is up to the target.
-        let uri = format!("http://localhost{path}");
-        let mut request = ::http::Request::builder().method(method).uri(uri).header("host", host);
-        for (name, value) in headers {
-            request = request.header(*name, value.expose("a header carries the token"));
+        let url = Url::parse(&(base + path)).map_err(|error| self.unwritten(error))?;
+        // The parser resolves "..", and takes what does not begin with a slash for a part of the address.
+        if !path.starts_with('/') || !url.as_str().ends_with(path) {
+            return Err(self.unwritten("the path is not canonical"));
         }
-        request.body(body).map_err(|error| HttpError::Request(self.target.clone(), error))
+        let mut request = self.client()?.request(method, url);
+        for (name, value) in headers {
+            let value = HeaderValue::from_bytes(value.expose("a header carries the token"));
+            let mut value = value.map_err(|error| self.unwritten(error))?;
+            value.set_sensitive(true);
+            request = request.header(*name, value);
+        }
+        Ok(request)
     }
 
-    pub(super) async fn send(
-        &self,
-        request: ::http::Request<Body>,
-    ) -> Result<::http::Response<Incoming>, HttpError> {
-        self.client().request(request).await.map_err(|error| {
-            let failed = if error.is_connect() { HttpError::Connect } else { HttpError::Speak };
-            failed(self.target.clone(), error.into())
+    fn unwritten(&self, cause: impl Into<Cause>) -> HttpError {
+        HttpError::Request(self.target.clone(), cause.into())
+    }
+
+    pub(super) async fn send(&self, request: RequestBuilder) -> Result<Response, HttpError> {
+        request.send().await.map_err(|error| {
+            let failed = match () {
+                () if error.is_builder() => HttpError::Request,
+                () if error.is_connect() => HttpError::Connect,
+                () => HttpError::Speak,
+            };
+            failed(self.target.clone(), error.without_url().into())
         })
     }
 
     /// Reads an answer of at most `limit` bytes.
-    pub(super) async fn read(
-        &self,
-        answer: ::http::Response<Incoming>,
-        limit: usize,
-    ) -> Result<Reply, HttpError> {
+    pub(super) async fn read(&self, answer: Response, limit: usize) -> Result<Reply, HttpError> {
         let status = answer.status().as_u16();
-        let body = Limited::new(answer.into_body(), limit).collect().await;
+        let body = Limited::new(Body::from(answer), limit).collect().await;
         let body = body.map_err(|error| HttpError::Answer(self.target.clone(), error))?;
         Ok(Reply { status, body: body.to_bytes().to_vec() })
     }
@@ -248,15 +207,14 @@ impl Http {
     }
 
     /// A call that was not sent since its connection was closed while idle is sent over another one.
-    fn client(&self) -> Client<Dial, Body> {
+    fn client(&self) -> Result<Client, HttpError> {
         let mut connections = self.connections.lock();
-        let recent = connections.take().filter(|kept| kept.since.elapsed() < LIFE);
-        let open = || {
-            let mut builder = Client::builder(TokioExecutor::new());
-            let client = builder.pool_max_idle_per_host(IDLE).build(Dial(self.target.clone()));
-            Connections { since: Instant::now(), client }
+        let recent = connections.take().filter(|(since, _)| since.elapsed() < LIFE);
+        let kept = match recent {
+            Some(kept) => kept,
+            None => (Instant::now(), self.target.client().map_err(|error| self.unwritten(error))?),
         };
-        connections.insert(recent.unwrap_or_else(open)).client.clone()
+        Ok(connections.insert(kept).1.clone())
     }
 }
 
@@ -270,8 +228,19 @@ mod tests {
 
     use super::*;
 
+    const EMPTY: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
+
     /// Answers `calls` calls on each of `connections` connections, and closes them silently.
     fn serve(socket: &Path, connections: usize, calls: usize) -> JoinSet<()> {
+        serve_answer(socket, connections, calls, EMPTY)
+    }
+
+    fn serve_answer(
+        socket: &Path,
+        connections: usize,
+        calls: usize,
+        answer: &'static [u8],
+    ) -> JoinSet<()> {
         let listener = UnixListener::bind(socket).unwrap();
         let mut server = JoinSet::new();
         server.spawn(async move {
@@ -283,7 +252,6 @@ mod tests {
                     if stream.read(&mut buffer).await.unwrap() == 0 {
                         break;
                     }
-                    let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
                     stream.write_all(answer).await.unwrap();
                 }
             }
@@ -296,7 +264,7 @@ mod tests {
     }
 
     async fn status(http: &Http) -> Result<u16, HttpError> {
-        let reply = http.call(::http::Method::GET, "/", &[], None).await;
+        let reply = http.call(reqwest::Method::GET, "/", &[], None).await;
         reply.map(|reply| reply.status)
     }
 
@@ -337,5 +305,61 @@ mod tests {
         std::fs::remove_file(&socket).unwrap();
         let _server = serve(&socket, 1, 1);
         assert_eq!(status(&http).await.unwrap(), 200);
+    }
+
+    #[tokio::test]
+    async fn a_connection_is_used_for_a_limited_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("s");
+        let server = serve(&socket, 2, 2);
+        let http = http(&socket);
+        assert_eq!(status(&http).await.unwrap(), 200);
+        tokio::time::pause();
+        tokio::time::advance(LIFE).await;
+        tokio::time::resume();
+        assert_eq!(status(&http).await.unwrap(), 200);
+        drop(http);
+        // The second connection was accepted.
+        timeout(Duration::from_secs(5), server.join_all()).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_redirect_is_an_answer() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("s");
+        let elsewhere = b"HTTP/1.1 307 Temporary Redirect\r\nlocation: /elsewhere\r\n\
+            content-length: 0\r\n\r\n";
+        let server = serve_answer(&socket, 1, 1, elsewhere);
+        assert_eq!(status(&http(&socket)).await.unwrap(), 307);
+        server.join_all().await;
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_too_long_is_not_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("s");
+        let long = format!("HTTP/1.1 200 OK\r\n\r\n{}", " ".repeat(MAX_ANSWER + 1));
+        let _server = serve_answer(&socket, 1, 1, long.leak().as_bytes());
+        let reply = status(&http(&socket)).await;
+        assert!(matches!(reply, Err(HttpError::Answer(..))), "{reply:?}");
+    }
+
+    #[tokio::test]
+    async fn a_path_is_sent_as_it_is_or_not_at_all() {
+        let http = http(Path::new("/nobody"));
+        for path in ["/v1/../v2", "/v1/%2e%2E/v2", "/v1\\v2", "/a b", "/a\tb", "@elsewhere/", "0/"]
+        {
+            let refused = http.call(Method::GET, path, &[], None).await;
+            assert!(matches!(refused, Err(HttpError::Request(..))), "{path}: {refused:?}");
+        }
+    }
+
+    #[test]
+    fn a_token_is_not_printed() {
+        let token = SecretBytes::new(b"s.token".to_vec());
+        let headers = [("x-vault-token", &token)];
+        let request = http(Path::new("/nobody")).request(Method::GET, "/", &headers).unwrap();
+        let printed = format!("{request:?}");
+        assert!(printed.contains("x-vault-token") && !printed.contains("s.token"), "{printed}");
     }
 }

@@ -1,57 +1,17 @@
 //! Calls whose body or answer is too large for memory: it comes from a file or goes into one.
 
 use std::fs::File;
-use std::io::{Read as _, Write};
-use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::io::Write;
 
-use bytes::Bytes;
-use http_body_util::{BodyExt as _, Empty};
-use hyper::body::{Body, Frame, SizeHint};
+use reqwest::Method;
 
 use super::http::{Headers, HttpError};
 use super::{Http, Reply};
 
-/// Size of a part of a file, in bytes.
-const PART: usize = 64 * 1024;
 /// Maximum size of an answer that is not stored, in bytes.
 const MAX_ANSWER: usize = 64 * 1024;
 /// Status of an answer that is stored.
 const OK: u16 = 200;
-
-/// A body that is read from a file while it is sent.
-struct FileBody {
-    file: File,
-    left: u64,
-}
-
-impl Body for FileBody {
-    type Data = Bytes;
-    type Error = std::io::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, std::io::Error>>> {
-        if self.left == 0 {
-            return Poll::Ready(None);
-        }
-        let mut part = vec![0; PART];
-        Poll::Ready(Some(match self.file.read(&mut part) {
-            Ok(0) => Err(std::io::ErrorKind::UnexpectedEof.into()),
-            Ok(read) => {
-                part.truncate(read);
-                self.left = self.left.saturating_sub(u64::try_from(read).unwrap_or(u64::MAX));
-                Ok(Frame::data(part.into()))
-            }
-            Err(error) => Err(error),
-        }))
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.left)
-    }
-}
 
 impl Http {
     /// Writes the answer to `to`. Every part must arrive within the deadline. An answer with another status
@@ -68,21 +28,17 @@ impl Http {
         headers: Headers<'_>,
         to: &mut (dyn Write + Send),
     ) -> Result<Reply, HttpError> {
-        let body = Empty::new().map_err(|never| match never {}).boxed_unsync();
-        let request = self.request(::http::Method::GET, path, headers, body)?;
-        let answer = self.in_time(self.send(request)).await?;
+        let request = self.request(Method::GET, path, headers)?;
+        let mut answer = self.in_time(self.send(request)).await?;
         let status = answer.status().as_u16();
         if status != OK {
             return self.in_time(self.read(answer, MAX_ANSWER)).await;
         }
-        let cut = |error: hyper::Error| HttpError::Answer(self.target.clone(), error.into());
-        let mut body = answer.into_body();
-        while let Some(frame) = self.in_time(async { Ok(body.frame().await) }).await? {
-            let frame = frame.map_err(cut)?;
-            if let Ok(part) = frame.into_data() {
-                to.write_all(&part)
-                    .map_err(|error| HttpError::Store(self.target.clone(), error))?;
-            }
+        let cut = |error: reqwest::Error| {
+            HttpError::Answer(self.target.clone(), error.without_url().into())
+        };
+        while let Some(part) = self.in_time(async { answer.chunk().await.map_err(cut) }).await? {
+            to.write_all(&part).map_err(|error| HttpError::Store(self.target.clone(), error))?;
         }
         Ok(Reply { status, body: Vec::new() })
     }
@@ -101,9 +57,9 @@ impl Http {
         file: File,
     ) -> Result<Reply, HttpError> {
         let length = file.metadata().map(|found| found.len());
-        let left = length.map_err(|error| HttpError::Store(self.target.clone(), error))?;
-        let body = FileBody { file, left }.boxed_unsync();
-        let request = self.request(::http::Method::POST, path, headers, body)?;
+        let length = length.map_err(|error| HttpError::Store(self.target.clone(), error))?;
+        let request = self.request(Method::POST, path, headers)?.header("content-length", length);
+        let request = request.body(tokio::fs::File::from_std(file));
         let answer = self.in_time(self.send(request)).await?;
         self.in_time(self.read(answer, MAX_ANSWER)).await
     }
@@ -121,6 +77,9 @@ mod tests {
 
     use super::*;
     use crate::shell::Target;
+
+    /// Size of a part of a file, in bytes.
+    const PART: usize = 64 * 1024;
 
     fn http(socket: &Path) -> Http {
         Http::new(Target::Unix(socket.to_owned()), Duration::from_secs(5))

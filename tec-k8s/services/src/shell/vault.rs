@@ -9,7 +9,7 @@ use tec_core::secret::SecretBytes;
 
 use crate::vault::{Method, Request, Response};
 
-use super::{Http, HttpError};
+use super::{Http, HttpError, Reply};
 
 /// Header that marks a call as meant for the vault; a browser cannot forge it.
 const REQUEST: (&str, &[u8]) = ("x-vault-request", b"true");
@@ -33,20 +33,20 @@ impl Vault {
     /// When dropped, the call may or may not have happened.
     pub async fn call(&self, request: &Request) -> Result<Response, PortError> {
         let (method, query) = match request.method {
-            Method::Get => (::http::Method::GET, ""),
-            Method::List => (::http::Method::GET, "?list=true"),
-            Method::Post => (::http::Method::POST, ""),
-            Method::Delete => (::http::Method::DELETE, ""),
+            Method::Get => (reqwest::Method::GET, ""),
+            Method::List => (reqwest::Method::GET, "?list=true"),
+            Method::Post => (reqwest::Method::POST, ""),
+            Method::Delete => (reqwest::Method::DELETE, ""),
         };
         let path = format!("/v1/{}{query}", request.path);
         let mark = SecretBytes::new(REQUEST.1.to_vec());
         let headers = headers(request, &mark);
         let began = Instant::now();
         let reply = self.0.call(method, &path, &headers, request.body.as_ref()).await;
-        let reply = reply.map_err(unavailable)?;
+        let answer = answer(reply)?;
         let millis = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-        tracing::debug!(path = %request.path, status = reply.status, millis, "vault answered");
-        Ok(Response::new(reply.status, reply.body))
+        tracing::debug!(path = %request.path, status = answer.status, millis, "vault answered");
+        Ok(answer)
     }
 
     /// Writes the answer to a request that reads to `to`, if its status is 200.
@@ -63,9 +63,7 @@ impl Vault {
     ) -> Result<Response, PortError> {
         let path = format!("/v1/{}", request.path);
         let mark = SecretBytes::new(REQUEST.1.to_vec());
-        let reply = self.0.download(&path, &headers(request, &mark), to).await;
-        let reply = reply.map_err(unavailable)?;
-        Ok(Response::new(reply.status, reply.body))
+        answer(self.0.download(&path, &headers(request, &mark), to).await)
     }
 
     /// Makes a request with a file as its body.
@@ -78,9 +76,7 @@ impl Vault {
     pub async fn send(&self, request: &Request, file: File) -> Result<Response, PortError> {
         let path = format!("/v1/{}", request.path);
         let mark = SecretBytes::new(REQUEST.1.to_vec());
-        let reply = self.0.upload(&path, &headers(request, &mark), file).await;
-        let reply = reply.map_err(unavailable)?;
-        Ok(Response::new(reply.status, reply.body))
+        answer(self.0.upload(&path, &headers(request, &mark), file).await)
     }
 }
 
@@ -92,6 +88,8 @@ fn headers<'a>(
     [(REQUEST.0, mark)].into_iter().chain(token).collect()
 }
 
-fn unavailable(error: HttpError) -> PortError {
-    PortError::new(PortErrorKind::Unavailable, "call the vault").because(error)
+fn answer(reply: Result<Reply, HttpError>) -> Result<Response, PortError> {
+    let unavailable = PortError::new(PortErrorKind::Unavailable, "call the vault");
+    let reply = reply.map_err(|error| unavailable.because(error))?;
+    Ok(Response::new(reply.status, reply.body))
 }
