@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(combined.undetermined(), []);
         let registers = [PcrIndex::BOOT_MANAGER, PcrIndex::SECURE_BOOT, PcrIndex::MOK];
         // The oldest shim may find any of three levels, the next one two, the last its own.
-        let joint = combined.joint_values(registers.into_iter().collect());
+        let joint = combined.joint(registers.into_iter().collect());
         assert_eq!(joint.unwrap().len(), (3 + 2 + 1) * 12);
     }
 }
