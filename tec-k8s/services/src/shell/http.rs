@@ -10,7 +10,6 @@ use parking_lot::Mutex;
 use reqwest::header::HeaderValue;
 use reqwest::redirect::Policy;
 use reqwest::{Body, Client, Method, RequestBuilder, Response, Url};
-use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{InvalidDnsNameError, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tec_core::secret::SecretBytes;
@@ -58,7 +57,7 @@ impl Target {
         Ok(Self::Tls { address: address.to_owned(), config })
     }
 
-    fn client(&self) -> Result<Client, Cause> {
+    fn client(&self) -> reqwest::Result<Client> {
         let mut builder = Client::builder().no_proxy().redirect(Policy::none());
         if let Self::Unix(path) = self {
             builder = builder.unix_socket(path.as_path());
@@ -66,16 +65,11 @@ impl Target {
         let config = match self {
             Self::Tls { config, .. } => ClientConfig::clone(config),
             // Unused; without it, reqwest would load the CAs of the system.
-            Self::Unix(_) | Self::DangerousPlain { .. } => {
-                let provider = CryptoProvider::get_default();
-                let provider = provider.ok_or("rustls has no default provider of cryptography")?;
-                ClientConfig::builder_with_provider(Arc::clone(provider))
-                    .with_safe_default_protocol_versions()?
-                    .with_root_certificates(RootCertStore::empty())
-                    .with_no_client_auth()
-            }
+            Self::Unix(_) | Self::DangerousPlain { .. } => ClientConfig::builder()
+                .with_root_certificates(RootCertStore::empty())
+                .with_no_client_auth(),
         };
-        Ok(builder.tls_backend_preconfigured(config).pool_max_idle_per_host(IDLE).build()?)
+        builder.tls_backend_preconfigured(config).pool_max_idle_per_host(IDLE).build()
     }
 }
 
@@ -132,6 +126,9 @@ impl Http {
     ///
     /// # Errors
     /// [`HttpError`]; any status is an answer, not an error.
+    ///
+    /// # Panics
+    /// If rustls has no default provider of cryptography, even without TLS.
     ///
     /// # Cancel safety
     /// When dropped, the call may or may not have happened.
