@@ -86,6 +86,7 @@ mod tests {
     }
 
     /// Answers one call with these bytes, and returns what it received up to `length` bytes.
+    /// Answers a request with a body of this length once all of it has arrived, and closes.
     fn serve(socket: &Path, answer: &'static [u8], length: usize) -> JoinSet<Vec<u8>> {
         let listener = UnixListener::bind(socket).unwrap();
         let mut server = JoinSet::new();
@@ -93,7 +94,11 @@ mod tests {
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut received = Vec::new();
             let mut buffer = [0; 4096];
-            while received.len() < length {
+            let body = |received: &[u8]| {
+                let end = received.windows(4).position(|four| four == b"\r\n\r\n")?;
+                Some(received.len() - end - 4)
+            };
+            while body(&received).is_none_or(|arrived| arrived < length) {
                 let read = stream.read(&mut buffer).await.unwrap();
                 received.extend(&buffer[..read]);
             }
@@ -106,7 +111,7 @@ mod tests {
     async fn download(answer: &'static [u8]) -> (Result<Reply, HttpError>, Vec<u8>) {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("s");
-        let _server = serve(&socket, answer, 1);
+        let _server = serve(&socket, answer, 0);
         let mut stored = Vec::new();
         let reply = http(&socket).download("/", &[], &mut stored).await;
         (reply, stored)
@@ -146,7 +151,7 @@ mod tests {
         }
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("s");
-        let _server = serve(&socket, b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nsnap", 1);
+        let _server = serve(&socket, b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nsnap", 0);
         let stored = http(&socket).download("/", &[], &mut Full).await;
         assert!(matches!(stored, Err(HttpError::Store(..))), "{stored:?}");
     }
