@@ -53,6 +53,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod ak;
+mod bit_set;
 pub mod combine;
 pub mod compute;
 #[cfg(feature = "direct")]

@@ -5,13 +5,13 @@
 
 use std::fmt;
 
-use bitflags::bitflags;
 use picky_asn1::bit_string::BitString;
 use picky_asn1::wrapper::IntegerAsn1;
 use picky_asn1_x509::SubjectPublicKeyInfo;
 use sha2::{Digest as _, Sha256};
 use tec_core::ak::{ParsePublicKeyError, PublicKey};
 
+use crate::bit_set::bit_set;
 use crate::quote::{ALG_ECDSA, ALG_RSASSA, ALG_SHA256};
 use crate::wire::{WireError, WireReader, only_sized};
 
@@ -63,37 +63,34 @@ pub enum PublicError {
     Encode,
 }
 
-bitflags! {
-    /// Attributes of an object (TPM 2.0 Library Part 2, "TPMA_OBJECT").
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct ObjectAttributes: u32 {
-        /// fixedTPM.
-        const FIXED_TPM = 1 << 1;
-        /// stClear.
-        const ST_CLEAR = 1 << 2;
-        /// fixedParent.
-        const FIXED_PARENT = 1 << 4;
-        /// sensitiveDataOrigin.
-        const SENSITIVE_DATA_ORIGIN = 1 << 5;
-        /// userWithAuth.
-        const USER_WITH_AUTH = 1 << 6;
-        /// adminWithPolicy.
-        const ADMIN_WITH_POLICY = 1 << 7;
-        /// noDA.
-        const NO_DA = 1 << 10;
-        /// encryptedDuplication.
-        const ENCRYPTED_DUPLICATION = 1 << 11;
-        /// restricted.
-        const RESTRICTED = 1 << 16;
-        /// decrypt.
-        const DECRYPT = 1 << 17;
-        /// sign, or encrypt for symmetric objects.
-        const SIGN = 1 << 18;
-        const _ = !0;
-    }
-}
+/// Attributes of an object (TPM 2.0 Library Part 2, "TPMA_OBJECT").
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct ObjectAttributes(u32);
 
 impl ObjectAttributes {
+    /// fixedTPM.
+    pub const FIXED_TPM: Self = Self(1 << 1);
+    /// stClear.
+    pub const ST_CLEAR: Self = Self(1 << 2);
+    /// fixedParent.
+    pub const FIXED_PARENT: Self = Self(1 << 4);
+    /// sensitiveDataOrigin.
+    pub const SENSITIVE_DATA_ORIGIN: Self = Self(1 << 5);
+    /// userWithAuth.
+    pub const USER_WITH_AUTH: Self = Self(1 << 6);
+    /// adminWithPolicy.
+    pub const ADMIN_WITH_POLICY: Self = Self(1 << 7);
+    /// noDA.
+    pub const NO_DA: Self = Self(1 << 10);
+    /// encryptedDuplication.
+    pub const ENCRYPTED_DUPLICATION: Self = Self(1 << 11);
+    /// restricted.
+    pub const RESTRICTED: Self = Self(1 << 16);
+    /// decrypt.
+    pub const DECRYPT: Self = Self(1 << 17);
+    /// sign, or encrypt for symmetric objects.
+    pub const SIGN: Self = Self(1 << 18);
+
     const NAMES: [(Self, &'static str); 11] = [
         (Self::FIXED_TPM, "fixedTPM"),
         (Self::ST_CLEAR, "stClear"),
@@ -124,6 +121,8 @@ impl ObjectAttributes {
             .map(|(_, name)| name)
     }
 }
+
+bit_set!(ObjectAttributes(u32));
 
 /// Name of an object: algorithm and SHA-256 digest of its public area (TPM 2.0 Library Part 1,
 /// "Names").
@@ -270,7 +269,7 @@ impl<'a> Head<'a> {
         Ok(Self {
             kind: reader.u16()?,
             name_algorithm: reader.u16()?,
-            attributes: ObjectAttributes::from_bits_retain(reader.u32()?),
+            attributes: ObjectAttributes(reader.u32()?),
             policy: reader.sized(MAX_POLICY)?,
         })
     }

@@ -7,7 +7,8 @@ use rsa::pkcs8::DecodePublicKey as _;
 use rsa::traits::PublicKeyParts as _;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256, Sha384, Sha512};
-use tec_tpm::hcl::{HashType, HclReport};
+use tec_tpm::event_log::Bank;
+use tec_tpm::hcl::HclReport;
 use tec_tpm::snp::REPORT_SIZE;
 use tec_tpm::testing::SoftAzure;
 
@@ -30,8 +31,8 @@ pub(crate) fn hcl_report(data: &[u8]) {
     assert_eq!(report.variable_data(), json);
     assert_eq!(Some(&report.hardware_report()[..]), data.get(HARDWARE..HARDWARE + REPORT_SIZE));
     let digest = match report.hash() {
-        HashType::Sha256 => Sha256::digest(json).to_vec(),
-        HashType::Sha384 => Sha384::digest(json).to_vec(),
+        Bank::Sha256 => Sha256::digest(json).to_vec(),
+        Bank::Sha384 => Sha384::digest(json).to_vec(),
         _ => Sha512::digest(json).to_vec(),
     };
     let mut report_data = [0; 64];

@@ -60,7 +60,7 @@ fn check(body: &[u8; SIGNED], verified: &VerifiedReport) {
     let chip: [u8; 64] = at(&snp_chip().unsigned(&REPORT_DATA), 0x1a0);
     assert_eq!(at(body, 0x1a0), chip);
     assert_eq!(at(body, 0x208), [0; SIGNED - 0x208]);
-    let policy = GuestPolicy::from_bits_retain(u64::from_le_bytes(at(body, 0x08)));
+    let policy = GuestPolicy::from_bits(u64::from_le_bytes(at(body, 0x08)));
     assert_eq!(report.policy, policy);
     assert!(!policy.contains(GuestPolicy::DEBUG));
     assert!(!policy.contains(GuestPolicy::MIGRATE_MA));

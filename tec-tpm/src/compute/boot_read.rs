@@ -107,7 +107,7 @@ impl Boot<'_> {
             Ok(file) => file,
             Err(source) => return Err(PredictError::Pe { file: path, source }),
         };
-        let banks = request.banks.and(file.signed_banks());
+        let banks = file.with_signed(request.banks);
         if banks != request.banks {
             return self.read(path, &PeRequest { banks, ..request.clone() });
         }

@@ -9,7 +9,7 @@ use tec_core::reference::{BootImage, ImageFile};
 
 #[cfg(feature = "images")]
 use super::input::Folders;
-use super::resolve::{MAX_DEPTH, resolve};
+use super::resolve::{MAX_DEPTH, resolve, too_large};
 
 /// An image that is mounted or unpacked in a directory.
 ///
@@ -133,10 +133,6 @@ impl Folders for DirectoryImage {
         found.sort();
         Ok(found)
     }
-}
-
-fn too_large(reason: &'static str) -> io::Error {
-    io::Error::new(io::ErrorKind::FileTooLarge, reason)
 }
 
 struct DirectoryFile {

@@ -27,11 +27,6 @@ impl Banks {
         Self(self.0 | bit(bank))
     }
 
-    /// Those of either one.
-    pub(super) const fn and(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-
     /// Whether `bank` is computed.
     pub const fn contains(self, bank: Bank) -> bool {
         self.0 & bit(bank) != 0

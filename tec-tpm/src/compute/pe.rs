@@ -166,12 +166,12 @@ impl PeFile {
         signature::signed_digests(&self.certificates)
     }
 
-    /// The banks in which firmware compares digests of the file.
-    pub(super) fn signed_banks(&self) -> Banks {
+    /// These banks, and those in which firmware compares digests of the file.
+    pub(super) fn with_signed(&self, banks: Banks) -> Banks {
         let signed = self.signed_digests().unwrap_or_default();
-        signed.iter().fold(Banks::SHA256, |banks, digest| match digest {
+        signed.iter().fold(banks, |banks, digest| match digest {
             SignedDigest::Sha2(bank, _) => banks.with(*bank),
-            SignedDigest::Other { .. } => banks,
+            SignedDigest::Other(_) => banks,
         })
     }
 

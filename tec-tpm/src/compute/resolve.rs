@@ -78,6 +78,10 @@ fn refuse(reason: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, reason)
 }
 
+pub(super) fn too_large(reason: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::FileTooLarge, reason)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

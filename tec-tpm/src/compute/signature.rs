@@ -22,11 +22,8 @@ pub enum SignaturePresence {
 pub enum SignedDigest {
     /// A digest that firmware compares with that of the file.
     Sha2(Bank, Vec<u8>),
-    /// A digest of another algorithm.
-    Other {
-        /// Object identifier of the algorithm, in hexadecimal.
-        algorithm: String,
-    },
+    /// A digest of another algorithm, by its object identifier in hexadecimal.
+    Other(String),
 }
 
 /// The signature and the content of a file do not match. Offsets count from the start of the
@@ -105,7 +102,7 @@ pub(super) fn signed_digests(table: &[u8]) -> Result<Vec<SignedDigest>, Signatur
                 .map_err(|source| SignatureError::Content { offset, source })?;
             digests.push(digest);
         } else {
-            digests.push(SignedDigest::Other { algorithm: "unknown certificate type".to_owned() });
+            digests.push(SignedDigest::Other("unknown certificate type".to_owned()));
         }
     }
     Ok(digests)
@@ -150,7 +147,7 @@ fn entries(table: &[u8]) -> Result<Vec<Entry<'_>>, SignatureError> {
 fn signed_digest(content: &[u8]) -> Result<SignedDigest, DerError> {
     let SignedContent { image_hash, image_digest, .. } = SignedContent::read(content)?;
     match hash_of(image_hash).filter(|bank| *bank != Bank::Sha1) {
-        None => Ok(SignedDigest::Other { algorithm: hex::encode(image_hash) }),
+        None => Ok(SignedDigest::Other(hex::encode(image_hash))),
         Some(bank) if image_digest.len() == bank.digest_size() => {
             Ok(SignedDigest::Sha2(bank, image_digest.to_vec()))
         }

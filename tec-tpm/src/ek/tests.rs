@@ -64,7 +64,7 @@ fn the_template_is_recognized_and_each_difference_is_named() {
         EndorsementKey::from_tpm2b(&changed)
     };
     assert!(matches!(
-        attributes(ObjectAttributes::from_bits_retain(
+        attributes(ObjectAttributes::from_bits(
             TEMPLATE.bits() & !ObjectAttributes::FIXED_TPM.bits()
         )),
         Err(EkError::AttributeMissing("fixedTPM"))

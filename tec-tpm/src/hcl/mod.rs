@@ -18,9 +18,9 @@ mod runtime;
 pub use self::error::HclError;
 pub use self::runtime::RuntimeData;
 
-use sha2::{Digest as _, Sha256, Sha384, Sha512};
 use subtle::ConstantTimeEq as _;
 
+use crate::event_log::Bank;
 use crate::snp::REPORT_SIZE;
 use crate::wire::WireReader;
 
@@ -43,23 +43,11 @@ pub enum HardwareKind {
     Tdx,
 }
 
-/// Which hash binds the JSON.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum HashType {
-    /// Number 1; the one seen in the field.
-    Sha256,
-    /// Number 2.
-    Sha384,
-    /// Number 3.
-    Sha512,
-}
-
 /// A report, split into its parts. Nothing in it is proven.
 #[derive(Clone, Copy, Debug)]
 pub struct HclReport<'a> {
     kind: HardwareKind,
-    hash: HashType,
+    hash: Bank,
     hardware: &'a [u8; REPORT_SIZE],
     variable: &'a [u8],
 }
@@ -90,7 +78,7 @@ impl<'a> HclReport<'a> {
     }
 
     /// Which hash binds the runtime data.
-    pub fn hash(&self) -> HashType {
+    pub fn hash(&self) -> Bank {
         self.hash
     }
 
@@ -112,11 +100,7 @@ impl<'a> HclReport<'a> {
     /// Whether this report data is the digest of the JSON followed by zeros.
     pub fn is_bound_by(&self, report_data: &[u8; 64]) -> bool {
         let mut expected = [0; 64];
-        let digest = match self.hash {
-            HashType::Sha256 => Sha256::digest(self.variable).to_vec(),
-            HashType::Sha384 => Sha384::digest(self.variable).to_vec(),
-            HashType::Sha512 => Sha512::digest(self.variable).to_vec(),
-        };
+        let digest = self.hash.hash(self.variable);
         for (to, from) in expected.iter_mut().zip(digest) {
             *to = from;
         }
@@ -140,7 +124,7 @@ fn read_header(reader: &mut WireReader<'_>) -> Result<usize, HclError> {
 /// Size of the runtime data, the JSON, and how to read both.
 fn read_frame<'a>(
     reader: &mut WireReader<'a>,
-) -> Result<(usize, &'a [u8], HardwareKind, HashType), HclError> {
+) -> Result<(usize, &'a [u8], HardwareKind, Bank), HclError> {
     let mut next = || reader.le_u32().map_err(HclError::Wire);
     let (data, version) = (next()?, next()?);
     if version != 1 {
@@ -152,9 +136,9 @@ fn read_frame<'a>(
         found => return Err(HclError::ReportType(found)),
     };
     let hash = match next()? {
-        1 => HashType::Sha256,
-        2 => HashType::Sha384,
-        3 => HashType::Sha512,
+        1 => Bank::Sha256,
+        2 => Bank::Sha384,
+        3 => Bank::Sha512,
         found => return Err(HclError::HashType(found)),
     };
     let length = size(next()?);

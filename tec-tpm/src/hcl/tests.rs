@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use sha2::{Digest as _, Sha256, Sha384, Sha512};
+
 use super::*;
 use crate::testing::SoftAzure;
 use std::sync::OnceLock;
@@ -29,7 +31,7 @@ fn a_sound_report_has_its_parts() {
     let bytes = whole();
     let report = HclReport::parse(&bytes).unwrap();
     assert_eq!(report.kind(), HardwareKind::Snp);
-    assert_eq!(report.hash(), HashType::Sha256);
+    assert_eq!(report.hash(), Bank::Sha256);
     let runtime = report.runtime_data().unwrap();
     assert_eq!(runtime.ak, machine().tpm().public_key());
     let user_data = runtime.user_data.unwrap();
@@ -64,9 +66,9 @@ fn all_three_hashes_bind() {
         let report = HclReport::parse(&bytes).unwrap();
         let json = report.variable_data();
         let digest = match report.hash() {
-            HashType::Sha256 => Sha256::digest(json).to_vec(),
-            HashType::Sha384 => Sha384::digest(json).to_vec(),
-            HashType::Sha512 => Sha512::digest(json).to_vec(),
+            Bank::Sha256 => Sha256::digest(json).to_vec(),
+            Bank::Sha384 => Sha384::digest(json).to_vec(),
+            _ => Sha512::digest(json).to_vec(),
         };
         assert_eq!(digest.len(), length);
         let mut report_data = [0; 64];

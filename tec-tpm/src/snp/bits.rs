@@ -2,48 +2,35 @@
 
 use std::fmt;
 
-use bitflags::bitflags;
+use crate::bit_set::bit_set;
 
-bitflags! {
-    /// What a guest's owner allowed and required at launch (SEV-SNP Firmware ABI Specification, "Guest Policy").
-    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-    pub struct GuestPolicy: u64 {
-        /// Simultaneous multithreading is allowed.
-        const SMT = 1 << 16;
-        /// A migration agent may be associated.
-        const MIGRATE_MA = 1 << 18;
-        /// The host may read and write the guest's memory.
-        const DEBUG = 1 << 19;
-        /// The guest must run on one socket.
-        const SINGLE_SOCKET = 1 << 20;
-        /// Compute Express Link devices are allowed.
-        const CXL = 1 << 21;
-        /// Memory must be encrypted with AES 256 XTS.
-        const MEM_AES_256_XTS = 1 << 22;
-        /// The running average power limit must be off.
-        const RAPL_DISABLED = 1 << 23;
-        /// Ciphertext must be hidden in memory.
-        const CIPHERTEXT_HIDING = 1 << 24;
-        /// Pages must not be swapped by the host.
-        const PAGE_SWAP_DISABLED = 1 << 25;
-        // The other bits are fields.
-        const _ = !0;
-    }
-
-    /// What is enabled on the platform (SEV-SNP Firmware ABI Specification, "PLATFORM_INFO").
-    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-    pub struct PlatformInfo: u64 {
-        /// Simultaneous multithreading.
-        const SMT = 1;
-        /// Transparent encryption of all memory.
-        const TSME = 1 << 1;
-        const _ = !0;
-    }
-}
+/// What a guest's owner allowed and required at launch (SEV-SNP Firmware ABI Specification, "Guest
+/// Policy").
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct GuestPolicy(u64);
 
 impl GuestPolicy {
+    /// Simultaneous multithreading is allowed.
+    pub const SMT: Self = Self(1 << 16);
+    /// A migration agent may be associated.
+    pub const MIGRATE_MA: Self = Self(1 << 18);
+    /// The host may read and write the guest's memory.
+    pub const DEBUG: Self = Self(1 << 19);
+    /// The guest must run on one socket.
+    pub const SINGLE_SOCKET: Self = Self(1 << 20);
+    /// Compute Express Link devices are allowed.
+    pub const CXL: Self = Self(1 << 21);
+    /// Memory must be encrypted with AES 256 XTS.
+    pub const MEM_AES_256_XTS: Self = Self(1 << 22);
+    /// The running average power limit must be off.
+    pub const RAPL_DISABLED: Self = Self(1 << 23);
+    /// Ciphertext must be hidden in memory.
+    pub const CIPHERTEXT_HIDING: Self = Self(1 << 24);
+    /// Pages must not be swapped by the host.
+    pub const PAGE_SWAP_DISABLED: Self = Self(1 << 25);
+
     /// Bit 17, which is reserved and must be one.
-    pub(crate) const ALWAYS: Self = Self::from_bits_retain(1 << 17);
+    pub(crate) const ALWAYS: Self = Self(1 << 17);
     /// Bits 63 to 26, which are reserved and must be zero.
     const NEVER: u64 = !((1 << 26) - 1);
 
@@ -61,12 +48,12 @@ impl GuestPolicy {
 
     /// Minimum minor version of the firmware's interface.
     pub const fn abi_minor(self) -> u8 {
-        self.bits().to_le_bytes()[0]
+        self.0.to_le_bytes()[0]
     }
 
     /// Minimum major version of the firmware's interface.
     pub const fn abi_major(self) -> u8 {
-        self.bits().to_le_bytes()[1]
+        self.0.to_le_bytes()[1]
     }
 
     /// Names of what is set in both.
@@ -87,10 +74,25 @@ impl GuestPolicy {
 
     /// Index of a byte in which a reserved bit is not as required.
     pub(super) fn reserved(self) -> Option<usize> {
-        let wrong = (self.bits() & Self::NEVER) | (!self.bits() & Self::ALWAYS.bits());
+        let wrong = (self.0 & Self::NEVER) | (!self.0 & Self::ALWAYS.0);
         wrong.to_le_bytes().iter().position(|byte| *byte != 0)
     }
 }
+
+bit_set!(GuestPolicy(u64));
+
+/// What is enabled on the platform (SEV-SNP Firmware ABI Specification, "PLATFORM_INFO").
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct PlatformInfo(u64);
+
+impl PlatformInfo {
+    /// Simultaneous multithreading.
+    pub const SMT: Self = Self(1);
+    /// Transparent encryption of all memory.
+    pub const TSME: Self = Self(1 << 1);
+}
+
+bit_set!(PlatformInfo(u64));
 
 /// Which key signs reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -183,7 +183,7 @@ impl SoftSnp {
     pub fn unsigned(&self, report_data: &[u8; 64]) -> [u8; SIGNED_SIZE] {
         let mut body = [0; SIGNED_SIZE];
         let tcb = tcb(TCB, self.product);
-        let policy = GuestPolicy::from_bits_retain(0x1f).union(GuestPolicy::SMT);
+        let policy = GuestPolicy::from_bits(0x1f).union(GuestPolicy::SMT);
         let signing_key = u32::from(self.kind == SigningKey::Vlek) << 2;
         let [family, model] = match self.product {
             Product::Milan => [0x19, 0x01],

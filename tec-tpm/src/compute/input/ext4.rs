@@ -10,7 +10,7 @@ use ext4_view::{Ext4, Ext4Read, FileType};
 use tec_core::reference::{BootImage, ImageFile};
 
 use super::bytes::{Bytes, Window};
-use crate::compute::resolve::MAX_DEPTH;
+use crate::compute::resolve::{MAX_DEPTH, too_large};
 
 /// Maximum number of entries of all folders that are listed; a large operating system has about 300,000.
 const MAX_ENTRIES: usize = 1_000_000;
@@ -62,9 +62,8 @@ impl BootImage for Ext4Image {
         let mut search = Search { system: self.load()?, entries: 0, found: Vec::new() };
         match search.system.metadata(format!("/{prefix}").as_str()).map_err(io::Error::from) {
             Ok(folder) if folder.is_dir() => search.folder(prefix, 0)?,
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
         }
         search.found.sort();
         Ok(search.found)
@@ -106,18 +105,15 @@ impl Search {
             };
             let path =
                 if name.is_empty() { file_name.to_owned() } else { format!("{name}/{file_name}") };
+            let followed = || self.system.metadata(format!("/{path}").as_str());
             match entry.file_type()? {
                 FileType::Directory => self.folder(&path, depth + 1)?,
-                FileType::Regular => self.found.push(path),
-                FileType::Symlink if !self.leads_to_folder(&path) => self.found.push(path),
+                FileType::Symlink if followed().is_ok_and(|to| to.is_dir()) => {}
+                FileType::Regular | FileType::Symlink => self.found.push(path),
                 _ => {}
             }
         }
         Ok(())
-    }
-
-    fn leads_to_folder(&self, path: &str) -> bool {
-        self.system.metadata(format!("/{path}").as_str()).is_ok_and(|to| to.is_dir())
     }
 }
 
@@ -130,8 +126,4 @@ impl Ext4Read for Part {
         window.skip(start)?;
         Ok(window.read_exact(buffer)?)
     }
-}
-
-fn too_large(reason: &'static str) -> io::Error {
-    io::Error::new(io::ErrorKind::FileTooLarge, reason)
 }

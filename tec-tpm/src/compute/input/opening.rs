@@ -166,15 +166,15 @@ impl Opening<'_> {
                 }
             }
         }
-        let mut mounted: Vec<Mount> = Vec::new();
+        let mut mounted = Vec::new();
         for (place, mut candidates) in found.into_iter().rev() {
             if candidates.len() > 1 {
                 let candidates = candidates.into_iter().map(|(partition, _)| partition).collect();
                 let source = DiskError::SeveralAt { place, candidates };
                 return Err(InputError::Disk { file: self.file.to_owned(), source });
             }
-            let only = candidates.pop();
-            mounted.extend(only.map(|(_, image)| (place, Box::new(image) as Box<dyn BootImage>)));
+            mounted
+                .extend(candidates.pop().map(|(_, image)| -> Mount { (place, Box::new(image)) }));
         }
         Ok(mounted)
     }

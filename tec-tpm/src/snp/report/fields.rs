@@ -38,7 +38,7 @@ impl<'a> Fields<'a> {
         let (family_id, image_id) = (self.reader.array()?, self.reader.array()?);
         let (vmpl, signature_algorithm) = (self.reader.le_u32()?, self.reader.le_u32()?);
         let current = self.raw_tcb()?;
-        let platform = PlatformInfo::from_bits_retain(self.reader.le_u64()?);
+        let platform = PlatformInfo::from_bits(self.reader.le_u64()?);
         let key_info = self.key_info()?;
         self.zeros::<4>()?;
         let (report_data, measurement) = (self.reader.array()?, self.reader.array()?);
@@ -106,7 +106,7 @@ impl<'a> Fields<'a> {
 
     fn policy(&mut self) -> Result<GuestPolicy, WireError> {
         let offset = self.reader.offset();
-        let policy = GuestPolicy::from_bits_retain(self.reader.le_u64()?);
+        let policy = GuestPolicy::from_bits(self.reader.le_u64()?);
         self.note(offset, policy.reserved());
         Ok(policy)
     }
