@@ -199,7 +199,6 @@ struct Diff {
     machine: MachineId,
     refused: bool,
     changes: Vec<PlatformChange>,
-    /// What the firmware admits not to protect.
     weaknesses: Vec<&'static str>,
     images: Vec<Held>,
 }

@@ -13,6 +13,9 @@ use super::measurement::{Component, Measurement};
 use super::prediction::{Prediction, recorded};
 use crate::event_log::{Bank, Content, Event, EventKind, VerifiedLog};
 
+/// Bytes of a `UEFI_IMAGE_LOAD_EVENT` whose device path is empty (PC Client Platform Firmware Profile 1.06, 10.2.3).
+const WITHOUT_PATH: usize = 32;
+
 impl Prediction {
     /// Puts PCR 4 and 7 into the form in which the firmware measured them in an earlier boot, as far as the log
     /// proves these registers. Images state, and servers compare, the form without this.
@@ -119,12 +122,14 @@ fn is_of_firmware(number: usize, logged: &[&Event<'_>]) -> bool {
         | EventKind::SEPARATOR
         | EventKind::EFI_VARIABLE_DRIVER_CONFIG => true,
         EventKind::EFI_VARIABLE_AUTHORITY => is_option_rom(number, logged),
-        // Programs on a disk have a path; those of the firmware lie in its volumes, or come before the separator.
+        // Programs on a disk have a path, and a kernel that GRUB or shim measured none, not even to a volume; those of
+        // the firmware lie in its volumes, or come before the separator.
         EventKind::EFI_BOOT_SERVICES_APPLICATION => {
             let path = event.detail().unwrap_or_default();
             let is_file =
                 Path::new(&path).extension().is_some_and(|kind| kind.eq_ignore_ascii_case("efi"));
-            !is_file || logged.iter().skip(number).any(|event| event.kind == EventKind::SEPARATOR)
+            !is_file && event.data.len() > WITHOUT_PATH
+                || logged.iter().skip(number).any(|event| event.kind == EventKind::SEPARATOR)
         }
         _ => false,
     }

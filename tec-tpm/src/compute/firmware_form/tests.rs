@@ -14,6 +14,8 @@ enum Said {
     Separator,
     Action(&'static str),
     Program(&'static str),
+    /// As GRUB and shim measure one: without a path.
+    Kernel(&'static str),
 }
 
 fn written(pcr: PcrIndex, events: &[Said]) -> Vec<u8> {
@@ -26,6 +28,10 @@ fn written(pcr: PcrIndex, events: &[Said]) -> Vec<u8> {
             Said::Separator => log.separator(pcr),
             Said::Action(text) => log.measure(pcr, EventKind::EFI_ACTION, text.as_bytes()),
             Said::Program(path) => log.image(Sha256Digest::of(path), path),
+            Said::Kernel(text) => {
+                let kind = EventKind::EFI_BOOT_SERVICES_APPLICATION;
+                log.measure_digest(pcr, kind, Sha256Digest::of(text), &[0; WITHOUT_PATH])
+            }
         };
     }
     log.build()
@@ -129,6 +135,29 @@ fn an_unchanged_boot_is_unchanged_on_every_firmware() {
     ] {
         let log = [firmware, programs.to_vec()].concat();
         assert_eq!(next(PcrIndex::BOOT_MANAGER, &predicted, &log), (true, 0), "{log:?}");
+    }
+}
+
+#[test]
+fn an_updated_kernel_takes_the_place_of_the_one_that_grub_measured() {
+    let boot = |kernel| {
+        [
+            (Component::Pcr4EfiCall, Said::Action("Calling EFI Application from Boot Option")),
+            (Component::Pcr4Separator, Said::Separator),
+            (Component::Pcr4Shim, Said::Program("\\shimx64.efi")),
+            (Component::Pcr4Grub, Said::Program("\\grubx64.efi")),
+            (Component::Pcr4Vmlinuz, Said::Kernel(kernel)),
+        ]
+    };
+    let pcr = PcrIndex::BOOT_MANAGER;
+    let bytes = written(pcr, &boot("old").map(|(_, said)| said));
+    let log = EventLog::parse(&bytes).unwrap();
+    let quoted = log.replay_sha256().unwrap();
+    let verified = log.verify(&quoted, [pcr].into_iter().collect()).unwrap();
+    for kernel in ["old", "new"] {
+        let plain = stated(pcr, &boot(kernel));
+        let here = plain.clone().in_form_of(&verified);
+        assert_eq!(here.expected().pcr(pcr), plain.expected().pcr(pcr), "{kernel}");
     }
 }
 

@@ -63,7 +63,6 @@ fn chosen(all: Vec<Saved>, reference: Option<&str>) -> Result<Saved, OciError> {
     }
 }
 
-/// A layer in the archive.
 #[derive(Debug)]
 struct Part {
     archive: Arc<dyn BootImage>,

@@ -136,8 +136,9 @@ impl Opening<'_> {
         let refuse = |source| InputError::Disk { file: self.file.to_owned(), source };
         let partitions = disk::partitions(bytes).map_err(refuse)?;
         if let Some(number) = self.source.partition {
-            let chosen = disk::numbered(&partitions, number).map_err(refuse)?;
-            return self.opened(SourceKind::Disk, self.fat(bytes, chosen.range.clone())?);
+            let chosen = partitions.iter().find(|one| one.number == number).cloned();
+            let none = || refuse(DiskError::NoSuchPartition { number, candidates: partitions });
+            return self.opened(SourceKind::Disk, self.fat(bytes, chosen.ok_or_else(none)?.range)?);
         }
         let system = disk::boot_partition(&partitions).map_err(refuse)?;
         let fat = self.fat(bytes, system.range.clone())?;

@@ -174,12 +174,6 @@ pub(super) fn partitions(bytes: &Bytes) -> Result<Vec<Partition>, DiskError> {
     }
 }
 
-/// The partition with this number.
-pub(super) fn numbered(partitions: &[Partition], number: u32) -> Result<&Partition, DiskError> {
-    let found = partitions.iter().find(|partition| partition.number == number);
-    found.ok_or_else(|| DiskError::NoSuchPartition { number, candidates: partitions.to_vec() })
-}
-
 /// The partition that firmware boots from.
 pub(super) fn boot_partition(partitions: &[Partition]) -> Result<&Partition, DiskError> {
     let of = |wanted| {
