@@ -132,15 +132,15 @@ fn check_signatures(file: &PeFile) {
         return;
     };
     assert!(signed.len() <= MAX_SIGNATURES);
+    let digests = file.authenticode_digests();
     let sha2: Vec<_> = signed
         .iter()
         .filter_map(|digest| match digest {
-            SignedDigest::Sha2(bank, digest) => Some((bank, digest)),
+            SignedDigest::Sha2(bank, digest) => Some((digests.get(*bank)?, digest)),
             _ => None,
         })
         .collect();
-    let computed = |bank| file.authenticode_digests().get(bank).map(<[u8]>::to_vec);
-    let own = sha2.iter().all(|(bank, digest)| computed(**bank).is_none_or(|own| own == **digest));
+    let own = sha2.iter().all(|(computed, digest)| computed == digest);
     let optional = file.check_signatures(SignaturePresence::Optional);
     assert_eq!(optional.is_ok(), own);
     match file.check_signatures(SignaturePresence::Required) {

@@ -15,6 +15,7 @@ use super::predict::{BootPredictor, Signatures};
 use super::predict_error::PredictError;
 use super::prediction::Prediction;
 use super::shim::Shim;
+use super::signature;
 use super::signature::SignaturePresence;
 use super::unpredictable::Unpredictable;
 use crate::event_log::EventKind;
@@ -289,9 +290,14 @@ impl Started {
         text.chars().take(MAX_MAGIC).collect()
     }
 
-    pub(super) fn check_signatures(&self, presence: SignaturePresence) -> Result<(), PredictError> {
-        self.file
-            .check_signatures(presence)
-            .map_err(|source| PredictError::Signature { file: self.path.clone(), source })
+    /// Compares the signatures with the digests that a verifier computes.
+    pub(super) fn check_signatures(
+        &self,
+        digests: &BankDigests,
+        presence: SignaturePresence,
+    ) -> Result<(), PredictError> {
+        let refuse = |source| PredictError::Signature { file: self.path.clone(), source };
+        let signed = self.file.signed_digests().map_err(refuse)?;
+        signature::check(&signed, digests, presence).map_err(refuse)
     }
 }

@@ -77,7 +77,11 @@ impl Boot<'_> {
                 SecureBoot::On => SignaturePresence::Required,
                 SecureBoot::Off => SignaturePresence::Optional,
             };
-            return started.check_signatures(presence);
+            let mut digests = started.file.authenticode_digests();
+            if matches!(self.guard, Guard::Shim(_)) {
+                digests = digests.as_shim_has_them();
+            }
+            return started.check_signatures(&digests, presence);
         }
         if self.verification() == SecureBoot::Off {
             return Ok(());

@@ -113,7 +113,8 @@ impl Boot<'_> {
         }
         let started = Started { path, file, profile: None };
         if self.options.signatures != Signatures::DangerousIgnored {
-            started.check_signatures(SignaturePresence::Optional)?;
+            let digests = started.file.authenticode_digests();
+            started.check_signatures(&digests, SignaturePresence::Optional)?;
         }
         Ok(started)
     }

@@ -281,8 +281,17 @@ fn firmware_compares_larger_digests_and_shim_does_not() {
             );
         }
         let grub = signed_over(bank, &grub("2.12", "grub.debian"), &keys.vendor.1);
-        let (file, error) = refusal(&chain("2.12").with("EFI/BOOT/grubx64.efi", grub), &machine);
+        let grub = chain("2.12").with("EFI/BOOT/grubx64.efi", grub);
+        let (file, error) = refusal(&grub, &machine);
         assert!(file == "EFI/BOOT/grubx64.efi" && matches!(error, AuthorityError::Refused));
+        // Without the variables of the machine either.
+        let unknown = PlatformState::with_unknown_variables(SecureBoot::On);
+        assert!(predict(&image, &unknown).is_ok());
+        assert!(matches!(
+            predict(&grub, &unknown),
+            Err(PredictError::Signature { file, source: SignatureError::Unsigned })
+                if file == "EFI/BOOT/grubx64.efi"
+        ));
 
         let mut other = shim;
         other[0x3f0] ^= 1;
