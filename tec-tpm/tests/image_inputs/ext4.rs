@@ -1,5 +1,6 @@
 //! File systems that mke2fs made, alone and beside the system partition of a disk.
 
+use std::error::Error as _;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -109,6 +110,19 @@ fn boot_on_a_partition_of_its_own_is_found_beside_the_system_partition() {
         Err(InputError::Disk { source: DiskError::SeveralAt { place: "boot/", candidates }, .. })
             if candidates.iter().map(|one| one.number).eq([2, 3])
     ));
+}
+
+#[test]
+fn a_partition_that_cannot_be_read_is_named_with_the_way_to_leave_it_out() {
+    let machine = machine();
+    let fat = build::fat(&below(&machine, LOADERS), 4 << 20);
+    let mut boot = ext4(&boot(&machine), |_| {});
+    // Bytes per inode (Linux, Documentation/filesystems/ext4, "Super Block").
+    boot[0x458..0x45a].fill(0xff);
+    let disk = build::gpt(512, &[(SYSTEM, &fat), (OTHER, &boot)]);
+    let error = open(&disk).unwrap_err();
+    assert!(error.source().unwrap().to_string().contains("partition 2; choosing partition 1"));
+    BootSource::new().with_partition(1).read(disk.as_slice()).unwrap();
 }
 
 #[test]

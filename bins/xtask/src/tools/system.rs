@@ -15,6 +15,8 @@ pub(super) struct System {
     name: &'static str,
     suite: &'static str,
     packages: &'static str,
+    /// A command that the host runs once they are installed, or nothing; `$1` is the system's directory.
+    hook: &'static str,
 }
 
 /// Dependencies of the node program's package, and a kernel to create an initramfs for.
@@ -22,11 +24,17 @@ pub(super) const FRESH: System = System {
     name: "system",
     suite: "bookworm",
     packages: "clevis-initramfs,cryptsetup-initramfs,initramfs-tools,jose,linux-image-cloud-amd64,systemd-sysv,zstd",
+    hook: "",
 };
 /// What Debian's installer puts on an encrypted disk, and Clevis.
 const INSTALLED: &str = "busybox,clevis-initramfs,cryptsetup-initramfs,dbus,dosfstools,e2fsprogs,grub-efi-amd64-bin,\
     grub-efi-amd64-signed,grub2-common,initramfs-tools,iproute2,jose,kmod,linux-image-amd64,shim-signed,\
     systemd-sysv,udev,zstd";
+/// Installs the kernel before the newest one, as a system has it that was upgraded.
+const KERNEL_BEFORE: &str = r#"chroot "$1" sh -euc '
+    names=$(apt-cache search --names-only "^linux-image-[0-9][-+.0-9deb]*-amd64$" | cut -d " " -f 1 | sort -V)
+    before=$(echo "$names" | grep -x -B 1 "linux-image-$(ls /lib/modules)" | head -n 1)
+    apt-get install --yes --no-install-recommends "$before"'"#;
 /// The same with dracut, and with the stub of unified kernel images. Clevis' module needs files of the packages netbase
 /// and procps, which no dependency brings.
 macro_rules! with_dracut {
@@ -41,36 +49,38 @@ macro_rules! with_dracut {
 
 /// Scenes of virtual machines with a distribution, and the system of each.
 pub(super) const DISTRIBUTIONS: [(&str, System); 5] = [
-    ("debian", System { name: "bookworm", suite: "bookworm", packages: INSTALLED }),
-    (
-        "debian-uki",
-        System { name: "bookworm-dracut", suite: "bookworm", packages: with_dracut!("") },
-    ),
-    ("debian-13", System { name: "trixie", suite: "trixie", packages: INSTALLED }),
+    ("debian", installed("bookworm")),
+    ("debian-uki", dracut("bookworm-dracut", "bookworm", with_dracut!(""))),
+    ("debian-13", installed("trixie")),
     // Newer suites have parts of systemd in packages of their own.
     (
         "debian-13-uki",
-        System {
-            name: "trixie-dracut",
-            suite: "trixie",
-            packages: with_dracut!(",systemd-boot-tools,systemd-cryptsetup"),
-        },
+        dracut("trixie-dracut", "trixie", with_dracut!(",systemd-boot-tools,systemd-cryptsetup")),
     ),
     (
         "debian-sid-uki",
-        System {
-            name: "sid-dracut",
-            suite: "sid",
-            packages: with_dracut!(",systemd-boot-tools,systemd-cryptsetup,systemd-tpm"),
-        },
+        dracut(
+            "sid-dracut",
+            "sid",
+            with_dracut!(",systemd-boot-tools,systemd-cryptsetup,systemd-tpm"),
+        ),
     ),
 ];
 
+const fn installed(suite: &'static str) -> System {
+    System { name: suite, suite, packages: INSTALLED, hook: KERNEL_BEFORE }
+}
+
+const fn dracut(name: &'static str, suite: &'static str, packages: &'static str) -> System {
+    System { name, suite, packages, hook: "" }
+}
+
 pub(super) fn ensure(tools: &Tools, apt: &mut Apt, system: &System) -> Result<PathBuf> {
-    let System { name, suite, packages } = system;
+    let System { name, suite, packages, hook } = system;
     let file = format!("{name}.tar");
     let place = tools.cache.join(&file);
-    if is_stamped(tools, name, packages) && place.is_file() {
+    let made_of = format!("{packages}{hook}");
+    if is_stamped(tools, name, &made_of) && place.is_file() {
         return Ok(place);
     }
     let dir = scratch(tools, name)?;
@@ -80,12 +90,15 @@ pub(super) fn ensure(tools: &Tools, apt: &mut Apt, system: &System) -> Result<Pa
     let made = dir.join(&file);
     let mut strap = process::command("mmdebstrap");
     strap.args(["--variant=apt", "--mode=root"]).arg(format!("--include={packages}"));
+    if !hook.is_empty() {
+        strap.arg(format!("--customize-hook={hook}"));
+    }
     // An unstable suite is valid for a week, and mirrors may be older.
     strap.arg("--aptopt=Acquire::Check-Valid-Until \"false\"");
     strap.arg(suite).arg(&made).arg(sources);
     process::capture(&mut strap)?;
     fs::rename(&made, &place).with_context(|| format!("cannot move {}", made.display()))?;
-    stamp(tools, name, packages)?;
+    stamp(tools, name, &made_of)?;
     remove_dir(&dir)?;
     Ok(place)
 }

@@ -157,12 +157,14 @@ impl Opening<'_> {
         partitions: &[Partition],
         system: &Partition,
     ) -> Result<Vec<Mount>, InputError> {
-        let refuse = |source| self.unreadable(source);
+        let refuse = |source| InputError::Disk { file: self.file.to_owned(), source };
         let mut found: BTreeMap<&'static str, Vec<(Partition, Ext4Image)>> = BTreeMap::new();
         for partition in partitions.iter().filter(|partition| *partition != system) {
-            if is_ext4(bytes, partition.range.start).map_err(refuse)? {
-                let image = self.ext4(bytes, partition.range.clone())?;
-                if let Some(place) = image.place().map_err(refuse)? {
+            let (number, system) = (partition.number, system.number);
+            let unread = |source| refuse(DiskError::FileSystem { number, system, source });
+            if is_ext4(bytes, partition.range.start).map_err(unread)? {
+                let image = Ext4Image::open(bytes, partition.range.clone()).map_err(unread)?;
+                if let Some(place) = image.place().map_err(unread)? {
                     found.entry(place).or_default().push((partition.clone(), image));
                 }
             }
@@ -171,8 +173,7 @@ impl Opening<'_> {
         for (place, mut candidates) in found.into_iter().rev() {
             if candidates.len() > 1 {
                 let candidates = candidates.into_iter().map(|(partition, _)| partition).collect();
-                let source = DiskError::SeveralAt { place, candidates };
-                return Err(InputError::Disk { file: self.file.to_owned(), source });
+                return Err(refuse(DiskError::SeveralAt { place, candidates }));
             }
             mounted
                 .extend(candidates.pop().map(|(_, image)| -> Mount { (place, Box::new(image)) }));

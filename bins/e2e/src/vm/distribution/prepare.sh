@@ -4,7 +4,7 @@
 #   prepare.sh SYSTEM HEADER INITRAMFS UPDATE COMMAND_LINE: HEADER is the header of the disk that the system will be on,
 #   which the hook of cryptsetup finds by its UUID. INITRAMFS is made for the machine that installs: it opens no disk.
 #   UPDATE is what an upgrade makes: the initramfs, or the unified kernel image, with one more module. COMMAND_LINE is
-#   that of unified kernel images.
+#   that of unified kernel images. Of two kernels, the newer one is in /later, with its initramfs.
 set -eu
 system=$1 header=$2 initramfs=$3 update=$4 command_line=$5
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive
@@ -26,7 +26,7 @@ ln -s "../../${loop#/dev/}" "$system/dev/disk/by-uuid/$uuid"
 mv "$system/etc/crypttab" "$system/crypttab"
 chroot "$system" sh -c 'apt-get install --yes --no-install-recommends --quiet /var/tmp/packages/*.deb'
 mv "$system/crypttab" "$system/etc/crypttab"
-kernel=$(ls "$system/lib/modules")
+kernel=$(ls "$system/lib/modules" | sort -V | head -n 1)
 if [ -x "$system/usr/bin/dracut" ]; then
     # The one that a trigger of the package made is started by nothing.
     rm -f "$system"/boot/initrd.img-*
@@ -50,8 +50,11 @@ if [ -x "$system/usr/bin/dracut" ]; then
     mv "$system/update.efi" "$update"
 else
     # A trigger of the package made one without the disk.
-    cp "$system"/boot/initrd.img-* "$initramfs"
-    chroot "$system" update-initramfs -u
+    cp "$system/boot/initrd.img-$kernel" "$initramfs"
+    chroot "$system" update-initramfs -u -k all
+    later=$(ls "$system/lib/modules" | sort -V | tail -n 1)
+    mkdir "$system/later"
+    mv "$system"/boot/*-"$later" "$system/later/"
     echo zram >> "$system/etc/initramfs-tools/modules"
     chroot "$system" mkinitramfs -o /update.img "$kernel"
     mv "$system/update.img" "$update"

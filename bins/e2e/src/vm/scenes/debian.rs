@@ -33,6 +33,11 @@ const VERSIONS: &str = "for deb in /var/tmp/packages/*.deb; do \
     [ -L \"$program\" ] || \"$program\" --version || exit 1; done || exit 1; done";
 /// Name of the image after the upgrade.
 const UPGRADED: &str = "debian-upgraded";
+/// Name of the image after the upgrade of its kernel.
+const NEWER_KERNEL: &str = "debian-newer-kernel";
+/// What an upgrade of the kernel does after it made an initramfs.
+const INSTALL_KERNEL: &str = "mv /later/* /boot/ && update-grub";
+const IS_NEWEST: &str = "test $(uname -r) = $(ls /lib/modules | sort -V | tail -n 1)";
 /// The boot is that of no approved image.
 const OTHER: &str = "TEC-A412";
 /// Servers release no key after the initramfs.
@@ -158,6 +163,9 @@ impl Stage {
         }
         rows.extend(self.planted(&mut story, &mut debian, chain, (&kbs, &path))?);
         rows.extend(self.upgraded(&mut story, &mut debian, chain)?);
+        if chain == Chain::Grub {
+            rows.extend(self.newer_kernel(&mut story, &mut debian)?);
+        }
         let rows: Vec<Vec<String>> = rows.into_iter().map(Vec::from).collect();
         let heading = ["what was done", "code", "what is said"];
         story.shows("released or refused", &table::render(&heading, &rows));
@@ -217,6 +225,25 @@ impl Stage {
         Ok([refused, [what, "released", "the root opens by itself"].map(str::to_owned)])
     }
 
+    /// Installs a newer kernel beside the one that runs, and approves that after a boot.
+    fn newer_kernel(&self, story: &mut Story, debian: &mut Debian) -> anyhow::Result<[Row; 2]> {
+        let what = "a newer kernel, not approved";
+        let refused = story.works(what, || {
+            let guest = opened(debian.boot(None)?)?;
+            guest.must(INSTALL_KERNEL)?;
+            guest.off()?;
+            self.refused(debian, what, OTHER)
+        })?;
+        let what = "the same, approved before the next boot";
+        story.works(what, || {
+            self.approve_boot(debian, Chain::Grub, NEWER_KERNEL)?;
+            let guest = opened(debian.boot(None)?)?;
+            guest.must(IS_NEWEST)?;
+            guest.off()
+        })?;
+        Ok([refused, [what, "released", "the root opens by itself"].map(str::to_owned)])
+    }
+
     /// Approves what its firmware starts; returns the table of what is checked.
     fn approve_boot(&self, debian: &Debian, chain: Chain, name: &str) -> anyhow::Result<String> {
         // Nobody signed unified kernel images.
@@ -231,7 +258,7 @@ impl Stage {
         };
         // The whole disk has the same files, in a file system that the installer's tools made.
         let said = match (chain, name) {
-            (Chain::Grub, UPGRADED) => approve(&debian.disk())?,
+            (Chain::Grub, UPGRADED | NEWER_KERNEL) => approve(&debian.disk())?,
             _ => debian.in_boot(|root| approve(&root.join(part)))?,
         };
         // The table; its rows begin with a part of the boot, and the values after it with their register.

@@ -69,6 +69,19 @@ pub enum DiskError {
         /// All of them.
         candidates: Vec<Partition>,
     },
+    /// A partition that might hold boot files cannot be read.
+    #[error(
+        "cannot read the ext4 file system of partition {number}; choosing partition {system} leaves it out"
+    )]
+    FileSystem {
+        /// Its number.
+        number: u32,
+        /// That of the EFI system partition.
+        system: u32,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
     /// The chosen partition does not exist.
     #[error("there is no partition {number}; available: {}", list(candidates))]
     NoSuchPartition {
