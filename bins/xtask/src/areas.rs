@@ -10,6 +10,7 @@ use anyhow::{Result, bail};
 use crate::cargo::{Metadata, Package, array, text};
 use crate::process;
 use crate::suites::Suite;
+use crate::walk::{files_below, is_rust};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub(crate) enum Area {
@@ -309,24 +310,14 @@ fn is_page(file: &str) -> bool {
 fn names(folder: &Path, file: &str) -> bool {
     // The end of a literal.
     let parent = file.rsplit_once('/').map(|(parent, _)| format!("{parent}\""));
-    let mut folders = vec![folder.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for path in fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()) {
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|end| end == "rs") {
-                let text = fs::read_to_string(&path).unwrap_or_default();
-                let mut code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
-                let named = |line: &str| {
-                    line.contains(file) || parent.as_ref().is_some_and(|end| line.contains(end))
-                };
-                if code.any(named) {
-                    return true;
-                }
-            }
-        }
-    }
-    false
+    let named = |line: &str| {
+        !line.trim_start().starts_with("//")
+            && (line.contains(file) || parent.as_ref().is_some_and(|end| line.contains(end)))
+    };
+    let files = files_below(folder, |_| true).unwrap_or_default().into_iter();
+    files
+        .filter(|file| is_rust(file))
+        .any(|file| fs::read_to_string(folder.join(file)).unwrap_or_default().lines().any(named))
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::walk::files_below;
 use crate::{process, term, tools};
 
 const SUMMARY: &str = "SUMMARY.md";
@@ -47,22 +48,10 @@ pub(crate) fn run(root: &Path) -> Result<()> {
 
 /// Paths, below docs/, of all pages and the files they show.
 fn files(docs: &Path) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    let mut folders = vec![docs.to_path_buf()];
-    while let Some(folder) = folders.pop() {
-        let listed = || format!("cannot list {}", folder.display());
-        for entry in fs::read_dir(&folder).with_context(listed)? {
-            let path = entry.with_context(listed)?.path();
-            let is_kind = |end| KINDS.iter().any(|kind| end == *kind);
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(is_kind) {
-                found.push(path.strip_prefix(docs).unwrap_or(&path).to_path_buf());
-            }
-        }
-    }
-    found.sort();
-    Ok(found)
+    let files = files_below(docs, |_| true)?.into_iter().map(PathBuf::from);
+    let is_shown =
+        |file: &PathBuf| file.extension().is_some_and(|end| KINDS.iter().any(|kind| end == *kind));
+    Ok(files.filter(is_shown).collect())
 }
 
 /// Checks that the summary lists every page: mdBook leaves out all others.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use crate::tools::{OpenSearch, Tools};
+use crate::tools::Tools;
 use crate::{process, programs, term, tools};
 
 /// Names of the images.
@@ -18,7 +18,8 @@ pub(crate) fn build(root: &Path, tools: &Tools, folder: &Path, named: &[String])
     if names.is_empty() {
         return Ok(());
     }
-    tools::ensure_services(tools, OpenSearch::With)?;
+    tools::ensure_services(tools)?;
+    tools::ensure_opensearch(tools)?;
     let programs = programs::build(root, &["cluster"])?;
     for name in names {
         let archive = folder.join(format!("{name}.tar"));

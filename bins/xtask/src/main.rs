@@ -33,6 +33,7 @@ mod term;
 mod test;
 mod tools;
 mod vm;
+mod walk;
 mod words;
 
 use std::path::PathBuf;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use crate::tools::{OpenSearch, Tools};
+use crate::tools::Tools;
 use crate::{process, programs, term, tools};
 
 /// The programs of its pods, and the demo itself.
@@ -23,7 +23,8 @@ pub(crate) struct Args {
 pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     let tools = tools::ensure()?;
     tools::ensure_pods(&tools)?;
-    tools::ensure_services(&tools, OpenSearch::With)?;
+    tools::ensure_services(&tools)?;
+    tools::ensure_opensearch(&tools)?;
     play(root, &tools, &args.more)
 }
 

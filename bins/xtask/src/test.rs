@@ -13,7 +13,7 @@ use crate::areas::{Area, Selection, Tier};
 use crate::cargo::{Metadata, cargo};
 use crate::count::Count;
 use crate::needs::{self, Needs};
-use crate::tools::{OpenSearch, Renew, Tools};
+use crate::tools::{Renew, Tools};
 use crate::{
     bootstrap_demo, check, demo, dist, docs, fuzz, images, lanes, outside, pcr_live, process,
     programs, room, services, suites, term, tools, vm,
@@ -123,7 +123,8 @@ fn set_up(tools: &Tools, tier: Option<Tier>) -> Result<()> {
         tools::ensure_nodes(tools)?;
         tools::ensure_pods(tools)?;
         tools::ensure_browser(tools)?;
-        tools::ensure_services(tools, OpenSearch::With)?;
+        tools::ensure_services(tools)?;
+        tools::ensure_opensearch(tools)?;
     }
     Ok(())
 }

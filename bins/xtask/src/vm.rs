@@ -20,11 +20,12 @@ const AGENT: &str = "node-agent";
 /// Profile of programs in an initramfs.
 const AGENT_PROFILE: &str = "node";
 /// All scenes; those that take longest start first.
-const SCENES: [&str; 14] = [
+const SCENES: [&str; 15] = [
     "debian",
     "debian-uki",
     "debian-13",
     "debian-13-uki",
+    "debian-sid",
     "debian-sid-uki",
     "rotation",
     JOIN,

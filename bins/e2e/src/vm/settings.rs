@@ -68,6 +68,8 @@ pub enum Scene {
     /// Same as debian-uki, with Debian 13 and systemd-boot
     #[value(name = "debian-13-uki")]
     Debian13Uki,
+    /// Same as debian, with Debian's unstable suite, which has one kernel at a time
+    DebianSid,
     /// Same as debian-13-uki, with Debian's unstable suite
     DebianSidUki,
     /// A second machine joins it over attested TLS; power failures until it is a member

@@ -97,6 +97,7 @@ impl Stage {
                 Scene::DebianUki => self.debian("bookworm-dracut", Chain::Unified)?,
                 Scene::Debian13 => self.debian("trixie", Chain::Grub)?,
                 Scene::Debian13Uki => self.debian("trixie-dracut", Chain::Manager)?,
+                Scene::DebianSid => self.debian("sid", Chain::Grub)?,
                 Scene::DebianSidUki => self.debian("sid-dracut", Chain::Manager)?,
             }
         }

@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 
 use super::Violation;
+use crate::walk::files_below;
 
 /// Hosts, or hosts with the beginning of a path, in URLs and in references to images and Go modules, and why each
 /// is there. Hosts that many projects share need a path: another project's part of them is not ours.
@@ -90,34 +91,16 @@ const PUBLIC: [&str; 6] = [".com", ".dev", ".io", ".net", ".org", ".sh"];
 const SKIPPED: [&str; 5] = ["Cargo.lock", "corpus", "go.mod", "go.sum", "target"];
 
 pub(super) fn check(root: &Path) -> Result<Vec<Violation>> {
+    let is_hidden = |name: &str| name.starts_with('.') && name != ".github";
     let mut found = Vec::new();
-    walk(root, "", &mut found)?;
-    Ok(found)
-}
-
-fn walk(root: &Path, below: &str, found: &mut Vec<Violation>) -> Result<()> {
-    let dir = root.join(below);
-    let unreadable = || format!("cannot list {}", dir.display());
-    for entry in fs::read_dir(&dir).with_context(unreadable)? {
-        let entry = entry.with_context(unreadable)?;
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let is_hidden = name.starts_with('.') && name != ".github";
-        if is_hidden || SKIPPED.contains(&name.as_str()) {
-            continue;
-        }
-        let file = if below.is_empty() { name } else { format!("{below}/{name}") };
-        let kind = entry.file_type().with_context(unreadable)?;
-        if kind.is_dir() {
-            walk(root, &file, found)?;
-        } else if kind.is_file() {
-            let bytes = fs::read(entry.path()).with_context(|| format!("cannot read {file}"))?;
-            // Anything else is no text.
-            if let Ok(text) = std::str::from_utf8(&bytes) {
-                found.extend(unknown(&file, text));
-            }
+    for file in files_below(root, |name| !is_hidden(name) && !SKIPPED.contains(&name))? {
+        let bytes = fs::read(root.join(&file)).with_context(|| format!("cannot read {file}"))?;
+        // Anything else is no text.
+        if let Ok(text) = std::str::from_utf8(&bytes) {
+            found.extend(unknown(&file, text));
         }
     }
-    Ok(())
+    Ok(found)
 }
 
 /// The unknown addresses in a file.

@@ -6,6 +6,8 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 
+use crate::walk::{files_below, is_rust};
+
 /// One Rust file.
 pub(super) struct Source {
     /// Relative to the root, with slashes.
@@ -65,31 +67,13 @@ const GENERATED: &str = "// This file is @generated";
 
 /// Every Rust file of the workspace, in order.
 pub(super) fn read_all(root: &Path) -> Result<Vec<Source>> {
-    let mut sources = Vec::new();
-    walk(root, "", &mut sources)?;
-    sources.sort_by(|a, b| a.file.cmp(&b.file));
-    Ok(sources)
-}
-
-fn walk(root: &Path, below: &str, sources: &mut Vec<Source>) -> Result<()> {
-    let dir = root.join(below);
-    let entries = fs::read_dir(&dir).with_context(|| format!("cannot list {}", dir.display()))?;
-    for entry in entries {
-        let entry = entry.with_context(|| format!("cannot list {}", dir.display()))?;
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let kind = entry
-            .file_type()
-            .with_context(|| format!("cannot look at {}", entry.path().display()))?;
-        let file = if below.is_empty() { name.clone() } else { format!("{below}/{name}") };
-        if kind.is_dir() && !name.starts_with('.') && name != "target" {
-            walk(root, &file, sources)?;
-        } else if kind.is_file() && Path::new(&name).extension().is_some_and(|end| end == "rs") {
-            let text =
-                fs::read_to_string(entry.path()).with_context(|| format!("cannot read {file}"))?;
-            sources.push(Source::new(file, text));
-        }
-    }
-    Ok(())
+    let files = files_below(root, |name| !name.starts_with('.') && name != "target")?;
+    let rust = files.into_iter().filter(|file| is_rust(file));
+    rust.map(|file| {
+        let text = fs::read_to_string(root.join(&file));
+        Ok(Source::new(file.clone(), text.with_context(|| format!("cannot read {file}"))?))
+    })
+    .collect()
 }
 
 /// Replaces comments and the content of string and character literals with blanks. Line breaks and the length

@@ -22,6 +22,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail};
 
 use crate::cargo::Metadata;
+use crate::walk::files_below;
 use crate::{process, programs, term};
 
 const ERRORS: &str = "docs/errors";
@@ -128,30 +129,9 @@ fn stale(dir: &Path, files: &Files) -> Result<Vec<PathBuf>> {
         .collect())
 }
 
-/// Paths of all files below a directory, sorted.
+/// Paths of all files below a directory, sorted; none if it does not exist.
 fn names(dir: &Path) -> Result<Vec<String>> {
-    let mut names = Vec::new();
-    walk(dir, "", &mut names)?;
-    names.sort();
-    Ok(names)
-}
-
-fn walk(dir: &Path, below: &str, names: &mut Vec<String>) -> Result<()> {
-    let entries = match fs::read_dir(dir.join(below)) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error).with_context(|| format!("cannot list {}", dir.display())),
-    };
-    for entry in entries {
-        let entry = entry.with_context(|| format!("cannot list {}", dir.display()))?;
-        let name = format!("{below}{}", entry.file_name().to_string_lossy());
-        if entry.path().is_dir() {
-            walk(dir, &format!("{name}/"), names)?;
-        } else {
-            names.push(name);
-        }
-    }
-    Ok(())
+    if dir.exists() { files_below(dir, |_| true) } else { Ok(Vec::new()) }
 }
 
 fn generate(root: &Path) -> Result<Generated> {

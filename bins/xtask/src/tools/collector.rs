@@ -1,11 +1,9 @@
 //! The OpenTelemetry Collector, reduced to the components that our configuration uses: built from the Go
 //! modules pinned in the `go.sum` next to its source.
 
-use std::fs;
+use anyhow::Result;
 
-use anyhow::{Context as _, Result};
-
-use super::{Tools, go, is_stamped, remove_dir, scratch, stamp};
+use super::{Tools, go, provide};
 use crate::term;
 
 const NAME: &str = "otelcol";
@@ -17,16 +15,10 @@ const SOURCE: [(&str, &str); 3] = [
 
 /// Builds it unless it exists.
 pub(super) fn ensure(tools: &Tools) -> Result<()> {
-    let place = tools.cache.join("bin").join(NAME);
     let wanted = SOURCE.map(|(_, text)| text).concat();
-    if is_stamped(tools, NAME, &wanted) && place.is_file() {
-        return Ok(());
-    }
-    term::note("go build of the OpenTelemetry Collector (about two minutes on two cores)");
-    let dir = scratch(tools, NAME)?;
-    go::build(tools, &dir, &SOURCE, "-s -w", NAME, &["."])?;
-    fs::rename(dir.join(NAME), &place)
-        .with_context(|| format!("cannot move {NAME} to {}", place.display()))?;
-    stamp(tools, NAME, &wanted)?;
-    remove_dir(&dir)
+    provide(tools, (NAME, &wanted), &tools.cache.join("bin").join(NAME), |dir| {
+        term::note("go build of the OpenTelemetry Collector (about two minutes on two cores)");
+        go::build(tools, dir, &SOURCE, "-s -w", NAME, &["."])?;
+        Ok(dir.join(NAME))
+    })
 }

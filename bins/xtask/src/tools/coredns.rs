@@ -1,11 +1,9 @@
 //! CoreDNS, reduced to the plugins that kubeadm configures: the others bring the libraries of four clouds, which
 //! take longer to compile than everything else.
 
-use std::fs;
+use anyhow::Result;
 
-use anyhow::{Context as _, Result};
-
-use super::{Tools, go, is_stamped, remove_dir, scratch, stamp};
+use super::{Tools, go, provide};
 use crate::term;
 
 const NAME: &str = "coredns";
@@ -27,20 +25,14 @@ const PLUGINS: [&str; 10] = [
 
 /// Builds it unless it exists.
 pub(super) fn ensure(tools: &Tools) -> Result<()> {
-    let place = tools.cache.join("bin").join(NAME);
     let program = program();
     let wanted = format!("{MODULE}{program}");
-    if is_stamped(tools, NAME, &wanted) && place.is_file() {
-        return Ok(());
-    }
-    term::note("go build of CoreDNS (about a minute on two cores)");
-    let dir = scratch(tools, NAME)?;
-    let files = [("go.mod", MODULE), ("main.go", &program)];
-    go::build(tools, &dir, &files, "-s -w", NAME, &["."])?;
-    fs::rename(dir.join(NAME), &place)
-        .with_context(|| format!("cannot move {NAME} to {}", place.display()))?;
-    stamp(tools, NAME, &wanted)?;
-    remove_dir(&dir)
+    provide(tools, (NAME, &wanted), &tools.cache.join("bin").join(NAME), |dir| {
+        term::note("go build of CoreDNS (about a minute on two cores)");
+        let files = [("go.mod", MODULE), ("main.go", &program)];
+        go::build(tools, dir, &files, "-s -w", NAME, &["."])?;
+        Ok(dir.join(NAME))
+    })
 }
 
 fn program() -> String {

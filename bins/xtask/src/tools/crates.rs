@@ -1,10 +1,8 @@
 //! Programs built from crates.
 
-use std::fs;
-
 use anyhow::{Context as _, Result};
 
-use super::{Tools, is_stamped, remove_dir, scratch, stamp};
+use super::{Tools, provide};
 use crate::{process, term};
 
 /// A program in a crate.
@@ -40,21 +38,14 @@ pub(super) const DENY: Crate =
 /// Builds it unless it exists.
 pub(super) fn ensure(tools: &Tools, wanted: &Crate) -> Result<()> {
     let Crate { program, version, flags, takes } = wanted;
-    let place = tools.cache.join("bin").join(program);
-    if is_stamped(tools, program, version) && place.is_file() {
-        return Ok(());
-    }
-    term::note(&format!("cargo install {version} (about {takes})"));
-    let dir = scratch(tools, program)?;
-    let mut install = process::command("cargo");
-    // Built once and run for seconds: compiling matters, and speed does not.
-    install.args(["install", version, "--locked", "--debug"]).args(*flags);
-    install.arg("--root").arg(&dir).current_dir(&dir);
-    install.env("CARGO_PROFILE_DEV_DEBUG", "0").env_remove("CARGO_TARGET_DIR");
-    process::capture(&mut install).with_context(|| format!("cannot build {program}"))?;
-    let built = dir.join("bin").join(program);
-    fs::rename(&built, &place)
-        .with_context(|| format!("cannot move {} to {}", built.display(), place.display()))?;
-    stamp(tools, program, version)?;
-    remove_dir(&dir)
+    provide(tools, (program, version), &tools.cache.join("bin").join(program), |dir| {
+        term::note(&format!("cargo install {version} (about {takes})"));
+        let mut install = process::command("cargo");
+        // Built once and run for seconds: compiling matters, and speed does not.
+        install.args(["install", version, "--locked", "--debug"]).args(*flags);
+        install.arg("--root").arg(dir).current_dir(dir);
+        install.env("CARGO_PROFILE_DEV_DEBUG", "0").env_remove("CARGO_TARGET_DIR");
+        process::capture(&mut install).with_context(|| format!("cannot build {program}"))?;
+        Ok(dir.join("bin").join(program))
+    })
 }

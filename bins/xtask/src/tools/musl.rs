@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 
 use super::apt::Apt;
-use super::archive::{Archive, move_into, unpack};
-use super::{Tools, is_stamped, remove_dir, scratch, stamp};
+use super::archive::{Archive, unpack};
+use super::{Tools, provide};
 
 /// The Debian suite that the headers come from.
 const SUITE: &str = "trixie";
@@ -22,16 +22,10 @@ pub(crate) fn headers(tools: &Tools) -> PathBuf {
 
 /// Downloads and unpacks them unless they exist.
 pub(super) fn ensure(tools: &Tools, apt: &mut Apt) -> Result<()> {
-    if is_stamped(tools, PLACE, SUITE) && headers(tools).is_dir() {
-        return Ok(());
-    }
-    let work = scratch(tools, PLACE)?;
-    let archive = Archive::of_suite(apt, &work.join("apt"), SUITE, "arm64")?;
-    let unpacked = work.join("unpacked");
-    unpack(&archive.download(&work, PACKAGE)?, &unpacked)?;
-    remove_dir(&headers(tools))?;
-    move_into(&unpacked.join(HEADERS), &headers(tools))
-        .with_context(|| format!("{PACKAGE} has no {HEADERS}"))?;
-    stamp(tools, PLACE, SUITE)?;
-    remove_dir(&work)
+    provide(tools, (PLACE, SUITE), &headers(tools), |dir| {
+        let archive = Archive::of_suite(apt, &dir.join("apt"), SUITE, "arm64")?;
+        let unpacked = dir.join("unpacked");
+        unpack(&archive.download(dir, PACKAGE)?, &unpacked)?;
+        Ok(unpacked.join(HEADERS))
+    })
 }

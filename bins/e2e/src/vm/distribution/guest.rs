@@ -81,6 +81,11 @@ impl Debian {
         self.installer.update()
     }
 
+    /// Whether it has a newer kernel, which is not installed below `/boot`.
+    pub(in crate::vm) fn has_newer_kernel(&self) -> bool {
+        self.installer.has_newer_kernel()
+    }
+
     /// Replaces its encrypted root by a plain one.
     pub(in crate::vm) fn plant_plain(&self) -> anyhow::Result<()> {
         self.installer.plant_plain(&self.disk())

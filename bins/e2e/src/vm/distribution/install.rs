@@ -137,6 +137,10 @@ impl Installer {
         self.directory.join("update.img")
     }
 
+    pub(super) fn has_newer_kernel(&self) -> bool {
+        self.directory.join("system/later").exists()
+    }
+
     /// Begins a re-encryption of the root of a disk.
     pub(super) fn begin_reencryption(&self, disk: &Path) -> anyhow::Result<()> {
         let (mut begin, header) = (vec![0; usize::try_from(HEADER)?], self.header());

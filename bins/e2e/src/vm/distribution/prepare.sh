@@ -53,8 +53,10 @@ else
     cp "$system/boot/initrd.img-$kernel" "$initramfs"
     chroot "$system" update-initramfs -u -k all
     later=$(ls "$system/lib/modules" | sort -V | tail -n 1)
-    mkdir "$system/later"
-    mv "$system"/boot/*-"$later" "$system/later/"
+    if [ "$later" != "$kernel" ]; then
+        mkdir "$system/later"
+        mv "$system"/boot/*-"$later" "$system/later/"
+    fi
     echo zram >> "$system/etc/initramfs-tools/modules"
     chroot "$system" mkinitramfs -o /update.img "$kernel"
     mv "$system/update.img" "$update"

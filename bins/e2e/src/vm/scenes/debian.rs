@@ -163,7 +163,7 @@ impl Stage {
         }
         rows.extend(self.planted(&mut story, &mut debian, chain, (&kbs, &path))?);
         rows.extend(self.upgraded(&mut story, &mut debian, chain)?);
-        if chain == Chain::Grub {
+        if debian.has_newer_kernel() {
             rows.extend(self.newer_kernel(&mut story, &mut debian)?);
         }
         let rows: Vec<Vec<String>> = rows.into_iter().map(Vec::from).collect();
