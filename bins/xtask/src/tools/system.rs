@@ -26,7 +26,7 @@ pub(super) const FRESH: System = System {
     hook: "",
 };
 /// What Debian's installer puts on an encrypted disk, and Clevis.
-const INSTALLED: &str = "busybox,clevis-initramfs,cryptsetup-initramfs,dbus,dosfstools,e2fsprogs,grub-efi-amd64-bin,\
+const INSTALLED: &str = "busybox,ca-certificates,clevis-initramfs,cryptsetup-initramfs,dbus,dosfstools,e2fsprogs,grub-efi-amd64-bin,\
     grub-efi-amd64-signed,grub2-common,initramfs-tools,iproute2,jose,kmod,linux-image-amd64,shim-signed,\
     systemd-sysv,udev,zstd";
 /// Installs the kernel before the newest one, as a system has it that was upgraded.
