@@ -1,6 +1,6 @@
 //! Digests in several banks at once: the bytes are read once, regardless of the number of banks.
 
-use std::fmt;
+use std::{fmt, io};
 
 use sha1::Sha1;
 use sha2::{Digest as _, Sha256, Sha384, Sha512};
@@ -171,6 +171,17 @@ impl MultiHasher {
             sha384: self.sha384.map(|hasher| hasher.finalize().into()),
             sha512: self.sha512.map(|hasher| hasher.finalize().into()),
         }
+    }
+}
+
+impl io::Write for MultiHasher {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.update(data);
+        Ok(data.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
