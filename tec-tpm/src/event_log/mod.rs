@@ -73,6 +73,7 @@ mod view;
 pub use bank::Bank;
 #[cfg(any(test, feature = "test-util"))]
 pub use build::EventLogBuilder;
+pub(crate) use content::variable_data;
 pub use content::{Content, Partition};
 pub use diff::{Change, LogDiff, RegisterDiff};
 pub use error::EventLogError;
