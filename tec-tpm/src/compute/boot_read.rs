@@ -8,7 +8,6 @@ use super::boot::{Boot, Started};
 use super::layout::PeError;
 use super::pe::{PeFile, PeRequest};
 use super::platform::SecureBoot;
-use super::predict::Signatures;
 use super::predict_error::PredictError;
 use super::signature::SignaturePresence;
 use super::uki_table::SectionTable;
@@ -112,10 +111,8 @@ impl Boot<'_> {
             return self.read(path, &PeRequest { banks, ..request.clone() });
         }
         let started = Started { path, file, profile: None };
-        if self.options.signatures != Signatures::DangerousIgnored {
-            let digests = started.file.authenticode_digests();
-            started.check_signatures(&digests, SignaturePresence::Optional)?;
-        }
+        let digests = started.file.authenticode_digests();
+        started.check_signatures(&digests, SignaturePresence::Optional)?;
         Ok(started)
     }
 
