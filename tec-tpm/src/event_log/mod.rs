@@ -80,7 +80,7 @@ pub use error::EventLogError;
 pub use event::{Digests, Event};
 pub use kind::EventKind;
 pub use measured::DataProof;
-pub use parse::{EventLog, Format, Limits};
+pub use parse::{EventLog, Format};
 pub use replay::Replayed;
 pub use systemd::systemd_records;
 pub use verify::{VerifiedLog, VerifyLogError, evidence};
