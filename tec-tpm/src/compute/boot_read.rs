@@ -11,7 +11,7 @@ use super::platform::SecureBoot;
 use super::predict_error::PredictError;
 use super::signature::SignaturePresence;
 use super::uki_table::SectionTable;
-use super::{find, load_options, stub};
+use super::{find, load_options, resolve, stub};
 
 /// Maximum size of a GRUB script.
 pub(super) const MAX_SCRIPT: u64 = 1 << 20;
@@ -119,14 +119,8 @@ impl Boot<'_> {
     /// Reads a small file in full.
     pub(super) fn read_small(&self, path: &str, limit: u64) -> Result<Vec<u8>, PredictError> {
         let refuse = |source| PredictError::Open { file: path.to_owned(), source };
-        let reader = self.image.open(path).map_err(refuse)?;
-        let mut content = Vec::new();
-        let mut reader = reader.take(limit + 1);
-        reader.read_to_end(&mut content).map_err(refuse)?;
-        if content.len() as u64 > limit {
-            return Err(refuse(std::io::ErrorKind::FileTooLarge.into()));
-        }
-        Ok(content)
+        let reader = self.image.open(path);
+        reader.and_then(|reader| resolve::all(reader, limit)).map_err(refuse)
     }
 
     /// Reads a part of a file that was read as a PE file before.

@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::io::Read as _;
 
 use tec_core::reference::BootImage;
 
 use super::dbx::DbxUpdateError;
 use super::running_shim::RunningShim;
 use super::varstore::VariableStoreError;
-use super::{dbx, varstore};
+use super::{dbx, resolve, varstore};
 use crate::guid::Guid;
 
 /// The partition that GRUB starts from in the layout of installers: the EFI system partition, first on the first
@@ -65,7 +64,7 @@ pub enum PlatformError {
         #[source]
         source: io::Error,
     },
-    /// A variable's file cannot be read.
+    /// A variable's file cannot be read, or is larger than any variable.
     #[error("cannot read {file}")]
     Read {
         /// File.
@@ -84,14 +83,6 @@ pub enum PlatformError {
         file: String,
         /// Its size.
         size: usize,
-    },
-    /// A variable is larger than the limit.
-    #[error("{file} is larger than {limit} bytes")]
-    TooLarge {
-        /// File.
-        file: String,
-        /// Limit.
-        limit: u64,
     },
     /// A staged update of `dbx` cannot be read.
     #[error("cannot append the update to dbx")]
@@ -372,14 +363,7 @@ impl PlatformState {
 
 fn read(image: &dyn BootImage, file: &str) -> Result<Vec<u8>, PlatformError> {
     let refuse = |source| PlatformError::Read { file: file.to_owned(), source };
-    let reader = image.open(file).map_err(refuse)?;
-    let mut content = Vec::new();
-    let mut limited = reader.take(MAX_VARIABLE + 1);
-    limited.read_to_end(&mut content).map_err(refuse)?;
-    if content.len() as u64 > MAX_VARIABLE {
-        return Err(PlatformError::TooLarge { file: file.to_owned(), limit: MAX_VARIABLE });
-    }
-    Ok(content)
+    image.open(file).and_then(|reader| resolve::all(reader, MAX_VARIABLE)).map_err(refuse)
 }
 
 #[cfg(test)]
@@ -458,7 +442,8 @@ mod tests {
         let image = MemoryImage::new().with(PK, vec![0; (1 << 20) + 1]);
         assert!(matches!(
             PlatformState::from_efivars(&image, "efivars"),
-            Err(PlatformError::TooLarge { .. })
+            Err(PlatformError::Read { source, .. })
+                if source.kind() == io::ErrorKind::FileTooLarge
         ));
     }
 }
