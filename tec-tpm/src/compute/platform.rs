@@ -84,9 +84,6 @@ pub enum PlatformError {
         /// Its size.
         size: usize,
     },
-    /// A staged update of `dbx` cannot be read.
-    #[error("cannot append the update to dbx")]
-    Dbx(#[source] DbxUpdateError),
     /// A staged update of a key database cannot be read.
     #[error("cannot append the update to {variable}")]
     Update {
@@ -178,40 +175,23 @@ impl PlatformState {
         self
     }
 
-    /// Appends a list of revocations to `dbx`, as firmware does: a file of signature lists (`.esl`), or one
-    /// with the signature that the firmware requires (`.auth`, `DBXUpdate.bin`).
+    /// Appends keys or revocations to a key database (`KEK`, `db`, `dbx`), as firmware does: a file of signature
+    /// lists (`.esl`), or one with the signature that the firmware requires (`.auth`, `DBXUpdate.bin`).
     ///
     /// # Errors
-    /// [`PlatformError::Dbx`]: the update, or the content of `dbx`, cannot be read.
-    pub fn with_dbx_update(self, update: &[u8]) -> Result<Self, PlatformError> {
-        let appended = self.appended("dbx", Guid::SECURITY_DATABASE, update);
-        appended.map_err(PlatformError::Dbx)
-    }
-
-    /// Appends keys to `db`, in the same forms.
-    ///
-    /// # Errors
-    /// [`PlatformError::Update`]: the update, or the content of `db`, cannot be read.
-    pub fn with_db_update(self, update: &[u8]) -> Result<Self, PlatformError> {
-        let appended = self.appended("db", Guid::SECURITY_DATABASE, update);
-        appended.map_err(|source| PlatformError::Update { variable: "db", source })
-    }
-
-    /// Appends keys to `KEK`, in the same forms.
-    ///
-    /// # Errors
-    /// [`PlatformError::Update`]: the update, or the content of `KEK`, cannot be read.
-    pub fn with_kek_update(self, update: &[u8]) -> Result<Self, PlatformError> {
-        let appended = self.appended("KEK", Guid::GLOBAL, update);
-        appended.map_err(|source| PlatformError::Update { variable: "KEK", source })
-    }
-
-    fn appended(self, name: &str, vendor: Guid, update: &[u8]) -> Result<Self, DbxUpdateError> {
-        let present = self.get(name, vendor);
+    /// [`PlatformError::Update`]: the update, or the content of the database, cannot be read.
+    pub fn with_update(
+        self,
+        variable: &'static str,
+        vendor: Guid,
+        update: &[u8],
+    ) -> Result<Self, PlatformError> {
+        let present = self.get(variable, vendor);
         let attributes = present.map_or(KEYS, |present| present.attributes);
         let present = present.map_or(&[][..], |present| &present.data);
-        let after = dbx::appended(present, update)?;
-        Ok(self.with_variable(name, vendor, attributes, after))
+        let after = dbx::appended(present, update)
+            .map_err(|source| PlatformError::Update { variable, source })?;
+        Ok(self.with_variable(variable, vendor, attributes, after))
     }
 
     /// Sets whether firmware verifies images, regardless of the other variables.
