@@ -82,6 +82,7 @@ pub use kind::EventKind;
 pub use measured::DataProof;
 pub use parse::{EventLog, Format};
 pub use replay::Replayed;
+pub(crate) use replay::extended;
 pub use systemd::systemd_records;
 pub use verify::{VerifiedLog, VerifyLogError, evidence};
 pub use view::{EventView, LogView};
