@@ -7,7 +7,7 @@ use tec_core::pcr::{PcrIndex, PcrValues};
 use tec_core::platform::{KeyDatabase, LoggedVariable, PolicyVariable, SecureBootState};
 
 use crate::compute::entry_digests;
-use crate::event_log::{Bank, Content, DataProof, Event, EventKind, EventLog};
+use crate::event_log::{Bank, Content, DataProof, Event, EventKind, EventLog, variable_data};
 use crate::guid::Guid;
 
 /// What shim measures as authorities: its own certificate, the lists in which it looks up signers,
@@ -46,15 +46,8 @@ fn variable(event: &Event<'_>) -> Option<LoggedVariable> {
     };
     // Lossy decoding and trailing characters must not make one name look like another.
     let variable = read(vendor, &name, data)?;
-    is_plain(&name, event.data).then(|| LoggedVariable::new(event.number, variable))
-}
-
-/// Whether the measured name has exactly these characters.
-fn is_plain(name: &str, data: &[u8]) -> bool {
-    // Vendor 16, characters 8, size 8 (`UEFI_VARIABLE_DATA`).
-    let wide: Vec<u8> = name.encode_utf16().flat_map(u16::to_le_bytes).collect();
-    let characters = u64::try_from(wide.len() / 2).unwrap_or(u64::MAX).to_le_bytes();
-    data.get(16..24) == Some(&characters) && data.get(32..32 + wide.len()) == Some(&wide)
+    let is_plain = variable_data(vendor, &name, data) == event.data;
+    is_plain.then(|| LoggedVariable::new(event.number, variable))
 }
 
 fn read(vendor: Guid, name: &str, data: &[u8]) -> Option<PolicyVariable> {

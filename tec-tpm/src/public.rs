@@ -1,7 +1,6 @@
 //! Public areas of TPM objects: parsing, names, and the key inside.
 //!
-//! *What it is not*: a judge of what a key may be used for; see [`ak`](crate::ak) and
-//! [`ek`](crate::ek) for that.
+//! *What it is not*: a judge of what a key may be used for; see [`ak`](crate::ak) for that.
 
 use std::fmt;
 
@@ -17,11 +16,13 @@ use crate::wire::{WireError, WireReader, only_sized};
 
 // TPM_ALG_ID values: TCG Algorithm Registry, "TPM_ALG_ID".
 pub(crate) const ALG_RSA: u16 = 0x0001;
+#[cfg(any(feature = "direct", test, feature = "test-util"))]
 pub(crate) const ALG_AES: u16 = 0x0006;
 pub(crate) const ALG_NULL: u16 = 0x0010;
 const ALG_RSAES: u16 = 0x0015;
 const ALG_ECDAA: u16 = 0x001a;
 pub(crate) const ALG_ECC: u16 = 0x0023;
+#[cfg(any(feature = "direct", test, feature = "test-util"))]
 pub(crate) const ALG_CFB: u16 = 0x0043;
 /// TPM_ECC_NIST_P256 (TCG Algorithm Registry, "TPM_ECC_CURVE").
 pub(crate) const ECC_NIST_P256: u16 = 0x0003;
@@ -161,29 +162,12 @@ pub enum Scheme {
     },
 }
 
-/// Symmetric algorithm of a storage key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Symmetric {
-    /// None.
-    Null,
-    /// AES-128 in CFB mode.
-    Aes128Cfb,
-    /// Another algorithm.
-    Other {
-        /// TPM_ALG_ID.
-        algorithm: u16,
-    },
-}
-
 /// A TPMT_PUBLIC (TPM 2.0 Library Part 2, "TPMT_PUBLIC") of an RSA or ECC object.
 #[derive(Clone, Debug)]
 pub struct PublicArea {
     key: PublicKey,
     name: ObjectName,
     attributes: ObjectAttributes,
-    policy: Vec<u8>,
-    symmetric: Symmetric,
     scheme: Scheme,
 }
 
@@ -210,8 +194,6 @@ impl PublicArea {
             key: parts.unique.to_key()?,
             name: name_of(area),
             attributes: head.attributes,
-            policy: head.policy.to_vec(),
-            symmetric: parts.symmetric,
             scheme: parts.scheme,
         })
     }
@@ -231,19 +213,9 @@ impl PublicArea {
         self.attributes
     }
 
-    /// Digest of the authorization policy, empty if there is none.
-    pub fn policy(&self) -> &[u8] {
-        &self.policy
-    }
-
     /// Signing or encryption scheme.
     pub fn scheme(&self) -> Scheme {
         self.scheme
-    }
-
-    /// Symmetric algorithm for children.
-    pub fn symmetric(&self) -> Symmetric {
-        self.symmetric
     }
 }
 
@@ -257,21 +229,22 @@ fn name_of(area: &[u8]) -> ObjectName {
     ObjectName(name)
 }
 
-struct Head<'a> {
+struct Head {
     kind: u16,
     name_algorithm: u16,
     attributes: ObjectAttributes,
-    policy: &'a [u8],
 }
 
-impl<'a> Head<'a> {
-    fn read(reader: &mut WireReader<'a>) -> Result<Self, WireError> {
-        Ok(Self {
+impl Head {
+    fn read(reader: &mut WireReader<'_>) -> Result<Self, WireError> {
+        let head = Self {
             kind: reader.u16()?,
             name_algorithm: reader.u16()?,
             attributes: ObjectAttributes(reader.u32()?),
-            policy: reader.sized(MAX_POLICY)?,
-        })
+        };
+        // The authorization policy.
+        reader.sized(MAX_POLICY)?;
+        Ok(head)
     }
 }
 
@@ -281,7 +254,6 @@ enum Unique<'a> {
 }
 
 struct KeyParts<'a> {
-    symmetric: Symmetric,
     scheme: Scheme,
     unique: Unique<'a>,
 }
@@ -289,7 +261,7 @@ struct KeyParts<'a> {
 impl<'a> KeyParts<'a> {
     /// TPMS_RSA_PARMS and TPM2B_PUBLIC_KEY_RSA.
     fn read_rsa(reader: &mut WireReader<'a>) -> Result<Self, WireError> {
-        let symmetric = read_symmetric(reader)?;
+        skip_symmetric(reader)?;
         let scheme = read_scheme(reader)?;
         let offset = reader.offset();
         let key_bits = reader.u16()?;
@@ -301,12 +273,12 @@ impl<'a> KeyParts<'a> {
         if modulus.len() * 8 != usize::from(key_bits) {
             return Err(WireError::Value { offset, value: key_bits.into() });
         }
-        Ok(Self { symmetric, scheme, unique: Unique::Rsa { modulus, exponent } })
+        Ok(Self { scheme, unique: Unique::Rsa { modulus, exponent } })
     }
 
     /// TPMS_ECC_PARMS and TPMS_ECC_POINT.
     fn read_ecc(reader: &mut WireReader<'a>) -> Result<Self, WireError> {
-        let symmetric = read_symmetric(reader)?;
+        skip_symmetric(reader)?;
         let scheme = read_scheme(reader)?;
         let curve = reader.u16()?;
         // TPMT_KDF_SCHEME
@@ -314,7 +286,6 @@ impl<'a> KeyParts<'a> {
             reader.u16()?;
         }
         Ok(Self {
-            symmetric,
             scheme,
             unique: Unique::Ecc {
                 curve,
@@ -325,18 +296,13 @@ impl<'a> KeyParts<'a> {
     }
 }
 
-/// TPMT_SYM_DEF_OBJECT (Part 2).
-fn read_symmetric(reader: &mut WireReader<'_>) -> Result<Symmetric, WireError> {
-    let algorithm = reader.u16()?;
-    if algorithm == ALG_NULL {
-        return Ok(Symmetric::Null);
+/// TPMT_SYM_DEF_OBJECT (Part 2): algorithm and, except for none, key size and mode.
+fn skip_symmetric(reader: &mut WireReader<'_>) -> Result<(), WireError> {
+    if reader.u16()? != ALG_NULL {
+        reader.u16()?;
+        reader.u16()?;
     }
-    let bits = reader.u16()?;
-    let mode = reader.u16()?;
-    Ok(match (algorithm, bits, mode) {
-        (ALG_AES, 128, ALG_CFB) => Symmetric::Aes128Cfb,
-        _ => Symmetric::Other { algorithm },
-    })
+    Ok(())
 }
 
 /// TPMT_RSA_SCHEME and TPMT_ECC_SCHEME (Part 2, "TPMU_ASYM_SCHEME").

@@ -1,95 +1,40 @@
 //! One function per register.
 
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use tec_core::image::{ExpectedPcr, ExpectedPcrs};
+use anyhow::Context as _;
+use tec_core::digest::Sha256Digest;
+use tec_core::image::{ExpectedPcr, ExpectedPcrs, ImageEvent};
 use tec_core::pcr::{PcrIndex, PcrSet};
 use tec_support::image::{ImageChoice, predictor_of};
-use tec_tpm::compute::input::{InputError, OpenImage};
+use tec_tpm::compute::input::OpenImage;
 use tec_tpm::compute::{
-    Component, DirectoryImage, PlatformError, PlatformState, PredictError, Prediction, Register,
-    SecureBoot, Unpredictable,
+    Component, DirectoryImage, Guid, PlatformState, Prediction, Register, SecureBoot,
 };
 use tec_tpm::output;
-use tec_tpm::output::OutputError;
 
 use crate::cli::{Compute, Image, Kind, MokVariables};
-use crate::mok;
-use crate::mok::MokError;
 
-/// The computation failed.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ComputePcrsError {
-    /// The image cannot be opened.
-    #[error("cannot open the image {}", .image.display())]
-    Image {
-        image: PathBuf,
-        #[source]
-        source: Box<InputError>,
-    },
-    /// A captured directory of the machine cannot be opened.
-    #[error("cannot open the directory {}", .directory.display())]
-    Directory {
-        directory: PathBuf,
-        #[source]
-        source: io::Error,
-    },
-    /// The machine owner keys cannot be determined.
-    #[error("PCR 14")]
-    Mok(#[source] MokError),
-    /// The variables cannot be read.
-    #[error("cannot read the variables in {}", .efivars.display())]
-    Variables {
-        efivars: PathBuf,
-        #[source]
-        source: PlatformError,
-    },
-    /// The next boot cannot be predicted.
-    #[error("cannot predict the boot of {}", .rootfs.display())]
-    Predict {
-        rootfs: PathBuf,
-        #[source]
-        source: Box<PredictError>,
-    },
-    /// The register cannot be derived from the image and the machine.
-    #[error("PCR {pcr} cannot be predicted")]
-    Unpredictable {
-        pcr: PcrIndex,
-        #[source]
-        source: Unpredictable,
-    },
-    /// Nothing is measured into the register.
-    #[error("nothing is measured into PCR {pcr}")]
-    NotMeasured { pcr: PcrIndex },
-    /// The image does not boot what the flag names.
-    #[error("{} does not boot a unified kernel image (omit --uki)", .rootfs.display())]
-    NoUki { rootfs: PathBuf },
-    /// shim's lists cannot be read.
-    #[error("cannot read shim's lists in {}", .directory.display())]
-    MokVariables {
-        directory: PathBuf,
-        #[source]
-        source: PlatformError,
-    },
-    /// The result cannot be printed.
-    #[error("cannot print the result")]
-    Print(#[source] OutputError),
-}
+/// The lists in the order in which shim measures them (shim, `mok.c`, table of mirrored variables), each with
+/// the ID of its event.
+const LISTS: [(&str, &str); 3] = [
+    ("MokListRT", "Pcr14MokList"),
+    ("MokListXRT", "Pcr14MokListX"),
+    ("MokListTrustedRT", "Pcr14MokListTrusted"),
+];
+
+const PRINT: &str = "cannot print the result";
 
 /// Runs the requested computation and renders its result.
-pub(crate) fn run(command: &Compute) -> Result<String, ComputePcrsError> {
+pub(crate) fn run(command: &Compute) -> anyhow::Result<String> {
     match command {
         Compute::All { image, kind, variables, mok } => {
             let (pcr4, pcr7) = (PcrIndex::BOOT_MANAGER, PcrIndex::SECURE_BOOT);
             let platform = with_mok(with_variables(image, &variables.efivars)?, mok)?;
             let prediction = predict(image, *kind, &platform, &[pcr4, pcr7])?;
-            let pcrs = vec![
-                register(&prediction, pcr4)?,
-                register(&prediction, pcr7)?,
-                pcr14(&mok.mok_variables)?,
-            ];
-            output::label(&ExpectedPcrs::new(pcrs)).map_err(ComputePcrsError::Print)
+            let pcrs =
+                vec![register(&prediction, pcr4)?, register(&prediction, pcr7)?, pcr14(mok)?];
+            output::label(&ExpectedPcrs::new(pcrs)).context(PRINT)
         }
         Compute::Pcr4 { image, kind } => {
             let platform = PlatformState::with_unknown_variables(secure_boot(image));
@@ -103,47 +48,41 @@ pub(crate) fn run(command: &Compute) -> Result<String, ComputePcrsError> {
             one(&register(&prediction, pcr)?)
         }
         Compute::Pcr11 { uki } => one(&pcr11(uki)?),
-        Compute::Pcr14 { mok } => one(&pcr14(&mok.mok_variables)?),
+        Compute::Pcr14 { mok } => one(&pcr14(mok)?),
     }
 }
 
-fn one(pcr: &ExpectedPcr) -> Result<String, ComputePcrsError> {
-    output::register(pcr).map_err(ComputePcrsError::Print)
+fn one(pcr: &ExpectedPcr) -> anyhow::Result<String> {
+    output::register(pcr).context(PRINT)
 }
 
 fn secure_boot(image: &Image) -> SecureBoot {
     if image.secureboot_disabled { SecureBoot::Off } else { SecureBoot::On }
 }
 
-fn open(image: &Path, choice: &ImageChoice) -> Result<OpenImage, ComputePcrsError> {
-    choice.open(image).map_err(|source| ComputePcrsError::Image {
-        image: image.to_owned(),
-        source: Box::new(source),
-    })
+fn open(image: &Path, choice: &ImageChoice) -> anyhow::Result<OpenImage> {
+    choice.open(image).with_context(|| format!("cannot open the image {}", image.display()))
 }
 
-fn captured(directory: &Path) -> Result<DirectoryImage, ComputePcrsError> {
+fn captured(directory: &Path) -> anyhow::Result<DirectoryImage> {
     DirectoryImage::open(directory)
-        .map_err(|source| ComputePcrsError::Directory { directory: directory.to_owned(), source })
+        .with_context(|| format!("cannot open the directory {}", directory.display()))
 }
 
 /// The machine with these variables. The flag decides whether Secure Boot is on, regardless of the state in
 /// which the variables were captured.
-fn with_variables(image: &Image, efivars: &Path) -> Result<PlatformState, ComputePcrsError> {
-    let platform = PlatformState::from_efivars(&captured(efivars)?, "");
-    let platform = platform
-        .map_err(|source| ComputePcrsError::Variables { efivars: efivars.to_owned(), source })?;
+fn with_variables(image: &Image, efivars: &Path) -> anyhow::Result<PlatformState> {
+    let platform = PlatformState::from_efivars(&captured(efivars)?, "")
+        .with_context(|| format!("cannot read the variables in {}", efivars.display()))?;
     Ok(platform.with_secure_boot(secure_boot(image)))
 }
 
 /// The same machine with shim's lists, whose keys can authorize what shim starts.
-fn with_mok(
-    platform: PlatformState,
-    mok: &MokVariables,
-) -> Result<PlatformState, ComputePcrsError> {
+fn with_mok(platform: PlatformState, mok: &MokVariables) -> anyhow::Result<PlatformState> {
     let directory = &mok.mok_variables;
-    let taken = platform.with_mok_variables(&captured(directory)?, "");
-    taken.map_err(|source| ComputePcrsError::MokVariables { directory: directory.clone(), source })
+    platform
+        .with_mok_variables(&captured(directory)?, "")
+        .with_context(|| format!("cannot read shim's lists in {}", directory.display()))
 }
 
 fn predict(
@@ -151,7 +90,7 @@ fn predict(
     kind: Kind,
     platform: &PlatformState,
     registers: &[PcrIndex],
-) -> Result<Prediction, ComputePcrsError> {
+) -> anyhow::Result<Prediction> {
     let registers: PcrSet = registers.iter().copied().collect();
     let rootfs = &image.rootfs;
     let opened = open(rootfs, &image.choice)?;
@@ -159,38 +98,46 @@ fn predict(
     if let Some(kernel) = &image.kernel {
         predictor = predictor.with_kernel(kernel);
     }
-    let predicted = predictor.predict(&opened, platform);
-    let prediction = predicted.map_err(|source| failed(rootfs, source))?;
+    let prediction = predictor.predict(&opened, platform).with_context(|| unpredicted(rootfs))?;
     let mut events = prediction.measurements().iter();
     if kind.uki && !events.any(|event| event.component == Component::Pcr4Uki) {
-        let rootfs = rootfs.clone();
-        return Err(ComputePcrsError::NoUki { rootfs });
+        anyhow::bail!("{} does not boot a unified kernel image (omit --uki)", rootfs.display());
     }
     Ok(prediction)
 }
 
-fn failed(rootfs: &Path, source: PredictError) -> ComputePcrsError {
-    ComputePcrsError::Predict { rootfs: rootfs.to_owned(), source: Box::new(source) }
+fn unpredicted(rootfs: &Path) -> String {
+    format!("cannot predict the boot of {}", rootfs.display())
 }
 
 /// PCR 11 depends on no variable, so without any it is enough that the image's signature is valid.
-fn pcr11(uki: &Path) -> Result<ExpectedPcr, ComputePcrsError> {
+fn pcr11(uki: &Path) -> anyhow::Result<ExpectedPcr> {
     let image = open(uki, &ImageChoice::default())?;
     let prediction = predictor_of(&image).predict(&image, &PlatformState::new());
-    let prediction = prediction.map_err(|source| failed(uki, source))?;
-    register(&prediction, PcrIndex::KERNEL_BOOT)
+    register(&prediction.with_context(|| unpredicted(uki))?, PcrIndex::KERNEL_BOOT)
 }
 
-fn register(prediction: &Prediction, pcr: PcrIndex) -> Result<ExpectedPcr, ComputePcrsError> {
+fn register(prediction: &Prediction, pcr: PcrIndex) -> anyhow::Result<ExpectedPcr> {
     if let Register::Unpredictable(reason) = prediction.register(pcr) {
-        let source = reason.clone();
-        return Err(ComputePcrsError::Unpredictable { pcr, source });
+        let reason = anyhow::Error::new(reason.clone());
+        return Err(reason.context(format!("PCR {pcr} cannot be predicted")));
     }
     let expected = prediction.expected().pcrs;
     let found = expected.into_iter().find(|expected| expected.id == pcr);
-    found.ok_or(ComputePcrsError::NotMeasured { pcr })
+    found.with_context(|| format!("nothing is measured into PCR {pcr}"))
 }
 
-fn pcr14(directory: &Path) -> Result<ExpectedPcr, ComputePcrsError> {
-    mok::pcr14(directory).map_err(ComputePcrsError::Mok)
+/// PCR 14 from the lists that a running machine exposes. A missing list was not created by that machine's
+/// shim, so it was not measured either; every shim creates MokListRT.
+fn pcr14(mok: &MokVariables) -> anyhow::Result<ExpectedPcr> {
+    let platform = with_mok(PlatformState::new(), mok)?;
+    let events = LISTS.into_iter().filter_map(|(name, id)| {
+        let Some(content) = platform.variable(name, Guid::SHIM) else {
+            tracing::warn!(list = name, "the list is not there, so it is not measured");
+            return None;
+        };
+        let digest = Sha256Digest::of(content);
+        Some(ImageEvent::new("EV_IPL", PcrIndex::MOK, digest, id))
+    });
+    Ok(ExpectedPcr::from_events(PcrIndex::MOK, events))
 }

@@ -8,7 +8,6 @@
 mod cli;
 mod compute;
 mod job;
-mod mok;
 mod publish;
 
 use std::io::Write as _;

@@ -14,7 +14,7 @@ use tec_core::image::ApprovedImage;
 use tec_core::pcr::{PcrIndex, PcrSet, PcrValues};
 use tec_core::port::{Clock as _, chain};
 use tec_tpm::combine::MixedStates;
-use tec_tpm::compute::{Banks, PlatformError, PlatformState, PredictError, Prediction, ShimError};
+use tec_tpm::compute::{Banks, Guid, PredictError, Prediction, ShimError};
 use tec_tpm::event_log::EventLog;
 use tec_tpm::output as form;
 use tec_tpm::output::{Accepted, CurrentBoot, NextBoot, PredictionReport, ReferenceValues};
@@ -143,14 +143,16 @@ fn predicted(args: &NextbootArgs, running: &Running) -> anyhow::Result<Predictio
         given.grub_root = given.grub_root.or(devices.other);
     }
     let mut machine = boot::machine(&given)?;
-    for file in &args.dbx_update {
-        machine = updated(machine, file, PlatformState::with_dbx_update)?;
-    }
-    for file in &args.db_update {
-        machine = updated(machine, file, PlatformState::with_db_update)?;
-    }
-    for file in &args.kek_update {
-        machine = updated(machine, file, PlatformState::with_kek_update)?;
+    for (files, variable, vendor) in [
+        (&args.dbx_update, "dbx", Guid::SECURITY_DATABASE),
+        (&args.db_update, "db", Guid::SECURITY_DATABASE),
+        (&args.kek_update, "KEK", Guid::GLOBAL),
+    ] {
+        for file in files {
+            let update = input::read(file, MAX_UPDATE)?;
+            let updated = machine.with_update(variable, vendor, &update);
+            machine = updated.with_context(|| file.display().to_string())?;
+        }
     }
     if let (Some(log), None) = (log, given.secure_boot) {
         keys::check(&machine, log)?;
@@ -164,15 +166,6 @@ fn predicted(args: &NextbootArgs, running: &Running) -> anyhow::Result<Predictio
         machine = machine.with_running_shim(shim);
     }
     boot::predict(&args.image, &args.chain, &machine, Banks::SHA256).map_err(with_remedy)
-}
-
-fn updated(
-    machine: PlatformState,
-    file: &Path,
-    append: impl Fn(PlatformState, &[u8]) -> Result<PlatformState, PlatformError>,
-) -> anyhow::Result<PlatformState> {
-    let update = input::read(file, MAX_UPDATE)?;
-    append(machine, &update).with_context(|| file.display().to_string())
 }
 
 /// Names the flag that supplies what is missing.

@@ -139,8 +139,8 @@ impl Anchor {
 /// Boots an image: like firmware and boot loaders, measures each file into the TPM, and logs it.
 fn boot(tpm: &SoftTpm, image: &MemoryImage) -> anyhow::Result<()> {
     tpm.reboot();
-    // Firmware that an attacker controls checks no signatures, but it cannot undo measurements.
-    let chain = ChainComputer::new(SecureBoot::On).dangerous_ignore_signatures();
+    // Firmware that an attacker controls starts what it likes, but it cannot undo measurements.
+    let chain = ChainComputer::new(SecureBoot::On);
     let mut log = EventLogBuilder::new();
     for Measurement { pcr, kind, digest, file, .. } in chain.measure(image)? {
         tpm.extend(pcr, &digest);

@@ -52,8 +52,5 @@ fn main() -> anyhow::Result<()> {
     let computer = ChainComputer::new(SecureBoot::On);
     let Err(error) = computer.compute(&image) else { bail!("a changed kernel was accepted") };
     println!("one byte changed: {}", chain(&error));
-
-    // What a machine without Secure Boot's checks *would* measure; never approve such values.
-    println!("and would measure");
-    tell(&computer.dangerous_ignore_signatures().compute(&image)?)
+    Ok(())
 }

@@ -40,7 +40,7 @@ impl RemoteParts {
         let ask = Ask::Blob(digest.to_owned(), range);
         let response = self
             .runtime
-            .block_on(self.registry.blob(&self.reference, &ask))
+            .block_on(self.registry.answer(self.reference.place(), &ask))
             .map_err(io::Error::other)?;
         // A server may send all of it, whatever was asked for (RFC 9110, 14.2).
         let surplus = match response.status() {

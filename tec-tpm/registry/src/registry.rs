@@ -145,27 +145,9 @@ impl Registry {
         Ok(text)
     }
 
-    /// A small document by its tag, which says nothing about its content.
-    pub(crate) async fn tagged(
-        &self,
-        reference: &ImageReference,
-        ask: &Ask,
-        limit: u64,
-    ) -> Result<Vec<u8>, RegistryError> {
-        small(self.blob(reference, ask).await?, limit).await
-    }
-
-    /// A blob, from the beginning of the range on. The reader verifies the digest.
-    pub(crate) async fn blob(
-        &self,
-        reference: &ImageReference,
-        ask: &Ask,
-    ) -> Result<Response, RegistryError> {
-        self.answer(reference.place(), ask).await
-    }
-
-    /// The first answer from the origin or one of its mirrors.
-    async fn answer(&self, origin: Place, ask: &Ask) -> Result<Response, RegistryError> {
+    /// The first answer from the origin or one of its mirrors; of a blob, from the beginning of the range on.
+    /// Nothing in it is verified.
+    pub(crate) async fn answer(&self, origin: Place, ask: &Ask) -> Result<Response, RegistryError> {
         let mut attempts = self.attempts(origin);
         loop {
             let place = attempts.next().await?;
@@ -236,7 +218,7 @@ impl Attempts<'_> {
 }
 
 /// Reads a small answer. Queries of its URL may contain signatures.
-async fn small(response: Response, limit: u64) -> Result<Vec<u8>, RegistryError> {
+pub(crate) async fn small(response: Response, limit: u64) -> Result<Vec<u8>, RegistryError> {
     let url = response.url().to_string();
     read(response, url.split('?').next().unwrap_or_default(), limit).await
 }

@@ -20,7 +20,7 @@ use tec_core::digest::Sha256Digest;
 
 use crate::error::RegistryError;
 use crate::reference::ImageReference;
-use crate::registry::{MAX_MANIFEST, Registry, malformed, parsed};
+use crate::registry::{MAX_MANIFEST, Registry, malformed, parsed, small};
 use crate::transport::Ask;
 
 /// Annotation of a layer: the signature of its bytes, ASN.1 DER in Base64.
@@ -97,10 +97,12 @@ impl Registry {
     ) -> Result<&'k SignerKey, RegistryError> {
         let tag = format!("sha256-{}.sig", reference.digest());
         let unsigned = |found| RegistryError::Unsigned { reference: reference.to_string(), found };
-        let text = match self.tagged(reference, &Ask::Manifest(tag.clone()), MAX_MANIFEST).await {
+        let answer = self.answer(reference.place(), &Ask::Manifest(tag.clone())).await;
+        let response = match answer {
             Err(RegistryError::Absent(_)) => return Err(unsigned(0)),
             answer => answer?,
         };
+        let text = small(response, MAX_MANIFEST).await?;
         let signatures: Signatures = serde_json::from_slice(&text)
             .map_err(|error| malformed("the manifest of signatures", &tag, error.to_string()))?;
         for layer in signatures.layers.iter().take(MAX_SIGNATURES) {

@@ -4,11 +4,8 @@ use std::collections::BTreeMap;
 
 use tec_core::digest::Sha256Digest;
 
-/// GUID of shim, under which it stores its variables (shim, `SHIM_LOCK_GUID`), in memory byte
-/// order.
-const SHIM_GUID: [u8; 16] = [
-    0x50, 0xab, 0x5d, 0x60, 0x46, 0xe0, 0x00, 0x43, 0xab, 0xb6, 0x3d, 0xd8, 0x10, 0xdd, 0x8b, 0x23,
-];
+use crate::event_log::variable_data;
+use crate::guid::Guid;
 
 /// Levels published by the authors of shim (shim, `SbatLevel_Variable.txt`).
 const PUBLISHED: [&str; 9] = [
@@ -95,16 +92,9 @@ impl SbatLevels {
     }
 }
 
-/// What a shim measures for a level (a `UEFI_VARIABLE_DATA`, PC Client Platform Firmware Profile
-/// 1.06, 10.2.6).
+/// What a shim measures for a level.
 fn digest(text: &str) -> Sha256Digest {
-    let name: Vec<u8> = "SbatLevel".encode_utf16().flat_map(u16::to_le_bytes).collect();
-    let mut data = SHIM_GUID.to_vec();
-    data.extend((name.len() as u64 / 2).to_le_bytes());
-    data.extend((text.len() as u64).to_le_bytes());
-    data.extend(name);
-    data.extend(text.as_bytes());
-    Sha256Digest::of(data)
+    Sha256Digest::of(variable_data(Guid::SHIM, "SbatLevel", text.as_bytes()))
 }
 
 fn date(text: &str) -> Option<u64> {

@@ -11,7 +11,7 @@ use super::load_options;
 use super::measurement::{Component, Measurement};
 use super::pe::PeFile;
 use super::platform::{PlatformState, SecureBoot};
-use super::predict::{BootPredictor, Signatures};
+use super::predict::BootPredictor;
 use super::predict_error::PredictError;
 use super::prediction::Prediction;
 use super::shim::Shim;
@@ -127,7 +127,7 @@ impl<'b> Boot<'b> {
             self.push_image(Component::Pcr4Uki, &uki);
             return self.start_uki(&uki, handed.as_deref());
         }
-        if self.verifies() && first.file.section(".vendor_cert").is_none() {
+        if first.file.section(".vendor_cert").is_none() {
             return self.start_other(first, handed.is_some());
         }
         self.push_image(Component::Pcr4Shim, &first);
@@ -141,10 +141,6 @@ impl<'b> Boot<'b> {
         }
     }
 
-    fn verifies(&self) -> bool {
-        self.options.signatures == Signatures::Verified
-    }
-
     /// A loader that is not shim.
     fn start_other(&mut self, loader: Started, has_options: bool) -> Result<(), PredictError> {
         let magic = loader.magic();
@@ -156,9 +152,7 @@ impl<'b> Boot<'b> {
 
     /// The program that shim starts.
     fn start_second(&mut self, shim: &Started, second: String) -> Result<(), PredictError> {
-        if self.verifies() {
-            self.start_shim(shim)?;
-        }
+        self.start_shim(shim)?;
         let second = self.read_loader(second, 0)?;
         if second.is_uki() {
             self.allow(&second, Role::Uki)?;

@@ -6,11 +6,10 @@ use super::authority::Authority;
 use super::boot::{Boot, Guard, Role, Started};
 use super::measurement::{Component, Measurement};
 use super::platform::SecureBoot;
-use super::predict::Signatures;
 use super::predict_error::PredictError;
 use super::signature::SignaturePresence;
 use super::verifier;
-use crate::event_log::EventKind;
+use crate::event_log::{EventKind, variable_data};
 use crate::guid::Guid;
 
 impl Boot<'_> {
@@ -41,8 +40,6 @@ impl Boot<'_> {
         ));
     }
 
-    /// `UEFI_VARIABLE_DATA` (PC Client Platform Firmware Profile 1.06, 10.2.6): vendor 16, number
-    /// of characters 8, size of the data 8, name in UTF-16 without terminator, data.
     fn push_variable(
         &mut self,
         component: Component,
@@ -51,12 +48,7 @@ impl Boot<'_> {
         vendor: Guid,
         data: &[u8],
     ) {
-        let units: Vec<u8> = name.encode_utf16().flat_map(u16::to_le_bytes).collect();
-        let mut event = vendor.as_bytes().to_vec();
-        event.extend((units.len() as u64 / 2).to_le_bytes());
-        event.extend((data.len() as u64).to_le_bytes());
-        event.extend(units);
-        event.extend(data);
+        let event = variable_data(vendor, name, data);
         self.push_data(component, PcrIndex::SECURE_BOOT, kind, &event, name);
     }
 
@@ -68,9 +60,6 @@ impl Boot<'_> {
 
     /// Lets the current verifier, firmware or shim, verify an image.
     pub(super) fn allow(&mut self, started: &Started, role: Role) -> Result<(), PredictError> {
-        if self.options.signatures == Signatures::DangerousIgnored {
-            return Ok(());
-        }
         if !self.platform.knows_keys() {
             // What may allow it is unknown, so any valid signature must do.
             let presence = match self.secure_boot() {

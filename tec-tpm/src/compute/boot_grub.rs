@@ -1,6 +1,7 @@
 //! The boot from GRUB onward: its script, the kernel, and what the kernel finds.
 
-use std::io::{ErrorKind, Read as _};
+use std::io;
+use std::io::BufReader;
 
 use tec_core::pcr::PcrIndex;
 
@@ -146,7 +147,7 @@ impl Boot<'_> {
         let Some(section) = table.section(MODULES, 0) else {
             return Ok(Modules::default());
         };
-        let content = self.read_part(program, section.start, section.content)?;
+        let content = self.read_part(program, section.raw.start, section.content)?;
         Ok(grub_module::built_in(&content))
     }
 
@@ -213,17 +214,10 @@ impl Boot<'_> {
 
     pub(super) fn hash(&self, path: &str) -> Result<BankDigests, PredictError> {
         let refuse = |source| PredictError::Open { file: path.to_owned(), source };
-        let mut reader = self.image.open(path).map_err(refuse)?;
+        let reader = self.image.open(path).map_err(refuse)?;
         let mut hasher = MultiHasher::new(self.options.banks);
-        let mut piece = vec![0; PIECE];
-        loop {
-            match reader.read(&mut piece) {
-                Ok(0) => return Ok(hasher.finish()),
-                Ok(count) => hasher.update(piece.get(..count).unwrap_or_default()),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(refuse(error)),
-            }
-        }
+        io::copy(&mut BufReader::with_capacity(PIECE, reader), &mut hasher).map_err(refuse)?;
+        Ok(hasher.finish())
     }
 }
 

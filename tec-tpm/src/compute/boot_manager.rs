@@ -12,7 +12,7 @@ use super::pe::PeRequest;
 use super::predict_error::PredictError;
 use super::stub::StubProfile;
 use super::unpredictable::Unpredictable;
-use super::{find, kernel};
+use super::{find, kernel, load_options};
 use crate::event_log::EventKind;
 use crate::guid::Guid;
 
@@ -206,7 +206,7 @@ impl Boot<'_> {
                  variables after that)"
             )));
         }
-        let variable = |name: &str| wide_text(self.platform.variable(name, LOADER)?);
+        let variable = |name: &str| load_options::text(self.platform.variable(name, LOADER)?);
         // Since 260. Its precedence was not observed.
         let preferred = setting("preferred").is_some()
             || self.platform.variable("LoaderEntryPreferred", LOADER).is_some();
@@ -232,11 +232,4 @@ impl Boot<'_> {
         }
         Ok(None)
     }
-}
-
-/// UTF-16 with a terminator.
-fn wide_text(data: &[u8]) -> Option<String> {
-    let (units, _) = data.as_chunks::<2>();
-    let units: Vec<u16> = units.iter().map(|unit| u16::from_le_bytes(*unit)).collect();
-    Some(String::from_utf16(&units).ok()?.trim_end_matches('\0').to_owned())
 }

@@ -8,11 +8,10 @@ use super::boot::{Boot, Started};
 use super::layout::PeError;
 use super::pe::{PeFile, PeRequest};
 use super::platform::SecureBoot;
-use super::predict::Signatures;
 use super::predict_error::PredictError;
 use super::signature::SignaturePresence;
 use super::uki_table::SectionTable;
-use super::{find, load_options, stub};
+use super::{find, load_options, resolve, stub};
 
 /// Maximum size of a GRUB script.
 pub(super) const MAX_SCRIPT: u64 = 1 << 20;
@@ -112,24 +111,16 @@ impl Boot<'_> {
             return self.read(path, &PeRequest { banks, ..request.clone() });
         }
         let started = Started { path, file, profile: None };
-        if self.options.signatures != Signatures::DangerousIgnored {
-            let digests = started.file.authenticode_digests();
-            started.check_signatures(&digests, SignaturePresence::Optional)?;
-        }
+        let digests = started.file.authenticode_digests();
+        started.check_signatures(&digests, SignaturePresence::Optional)?;
         Ok(started)
     }
 
     /// Reads a small file in full.
     pub(super) fn read_small(&self, path: &str, limit: u64) -> Result<Vec<u8>, PredictError> {
         let refuse = |source| PredictError::Open { file: path.to_owned(), source };
-        let reader = self.image.open(path).map_err(refuse)?;
-        let mut content = Vec::new();
-        let mut reader = reader.take(limit + 1);
-        reader.read_to_end(&mut content).map_err(refuse)?;
-        if content.len() as u64 > limit {
-            return Err(refuse(std::io::ErrorKind::FileTooLarge.into()));
-        }
-        Ok(content)
+        let reader = self.image.open(path);
+        reader.and_then(|reader| resolve::all(reader, limit)).map_err(refuse)
     }
 
     /// Reads a part of a file that was read as a PE file before.

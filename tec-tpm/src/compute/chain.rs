@@ -43,16 +43,6 @@ impl ChainComputer {
         self
     }
 
-    /// Accepts files whose signatures are missing or do not match.
-    ///
-    /// # Security
-    /// Only for predicting what a machine *would* measure, as simulated firmware does. The values
-    /// of such files must not be approved.
-    pub fn dangerous_ignore_signatures(mut self) -> Self {
-        self.predictor = self.predictor.dangerous_ignore_signatures();
-        self
-    }
-
     /// The measurements in boot order.
     pub fn measure(&self, image: &dyn BootImage) -> Result<Vec<Measurement>, PredictError> {
         let platform = PlatformState::with_unknown_variables(self.secure_boot);

@@ -1,12 +1,12 @@
 //! Digests in several banks at once: the bytes are read once, regardless of the number of banks.
 
-use std::fmt;
+use std::{fmt, io};
 
 use sha1::Sha1;
 use sha2::{Digest as _, Sha256, Sha384, Sha512};
 use tec_core::digest::Sha256Digest;
 
-use crate::event_log::Bank;
+use crate::event_log::{Bank, extended};
 
 /// Which banks are computed. SHA-256 is always one of them.
 ///
@@ -116,13 +116,10 @@ impl BankDigests {
     #[must_use]
     pub fn extended(&self, event: &Self) -> Self {
         Self {
-            sha1: both(self.sha1, event.sha1)
-                .map(|(a, b)| Sha1::new().chain_update(a).chain_update(b).finalize().into()),
+            sha1: self.sha1.zip(event.sha1).map(|(a, b)| extended::<Sha1, _>(&a, &b)),
             sha256: self.sha256.extended(&event.sha256),
-            sha384: both(self.sha384, event.sha384)
-                .map(|(a, b)| Sha384::new().chain_update(a).chain_update(b).finalize().into()),
-            sha512: both(self.sha512, event.sha512)
-                .map(|(a, b)| Sha512::new().chain_update(a).chain_update(b).finalize().into()),
+            sha384: self.sha384.zip(event.sha384).map(|(a, b)| extended::<Sha384, _>(&a, &b)),
+            sha512: self.sha512.zip(event.sha512).map(|(a, b)| extended::<Sha512, _>(&a, &b)),
         }
     }
 }
@@ -132,10 +129,6 @@ impl fmt::Debug for BankDigests {
         let known = Bank::ALL.into_iter().filter_map(|b| Some((b, self.get(b)?)));
         f.debug_map().entries(known.map(|(bank, digest)| (bank, hex::encode(digest)))).finish()
     }
-}
-
-fn both<T>(a: Option<T>, b: Option<T>) -> Option<(T, T)> {
-    a.zip(b)
 }
 
 /// Hashes a stream in several banks.
@@ -171,6 +164,17 @@ impl MultiHasher {
             sha384: self.sha384.map(|hasher| hasher.finalize().into()),
             sha512: self.sha512.map(|hasher| hasher.finalize().into()),
         }
+    }
+}
+
+impl io::Write for MultiHasher {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.update(data);
+        Ok(data.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

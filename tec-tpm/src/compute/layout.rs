@@ -118,6 +118,8 @@ pub(super) const MAX_HEADERS: usize = 256 << 10;
 /// Maximum number of sections. Windows stops at 96 (PE format, "COFF File Header"); unified kernel
 /// images with many profiles have more.
 const MAX_SECTIONS: u16 = 512;
+/// Size of a section's header (PE format, "Section Table").
+const HEADER: u64 = 40;
 /// Maximum number of bytes between sections; linkers leave none, or less than a page per section.
 const MAX_GAPS: u64 = 1 << 20;
 /// Largest certificate table; two signatures with chains have some 20 KiB.
@@ -125,7 +127,7 @@ const MAX_CERTIFICATES: u64 = 1 << 20;
 /// Largest file: offsets of sections and certificates are 32 bits wide.
 pub(super) const MAX_FILE: u64 = 1 << 32;
 
-/// A section with content in the file.
+/// A section, usually with content in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Section {
     pub(super) name: String,
@@ -186,6 +188,20 @@ impl Layout {
         let hashed: u64 = self.sections.iter().map(|s| s.raw.end - s.raw.start).sum();
         self.sections_end() - self.headers - hashed
     }
+}
+
+/// All sections in the order of the table, whether they have content or not. The headers must have been
+/// accepted by [`Layout::parse`]; `start` may hold less of the file than they announce.
+///
+/// # Errors
+/// [`PeError`] if the table is cut off.
+pub(super) fn table(start: &[u8]) -> Result<Vec<Section>, PeError> {
+    let file = Fields(start);
+    let coff = coff_offset(&file)?;
+    let table = Optional::parse(&file, coff)?.table;
+    let count = u64::from(file.u16(coff + 2, "COFF header")?);
+    file.check_end(table + count * HEADER, "section table")?;
+    (0..count).map(|number| section(&file, table + number * HEADER)).collect()
 }
 
 /// Offset of the COFF file header (PE format, "MS-DOS Stub" and "Signature").
@@ -289,7 +305,7 @@ fn sections(
             value: count.into(),
         });
     }
-    let table_end = optional.table + u64::from(count) * 40;
+    let table_end = optional.table + u64::from(count) * HEADER;
     if optional.headers < table_end || optional.headers > MAX_HEADERS as u64 {
         return Err(PeError::Header {
             offset: coff + 20 + 60,
@@ -301,7 +317,7 @@ fn sections(
     let mut sections = Vec::with_capacity(count.into());
     let mut unwritten = Vec::new();
     for number in 0..u64::from(count) {
-        let header = optional.table + number * 40;
+        let header = optional.table + number * HEADER;
         let section = section(file, header)?;
         if section.raw.is_empty() {
             unwritten.extend((section.zeros > 0).then_some((section.name, header)));

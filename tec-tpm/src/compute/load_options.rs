@@ -84,7 +84,7 @@ fn file_path(mut nodes: &[u8]) -> Option<String> {
 }
 
 /// UTF-16 up to a terminator or the end.
-fn text(data: &[u8]) -> Option<String> {
+pub(super) fn text(data: &[u8]) -> Option<String> {
     let (pairs, _) = data.as_chunks::<2>();
     let units = pairs.iter().map(|pair| u16::from_le_bytes(*pair));
     let units: Vec<u16> = units.take_while(|unit| *unit != 0).collect();

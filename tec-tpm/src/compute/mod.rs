@@ -154,6 +154,7 @@ pub use stub::{StubError, StubProfile};
 pub use unpredictable::Unpredictable;
 pub use varstore::VariableStoreError;
 pub use x509::UnsupportedSignature;
+pub(crate) use x509::{rsa_scheme, verify_ecdsa};
 
 #[cfg(test)]
 mod tests;

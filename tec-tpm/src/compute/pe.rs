@@ -2,7 +2,7 @@
 
 mod walk;
 
-use std::io::{ErrorKind, Read};
+use std::io::Read;
 
 use tec_core::digest::Sha256Digest;
 
@@ -100,16 +100,18 @@ impl PeFile {
     ///
     /// Uses less than 8 MiB of memory, regardless of the size of the file.
     pub fn read_as(mut reader: impl Read, request: &PeRequest) -> Result<Self, PeError> {
-        let mut buffer = vec![0; PIECE];
+        let mut piece = Vec::with_capacity(PIECE);
         let mut stream = PeStream::new(request.clone());
         let mut offset = 0;
         loop {
-            let chunk = fill(&mut reader, &mut buffer, offset)?;
-            if chunk.is_empty() {
+            piece.clear();
+            let read = reader.by_ref().take(PIECE as u64).read_to_end(&mut piece);
+            offset += piece.len() as u64;
+            read.map_err(|source| PeError::Read { offset, source })?;
+            if piece.is_empty() {
                 return stream.finish();
             }
-            stream.feed(chunk)?;
-            offset += chunk.len() as u64;
+            stream.feed(&piece)?;
         }
     }
 
@@ -193,24 +195,4 @@ impl PeFile {
     pub fn check_signatures(&self, presence: SignaturePresence) -> Result<(), SignatureError> {
         signature::check(&self.signed_digests()?, &self.authenticode, presence)
     }
-}
-
-/// Reads until `buffer` is full or the file ends.
-fn fill<'b>(
-    reader: &mut impl Read,
-    buffer: &'b mut [u8],
-    offset: u64,
-) -> Result<&'b [u8], PeError> {
-    let mut filled = 0;
-    while let Some(free) = buffer.get_mut(filled..).filter(|free| !free.is_empty()) {
-        match reader.read(free) {
-            Ok(0) => break,
-            Ok(count) => filled += count,
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(source) => {
-                return Err(PeError::Read { offset: offset + filled as u64, source });
-            }
-        }
-    }
-    Ok(buffer.get(..filled).unwrap_or_default())
 }

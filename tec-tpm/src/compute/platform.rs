@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::io::Read as _;
 
 use tec_core::reference::BootImage;
 
 use super::dbx::DbxUpdateError;
 use super::running_shim::RunningShim;
 use super::varstore::VariableStoreError;
-use super::{dbx, varstore};
+use super::{dbx, resolve, varstore};
 use crate::guid::Guid;
 
 /// The partition that GRUB starts from in the layout of installers: the EFI system partition, first on the first
@@ -65,7 +64,7 @@ pub enum PlatformError {
         #[source]
         source: io::Error,
     },
-    /// A variable's file cannot be read.
+    /// A variable's file cannot be read, or is larger than any variable.
     #[error("cannot read {file}")]
     Read {
         /// File.
@@ -85,17 +84,6 @@ pub enum PlatformError {
         /// Its size.
         size: usize,
     },
-    /// A variable is larger than the limit.
-    #[error("{file} is larger than {limit} bytes")]
-    TooLarge {
-        /// File.
-        file: String,
-        /// Limit.
-        limit: u64,
-    },
-    /// A staged update of `dbx` cannot be read.
-    #[error("cannot append the update to dbx")]
-    Dbx(#[source] DbxUpdateError),
     /// A staged update of a key database cannot be read.
     #[error("cannot append the update to {variable}")]
     Update {
@@ -187,40 +175,23 @@ impl PlatformState {
         self
     }
 
-    /// Appends a list of revocations to `dbx`, as firmware does: a file of signature lists (`.esl`), or one
-    /// with the signature that the firmware requires (`.auth`, `DBXUpdate.bin`).
+    /// Appends keys or revocations to a key database (`KEK`, `db`, `dbx`), as firmware does: a file of signature
+    /// lists (`.esl`), or one with the signature that the firmware requires (`.auth`, `DBXUpdate.bin`).
     ///
     /// # Errors
-    /// [`PlatformError::Dbx`]: the update, or the content of `dbx`, cannot be read.
-    pub fn with_dbx_update(self, update: &[u8]) -> Result<Self, PlatformError> {
-        let appended = self.appended("dbx", Guid::SECURITY_DATABASE, update);
-        appended.map_err(PlatformError::Dbx)
-    }
-
-    /// Appends keys to `db`, in the same forms.
-    ///
-    /// # Errors
-    /// [`PlatformError::Update`]: the update, or the content of `db`, cannot be read.
-    pub fn with_db_update(self, update: &[u8]) -> Result<Self, PlatformError> {
-        let appended = self.appended("db", Guid::SECURITY_DATABASE, update);
-        appended.map_err(|source| PlatformError::Update { variable: "db", source })
-    }
-
-    /// Appends keys to `KEK`, in the same forms.
-    ///
-    /// # Errors
-    /// [`PlatformError::Update`]: the update, or the content of `KEK`, cannot be read.
-    pub fn with_kek_update(self, update: &[u8]) -> Result<Self, PlatformError> {
-        let appended = self.appended("KEK", Guid::GLOBAL, update);
-        appended.map_err(|source| PlatformError::Update { variable: "KEK", source })
-    }
-
-    fn appended(self, name: &str, vendor: Guid, update: &[u8]) -> Result<Self, DbxUpdateError> {
-        let present = self.get(name, vendor);
+    /// [`PlatformError::Update`]: the update, or the content of the database, cannot be read.
+    pub fn with_update(
+        self,
+        variable: &'static str,
+        vendor: Guid,
+        update: &[u8],
+    ) -> Result<Self, PlatformError> {
+        let present = self.get(variable, vendor);
         let attributes = present.map_or(KEYS, |present| present.attributes);
         let present = present.map_or(&[][..], |present| &present.data);
-        let after = dbx::appended(present, update)?;
-        Ok(self.with_variable(name, vendor, attributes, after))
+        let after = dbx::appended(present, update)
+            .map_err(|source| PlatformError::Update { variable, source })?;
+        Ok(self.with_variable(variable, vendor, attributes, after))
     }
 
     /// Sets whether firmware verifies images, regardless of the other variables.
@@ -372,14 +343,7 @@ impl PlatformState {
 
 fn read(image: &dyn BootImage, file: &str) -> Result<Vec<u8>, PlatformError> {
     let refuse = |source| PlatformError::Read { file: file.to_owned(), source };
-    let reader = image.open(file).map_err(refuse)?;
-    let mut content = Vec::new();
-    let mut limited = reader.take(MAX_VARIABLE + 1);
-    limited.read_to_end(&mut content).map_err(refuse)?;
-    if content.len() as u64 > MAX_VARIABLE {
-        return Err(PlatformError::TooLarge { file: file.to_owned(), limit: MAX_VARIABLE });
-    }
-    Ok(content)
+    image.open(file).and_then(|reader| resolve::all(reader, MAX_VARIABLE)).map_err(refuse)
 }
 
 #[cfg(test)]
@@ -458,7 +422,8 @@ mod tests {
         let image = MemoryImage::new().with(PK, vec![0; (1 << 20) + 1]);
         assert!(matches!(
             PlatformState::from_efivars(&image, "efivars"),
-            Err(PlatformError::TooLarge { .. })
+            Err(PlatformError::Read { source, .. })
+                if source.kind() == io::ErrorKind::FileTooLarge
         ));
     }
 }

@@ -26,18 +26,7 @@ pub struct BootPredictor {
     pub(super) grub: Option<GrubProfile>,
     pub(super) stub: Option<StubProfile>,
     pub(super) shim: Option<ShimProfile>,
-    pub(super) signatures: Signatures,
     pub(super) registers: Option<PcrSet>,
-}
-
-/// What is required of signatures.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Signatures {
-    /// They must match their files, and be from a signer that the machine allows.
-    #[default]
-    Verified,
-    /// Nothing is required, as with simulated firmware.
-    DangerousIgnored,
 }
 
 /// A [`BootPredictor`] for one machine.
@@ -109,11 +98,6 @@ impl BootPredictor {
     /// once instead of twice.
     pub fn with_registers(mut self, registers: PcrSet) -> Self {
         self.registers = Some(registers);
-        self
-    }
-
-    pub(super) fn dangerous_ignore_signatures(mut self) -> Self {
-        self.signatures = Signatures::DangerousIgnored;
         self
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::io::Read;
 
 /// Maximum number of symbolic links on the way to one file: Linux's own limit (path_resolution(7)).
 const MAX_LINKS: usize = 40;
@@ -76,6 +77,19 @@ fn parent(path: &mut String) {
 
 fn refuse(reason: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, reason)
+}
+
+/// All of a stream of at most `limit` bytes.
+///
+/// # Errors
+/// [`FileTooLarge`](io::ErrorKind::FileTooLarge) if it is longer; also any error of the reader.
+pub(super) fn all(reader: impl Read, limit: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let size = reader.take(limit + 1).read_to_end(&mut bytes)?;
+    if size as u64 > limit {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    Ok(bytes)
 }
 
 pub(super) fn too_large(reason: &'static str) -> io::Error {

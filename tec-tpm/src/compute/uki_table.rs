@@ -2,38 +2,26 @@
 //! Image", "Multi-Profile UKIs"): sections before the first `.profile` are the base, those from the
 //! n-th `.profile` to the next one belong to profile n and replace those of the base.
 
-use std::io::Read as _;
+use std::io;
+use std::io::{BufReader, Read as _};
 
 use tec_core::reference::BootImage;
 
 use super::hash::MultiHasher;
-use super::layout::PeError;
+use super::layout;
+use super::layout::Section;
 use super::predict_error::PredictError;
 use super::stub::StubError;
 
 /// Bytes of the file that hold the section table; 512 sections need 20 KiB.
 const MAX_TABLE: u64 = 64 << 10;
-/// PE format, "Section Table": size of an entry.
-const ENTRY: usize = 40;
 /// Size of the pieces in which content is read.
 const PIECE: usize = 256 << 10;
-
-/// One section with content.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct TableEntry {
-    pub(super) name: String,
-    /// Where its content begins in the file.
-    pub(super) start: u64,
-    /// Bytes of content in the file.
-    pub(super) content: u64,
-    /// Zero bytes after it in memory.
-    pub(super) zeros: u64,
-}
 
 /// The sections in the order of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SectionTable {
-    entries: Vec<TableEntry>,
+    entries: Vec<Section>,
 }
 
 impl SectionTable {
@@ -43,26 +31,10 @@ impl SectionTable {
         let mut start = Vec::new();
         let reader = image.open(path).map_err(refuse)?;
         reader.take(MAX_TABLE).read_to_end(&mut start).map_err(refuse)?;
-        Self::parse(&start).ok_or_else(|| PredictError::Pe {
-            file: path.to_owned(),
-            source: PeError::Truncated {
-                offset: start.len() as u64,
-                part: "section table".to_owned(),
-                needed: MAX_TABLE,
-            },
-        })
-    }
-
-    /// Offset of the PE header at 0x3c; number of sections at 6 of it, size of the optional header
-    /// at 20, which begins at 24.
-    fn parse(start: &[u8]) -> Option<Self> {
-        let pe = usize::try_from(word(start, 0x3c)?).ok()?;
-        let count = u16::from_le_bytes(*start.get(pe.checked_add(6)?..)?.first_chunk()?);
-        let optional = u16::from_le_bytes(*start.get(pe.checked_add(20)?..)?.first_chunk()?);
-        let table = start.get(pe.checked_add(24 + usize::from(optional))?..)?;
-        let table = table.get(..usize::from(count) * ENTRY)?;
-        let entries = table.chunks_exact(ENTRY).map(entry);
-        Some(Self { entries: entries.collect::<Option<_>>()? })
+        let entries = layout::table(&start);
+        let entries =
+            entries.map_err(|source| PredictError::Pe { file: path.to_owned(), source })?;
+        Ok(Self { entries })
     }
 
     /// Where the sections that do not count for this profile begin.
@@ -75,21 +47,21 @@ impl SectionTable {
             source: StubError::NoProfile(profile),
         })?;
         let left_out = self.entries.iter().filter(|entry| {
-            let counts = chosen.iter().any(|other| other.start == entry.start);
+            let counts = chosen.iter().any(|other| other.raw.start == entry.raw.start);
             entry.content > 0 && !counts
         });
-        Ok(left_out.map(|entry| entry.start).collect())
+        Ok(left_out.map(|entry| entry.raw.start).collect())
     }
 
     /// A section of this profile.
-    pub(super) fn section(&self, name: &str, profile: u32) -> Option<&TableEntry> {
+    pub(super) fn section(&self, name: &str, profile: u32) -> Option<&Section> {
         let chosen = self.chosen(profile)?;
         chosen.into_iter().find(|entry| entry.name == name)
     }
 
     /// The sections that count: for each name, the first one of the profile, else the first of the
     /// base. Profile 0 is implied if there is none.
-    fn chosen(&self, profile: u32) -> Option<Vec<&TableEntry>> {
+    fn chosen(&self, profile: u32) -> Option<Vec<&Section>> {
         let mut parts = vec![Vec::new()];
         for entry in &self.entries {
             if entry.name == ".profile" {
@@ -103,7 +75,7 @@ impl SectionTable {
             None if profile == 0 => &[],
             None => return None,
         };
-        let mut chosen: Vec<&TableEntry> = Vec::new();
+        let mut chosen: Vec<&Section> = Vec::new();
         for entry in own.iter().chain(parts.first()?) {
             if !chosen.iter().any(|other| other.name == entry.name) {
                 chosen.push(entry);
@@ -113,54 +85,23 @@ impl SectionTable {
     }
 }
 
-/// Name 8, size in memory 4, address 4, size in the file 4, offset in the file 4.
-fn entry(entry: &[u8]) -> Option<TableEntry> {
-    let name = entry.get(..8)?.split(|byte| *byte == 0).next()?;
-    let memory = u64::from(word(entry, 8)?);
-    let file = u64::from(word(entry, 16)?);
-    Some(TableEntry {
-        name: name.escape_ascii().to_string(),
-        start: word(entry, 20)?.into(),
-        content: if memory == 0 { file } else { memory.min(file) },
-        zeros: memory.saturating_sub(file),
-    })
-}
-
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
-}
-
 /// Hashes a section's content as it lies in memory.
 pub(super) fn hash_section(
     image: &dyn BootImage,
     path: &str,
-    section: &TableEntry,
+    section: &Section,
     hasher: &mut MultiHasher,
 ) -> Result<(), PredictError> {
     let refuse = |source| PredictError::Open { file: path.to_owned(), source };
-    let mut reader = image.open(path).map_err(refuse)?;
-    let skipped = std::io::copy(&mut reader.by_ref().take(section.start), &mut std::io::sink());
-    skipped.map_err(refuse)?;
-    let mut piece = vec![0; PIECE];
-    let mut left = section.content;
-    while left > 0 {
-        let room = usize::try_from(left).unwrap_or(PIECE).min(PIECE);
-        let count = match reader.read(piece.get_mut(..room).unwrap_or_default()) {
-            Ok(0) => return Err(refuse(std::io::ErrorKind::UnexpectedEof.into())),
-            Ok(count) => count,
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(refuse(error)),
-        };
-        hasher.update(piece.get(..count).unwrap_or_default());
-        left -= count as u64;
+    let reader = image.open(path).map_err(refuse)?;
+    let mut reader = BufReader::with_capacity(PIECE, reader);
+    let before = io::copy(&mut reader.by_ref().take(section.raw.start), &mut io::sink());
+    before.map_err(refuse)?;
+    let hashed = io::copy(&mut reader.take(section.content), hasher).map_err(refuse)?;
+    if hashed < section.content {
+        return Err(refuse(io::ErrorKind::UnexpectedEof.into()));
     }
-    piece.fill(0);
-    let mut zeros = section.zeros;
-    while zeros > 0 {
-        let count = usize::try_from(zeros).unwrap_or(PIECE).min(PIECE);
-        hasher.update(piece.get(..count).unwrap_or_default());
-        zeros -= count as u64;
-    }
+    io::copy(&mut io::repeat(0).take(section.zeros), hasher).map_err(refuse)?;
     Ok(())
 }
 
@@ -169,9 +110,9 @@ mod tests {
     use super::*;
 
     fn table(names: &[&str]) -> SectionTable {
-        let entries = names.iter().zip(1..).map(|(name, start)| TableEntry {
+        let entries = names.iter().zip(1..).map(|(name, start)| Section {
             name: (*name).to_owned(),
-            start,
+            raw: start..start + 1,
             content: 1,
             zeros: 0,
         });
@@ -185,7 +126,7 @@ mod tests {
         ]);
         assert_eq!(table.left_out("x", 0).unwrap(), [2, 3, 6, 7]);
         assert_eq!(table.left_out("x", 1).unwrap(), [3, 4, 5]);
-        assert_eq!(table.section(".cmdline", 1).unwrap().start, 2);
+        assert_eq!(table.section(".cmdline", 1).unwrap().raw.start, 2);
         assert!(matches!(
             table.left_out("x", 2),
             Err(PredictError::Stub { source: StubError::NoProfile(2), .. })
@@ -200,12 +141,12 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_is_cut_off_is_none() {
+    fn a_table_that_is_cut_off_is_refused() {
         let file = super::super::testing::PeBuilder::new().section(".linux", "x").build();
-        let table = SectionTable::parse(&file).unwrap();
+        let table = SectionTable { entries: layout::table(&file).unwrap() };
         assert_eq!(table.section(".linux", 0).unwrap().content, 1);
         for end in 0..0x1b0 {
-            assert_eq!(SectionTable::parse(&file[..end]), None);
+            assert!(layout::table(&file[..end]).is_err());
         }
     }
 }

@@ -129,16 +129,11 @@ impl<'d> Certificate<'d> {
         if algorithm.strip_prefix(OID_PKCS1) == Some(&[1]) {
             let key = rsa::RsaPublicKey::from_public_key_der(self.key)
                 .map_err(|_| unsupported("RSA key", &[]))?;
-            let scheme = match hash {
-                Bank::Sha1 => Pkcs1v15Sign::new::<Sha1>(),
-                Bank::Sha256 => Pkcs1v15Sign::new::<Sha256>(),
-                Bank::Sha384 => Pkcs1v15Sign::new::<Sha384>(),
-                Bank::Sha512 => Pkcs1v15Sign::new::<Sha512>(),
-            };
-            return Ok(key.verify(scheme, digest, signature).is_ok());
+            return Ok(key.verify(rsa_scheme(hash), digest, signature).is_ok());
         }
         if algorithm == OID_EC_KEY {
-            return verify_ecdsa(self.key, digest, signature);
+            return verify_ecdsa(self.key, digest, signature)
+                .ok_or_else(|| unsupported("elliptic curve", &[]));
         }
         Err(unsupported("key", algorithm))
     }
@@ -176,16 +171,26 @@ fn key_algorithm(key: &[u8]) -> Result<&[u8], DerError> {
     Ok(fields.within(der::SEQUENCE)?.element(der::OID)?.value)
 }
 
-fn verify_ecdsa(key: &[u8], digest: &[u8], signature: &[u8]) -> Result<bool, UnsupportedSignature> {
+/// RSASSA-PKCS1-v1_5 over digests of this algorithm.
+pub(crate) fn rsa_scheme(hash: Bank) -> Pkcs1v15Sign {
+    match hash {
+        Bank::Sha1 => Pkcs1v15Sign::new::<Sha1>(),
+        Bank::Sha256 => Pkcs1v15Sign::new::<Sha256>(),
+        Bank::Sha384 => Pkcs1v15Sign::new::<Sha384>(),
+        Bank::Sha512 => Pkcs1v15Sign::new::<Sha512>(),
+    }
+}
+
+/// Whether the signature over a digest is by this key, a SubjectPublicKeyInfo; none if the key is not on P-256
+/// or P-384.
+pub(crate) fn verify_ecdsa(key: &[u8], digest: &[u8], signature: &[u8]) -> Option<bool> {
     if let Ok(key) = p256::ecdsa::VerifyingKey::from_public_key_der(key) {
         let signature = p256::ecdsa::Signature::from_der(signature);
-        return Ok(signature.is_ok_and(|s| key.verify_prehash(digest, &s).is_ok()));
+        return Some(signature.is_ok_and(|s| key.verify_prehash(digest, &s).is_ok()));
     }
-    if let Ok(key) = p384::ecdsa::VerifyingKey::from_public_key_der(key) {
-        let signature = p384::ecdsa::Signature::from_der(signature);
-        return Ok(signature.is_ok_and(|s| key.verify_prehash(digest, &s).is_ok()));
-    }
-    Err(unsupported("elliptic curve", &[]))
+    let key = p384::ecdsa::VerifyingKey::from_public_key_der(key).ok()?;
+    let signature = p384::ecdsa::Signature::from_der(signature);
+    Some(signature.is_ok_and(|s| key.verify_prehash(digest, &s).is_ok()))
 }
 
 /// X.690, 8.6.2: the first byte counts unused bits, of which signatures have none.

@@ -1,13 +1,14 @@
 //! From an endorsement key certificate to a trusted root.
 
-use p256::pkcs8::DecodePublicKey as _;
-use rsa::pkcs1v15;
-use rsa::signature::Verifier as _;
+use rsa::pkcs8::DecodePublicKey as _;
 use tec_core::ak::PublicKey;
 use tec_core::time::Timestamp;
 use x509_cert::der::oid::ObjectIdentifier;
 
 use super::certificate::{CertificateError, EkCertificate, Parsed};
+use crate::compute;
+use crate::compute::rsa_scheme;
+use crate::event_log::Bank;
 
 // Signature algorithms (RFC 4055, section 5, and RFC 5758, section 3.2). SHA-1 is none of them.
 const SHA256_RSA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.11");
@@ -15,9 +16,6 @@ const SHA384_RSA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.11354
 const SHA512_RSA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.13");
 const ECDSA_SHA256: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.10045.4.3.2");
 const ECDSA_SHA384: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.10045.4.3.3");
-
-/// Curve P-256 as parameter of a key (RFC 5480, section 2.1.1.1).
-const SECP256R1: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.10045.3.1.7");
 
 /// Maximum number of CA certificates between an endorsement key and its root; real chains have up
 /// to three.
@@ -213,10 +211,11 @@ fn verify_signature(child: &Parsed, issuer: &Parsed) -> Result<(), ChainError> {
     }
     let signature = certificate.signature().as_bytes().ok_or_else(wrong)?;
     let verified = match algorithm.oid {
-        SHA256_RSA => verify_rsa::<sha2::Sha256>(child, issuer, signature)?,
-        SHA384_RSA => verify_rsa::<sha2::Sha384>(child, issuer, signature)?,
-        SHA512_RSA => verify_rsa::<sha2::Sha512>(child, issuer, signature)?,
-        ECDSA_SHA256 | ECDSA_SHA384 => verify_ecdsa(child, issuer, signature, algorithm.oid)?,
+        SHA256_RSA => verify_rsa(child, issuer, signature, Bank::Sha256)?,
+        SHA384_RSA => verify_rsa(child, issuer, signature, Bank::Sha384)?,
+        SHA512_RSA => verify_rsa(child, issuer, signature, Bank::Sha512)?,
+        ECDSA_SHA256 => verify_ecdsa(child, issuer, signature, Bank::Sha256)?,
+        ECDSA_SHA384 => verify_ecdsa(child, issuer, signature, Bank::Sha384)?,
         oid => {
             return Err(ChainError::Algorithm(oid.to_string()));
         }
@@ -232,11 +231,12 @@ fn unusable(issuer: &Parsed) -> ChainError {
     ChainError::IssuerKey(issuer.subject())
 }
 
-fn verify_rsa<D>(child: &Parsed, issuer: &Parsed, signature: &[u8]) -> Result<bool, ChainError>
-where
-    D: sha2::Digest + x509_cert::der::oid::AssociatedOid,
-    pkcs1v15::VerifyingKey<D>: rsa::signature::Verifier<pkcs1v15::Signature>,
-{
+fn verify_rsa(
+    child: &Parsed,
+    issuer: &Parsed,
+    signature: &[u8],
+    hash: Bank,
+) -> Result<bool, ChainError> {
     // The smallest RSA key that is accepted anywhere here.
     const MIN_MODULUS: usize = 2048 / 8;
     let key =
@@ -244,49 +244,18 @@ where
     if rsa::traits::PublicKeyParts::size(&key) < MIN_MODULUS {
         return Err(unusable(issuer));
     }
-    let Ok(signature) = pkcs1v15::Signature::try_from(signature) else {
-        return Ok(false);
-    };
-    let key = pkcs1v15::VerifyingKey::<D>::new(key);
-    Ok(key.verify(child.signed(), &signature).is_ok())
+    Ok(key.verify(rsa_scheme(hash), &hash.hash(child.signed()), signature).is_ok())
 }
 
-/// ECDSA by a key on P-256 or P-384, over the hash that the algorithm names.
+/// ECDSA by a key on P-256 or P-384.
 fn verify_ecdsa(
     child: &Parsed,
     issuer: &Parsed,
     signature: &[u8],
-    algorithm: ObjectIdentifier,
+    hash: Bank,
 ) -> Result<bool, ChainError> {
-    use p256::ecdsa::signature::hazmat::PrehashVerifier as _;
-    use sha2::Digest as _;
-
-    let digest = if algorithm == ECDSA_SHA256 {
-        sha2::Sha256::digest(child.signed()).to_vec()
-    } else {
-        sha2::Sha384::digest(child.signed()).to_vec()
-    };
-    let der = key_der(issuer)?;
-    if is_p256(issuer) {
-        let key =
-            p256::ecdsa::VerifyingKey::from_public_key_der(&der).map_err(|_| unusable(issuer))?;
-        Ok(p256::ecdsa::Signature::from_der(signature)
-            .is_ok_and(|signature| key.verify_prehash(&digest, &signature).is_ok()))
-    } else {
-        let key =
-            p384::ecdsa::VerifyingKey::from_public_key_der(&der).map_err(|_| unusable(issuer))?;
-        Ok(p384::ecdsa::Signature::from_der(signature)
-            .is_ok_and(|signature| key.verify_prehash(&digest, &signature).is_ok()))
-    }
-}
-
-fn is_p256(issuer: &Parsed) -> bool {
-    let spki = issuer.certificate().tbs_certificate().subject_public_key_info();
-    spki.algorithm
-        .parameters
-        .as_ref()
-        .and_then(|parameters| parameters.decode_as::<ObjectIdentifier>().ok())
-        == Some(SECP256R1)
+    let digest = hash.hash(child.signed());
+    compute::verify_ecdsa(&key_der(issuer)?, &digest, signature).ok_or_else(|| unusable(issuer))
 }
 
 #[cfg(test)]

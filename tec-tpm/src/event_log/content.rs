@@ -5,6 +5,7 @@ mod structures;
 
 use serde::{Serialize, Serializer};
 
+pub(crate) use self::structures::variable_data;
 use self::structures::{
     ascii, blob, description, image, partitions, signature, tables, tagged, text, variable,
 };

@@ -73,14 +73,16 @@ mod view;
 pub use bank::Bank;
 #[cfg(any(test, feature = "test-util"))]
 pub use build::EventLogBuilder;
+pub(crate) use content::variable_data;
 pub use content::{Content, Partition};
 pub use diff::{Change, LogDiff, RegisterDiff};
 pub use error::EventLogError;
 pub use event::{Digests, Event};
 pub use kind::EventKind;
 pub use measured::DataProof;
-pub use parse::{EventLog, Format, Limits};
+pub use parse::{EventLog, Format};
 pub use replay::Replayed;
+pub(crate) use replay::extended;
 pub use systemd::systemd_records;
 pub use verify::{VerifiedLog, VerifyLogError, evidence};
 pub use view::{EventView, LogView};

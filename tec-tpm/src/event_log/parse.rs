@@ -9,30 +9,6 @@ use super::error::EventLogError;
 use super::event::{Digests, Event};
 use super::kind::EventKind;
 
-/// Upper bounds on what is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Limits {
-    /// Maximum size of the log in bytes.
-    pub bytes: usize,
-    /// Maximum number of events, including the header.
-    pub events: usize,
-}
-
-impl Limits {
-    /// Bounds other than the default of 16 MiB and 65,536 events. Real logs have about 50 KiB and
-    /// 100 events.
-    pub const fn new(bytes: usize, events: usize) -> Self {
-        Self { bytes, events }
-    }
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self::new(16 << 20, 1 << 16)
-    }
-}
-
 /// Form of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -59,6 +35,10 @@ struct Algorithm {
     size: usize,
 }
 
+/// Maximum size of a log in bytes; real ones have about 50 KiB.
+pub(super) const MAX_BYTES: usize = 16 << 20;
+/// Maximum number of events, including the header; real logs have about 100.
+pub(super) const MAX_EVENTS: usize = 1 << 16;
 /// Maximum number of algorithms that a header may announce: `HASH_COUNT` of the TPM 2.0 reference
 /// code is 3 to
 /// 5, and the registry knows fewer than 16 hash algorithms.
@@ -73,35 +53,23 @@ const STARTUP_LOCALITY: &[u8; 16] = b"StartupLocality\0";
 const TYPICAL_EVENT: usize = 128;
 
 impl<'a> EventLog<'a> {
-    /// Reads a log within the default [`Limits`].
+    /// Reads a log of at most 16 MiB and 65,536 events.
     pub fn parse(log: &'a [u8]) -> Result<Self, EventLogError> {
-        Self::parse_within(log, Limits::default())
-    }
-
-    /// Reads a log within `limits`.
-    pub fn parse_within(log: &'a [u8], limits: Limits) -> Result<Self, EventLogError> {
-        match Self::read_within(log, limits)? {
+        match Self::read(log)? {
             (parsed, None) => Ok(parsed),
             (_, Some(error)) => Err(error),
         }
     }
 
-    /// Reads a log within the default [`Limits`] up to the first event that cannot be read, and says why it ends
-    /// there. Logs of real machines are cut off, or end in bytes that are no event; what comes before still
+    /// Reads a log within the same bounds up to the first event that cannot be read, and says why it ends there.
+    /// Logs of real machines are cut off, or end in bytes that are no event; what comes before still
     /// proves the registers that replay.
     ///
     /// # Errors
     /// [`EventLogError`] if not even the first event can be read.
     pub fn read(log: &'a [u8]) -> Result<(Self, Option<EventLogError>), EventLogError> {
-        Self::read_within(log, Limits::default())
-    }
-
-    fn read_within(
-        log: &'a [u8],
-        limits: Limits,
-    ) -> Result<(Self, Option<EventLogError>), EventLogError> {
-        if log.len() > limits.bytes {
-            return Err(EventLogError::TooLarge { size: log.len(), limit: limits.bytes });
+        if log.len() > MAX_BYTES {
+            return Err(EventLogError::TooLarge { size: log.len(), limit: MAX_BYTES });
         }
         let end = padding_start(log);
         if end == 0 {
@@ -112,7 +80,7 @@ impl<'a> EventLog<'a> {
         let mut parsed = Self {
             format: Format::Sha1,
             algorithms: Vec::new(),
-            events: Vec::with_capacity(limits.events.min(log.len() / TYPICAL_EVENT + 1)),
+            events: Vec::with_capacity(MAX_EVENTS.min(log.len() / TYPICAL_EVENT + 1)),
             startup_locality: 0,
         };
         if first.kind == EventKind::NO_ACTION && first.data.starts_with(SPEC_ID_03) {
@@ -122,7 +90,7 @@ impl<'a> EventLog<'a> {
         let mut locality = LocalityRule::default();
         locality.check(&first)?;
         parsed.events.push(first);
-        let cut = parsed.read_events(&mut cursor, end, limits, &mut locality).err();
+        let cut = parsed.read_events(&mut cursor, end, &mut locality).err();
         parsed.startup_locality = locality.found.unwrap_or(0);
         Ok((parsed, cut))
     }
@@ -131,12 +99,11 @@ impl<'a> EventLog<'a> {
         &mut self,
         cursor: &mut Cursor<'a>,
         end: usize,
-        limits: Limits,
         locality: &mut LocalityRule,
     ) -> Result<(), EventLogError> {
         while cursor.offset < end {
-            if self.events.len() >= limits.events {
-                let (offset, limit) = (cursor.offset, limits.events);
+            if self.events.len() >= MAX_EVENTS {
+                let (offset, limit) = (cursor.offset, MAX_EVENTS);
                 return Err(EventLogError::TooManyEvents { offset, limit });
             }
             let event = self.next_event(cursor)?;
@@ -170,7 +137,7 @@ impl<'a> EventLog<'a> {
     }
 
     fn next_event(&self, cursor: &mut Cursor<'a>) -> Result<Event<'a>, EventLogError> {
-        // The number of events is below `Limits::events`; one that large saturates harmlessly.
+        // The number of events is below the limit; one that large saturates harmlessly.
         let number = u32::try_from(self.events.len()).unwrap_or(u32::MAX);
         match self.format {
             Format::Sha1 => sha1_event(cursor, number),

@@ -1,7 +1,8 @@
 //! The fold from events to register values.
 
 use sha1::Sha1;
-use sha2::{Digest as _, Sha384, Sha512};
+use sha2::digest::Output;
+use sha2::{Digest, Sha256, Sha384, Sha512};
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::{PCR_COUNT, PcrIndex, PcrSet, PcrValues};
 
@@ -49,10 +50,10 @@ impl<'a> EventLog<'a> {
             values.iter().map(|value| value.to_vec()).collect()
         }
         let values = match bank {
-            Bank::Sha1 => self.fold(bank, |e| e.digests.sha1, extend_sha1).map(owned),
-            Bank::Sha256 => self.fold(bank, |e| e.digests.sha256, extend_sha256).map(owned),
-            Bank::Sha384 => self.fold(bank, |e| e.digests.sha384, extend_sha384).map(owned),
-            Bank::Sha512 => self.fold(bank, |e| e.digests.sha512, extend_sha512).map(owned),
+            Bank::Sha1 => self.fold(bank, |e| e.digests.sha1, extended::<Sha1, _>).map(owned),
+            Bank::Sha256 => self.fold(bank, |e| e.digests.sha256, extended::<Sha256, _>).map(owned),
+            Bank::Sha384 => self.fold(bank, |e| e.digests.sha384, extended::<Sha384, _>).map(owned),
+            Bank::Sha512 => self.fold(bank, |e| e.digests.sha512, extended::<Sha512, _>).map(owned),
         }?;
         Ok(Replayed {
             bank,
@@ -66,7 +67,7 @@ impl<'a> EventLog<'a> {
     /// # Errors
     /// [`EventLogError::NoBank`] and [`EventLogError::MissingDigest`].
     pub fn replay_sha256(&self) -> Result<PcrValues, EventLogError> {
-        self.fold(Bank::Sha256, |e| e.digests.sha256, extend_sha256)
+        self.fold(Bank::Sha256, |e| e.digests.sha256, extended::<Sha256, _>)
             .map(|values| PcrValues::new(values.map(Sha256Digest::new)))
     }
 
@@ -106,21 +107,11 @@ impl<'a> EventLog<'a> {
     }
 }
 
-fn extend_sha1(old: &[u8; 20], event: &[u8; 20]) -> [u8; 20] {
-    let hasher = Sha1::new().chain_update(old).chain_update(event);
-    hasher.finalize().into()
-}
-
-fn extend_sha256(old: &[u8; 32], event: &[u8; 32]) -> [u8; 32] {
-    *Sha256Digest::new(*old).extended(&Sha256Digest::new(*event)).as_bytes()
-}
-
-fn extend_sha384(old: &[u8; 48], event: &[u8; 48]) -> [u8; 48] {
-    let hasher = Sha384::new().chain_update(old).chain_update(event);
-    hasher.finalize().into()
-}
-
-fn extend_sha512(old: &[u8; 64], event: &[u8; 64]) -> [u8; 64] {
-    let hasher = Sha512::new().chain_update(old).chain_update(event);
-    hasher.finalize().into()
+/// What a register with this value holds after an extend by `event` (TPM 2.0 Library Part 1, "PCR Operations",
+/// `TPM2_PCR_Extend`).
+pub(crate) fn extended<D: Digest, const N: usize>(old: &[u8; N], event: &[u8; N]) -> [u8; N]
+where
+    [u8; N]: From<Output<D>>,
+{
+    D::new().chain_update(old).chain_update(event).finalize().into()
 }

@@ -2,6 +2,7 @@ use tec_core::attest::LogEvidence;
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::{PcrIndex, PcrSet};
 
+use super::parse::{MAX_BYTES, MAX_EVENTS};
 use super::*;
 
 fn pcr(index: u8) -> PcrIndex {
@@ -212,8 +213,11 @@ fn a_log_of_100_000_events_explains_the_registers_that_it_ends_with_in_time() {
         log.measure(pcr(8), EventKind::IPL, &number.to_le_bytes());
     }
     let bytes = log.separator(pcr(7)).build();
-    let limits = Limits::new(bytes.len(), 1 << 17);
-    let quoted = EventLog::parse_within(&bytes, limits).unwrap().replay_sha256().unwrap();
+    let (read, _) = EventLog::read(&bytes).unwrap();
+    let digests = (0..100_000_u32).map(|number| Sha256Digest::of(number.to_le_bytes()));
+    let pcr8 = digests.fold(Sha256Digest::ZERO, |value, digest| value.extended(&digest));
+    let pcr7 = Sha256Digest::ZERO.extended(&Sha256Digest::of([0; 4]));
+    let quoted = read.replay_sha256().unwrap().with(pcr(8), pcr8).with(pcr(7), pcr7);
     let LogEvidence::Parsed { events, replayed, cut } = evidence(&bytes, &quoted) else {
         panic!("it can be read in part");
     };
@@ -418,15 +422,23 @@ fn padding_is_tolerated_only_if_it_is_uniform() {
 
 #[test]
 fn size_and_number_of_events_are_bounded() {
-    let bytes = small_log();
-    let limit = bytes.len() - 1;
+    let mut bytes = small_log();
+    bytes.resize(MAX_BYTES, 0);
+    assert!(EventLog::parse(&bytes).is_ok());
+    bytes.push(0);
     assert_eq!(
-        EventLog::parse_within(&bytes, Limits::new(limit, 100)).map(|_| ()),
-        Err(EventLogError::TooLarge { size: bytes.len(), limit })
+        EventLog::parse(&bytes).map(|_| ()),
+        Err(EventLogError::TooLarge { size: MAX_BYTES + 1, limit: MAX_BYTES })
     );
+    let mut log = EventLogBuilder::new();
+    // The header is an event, too.
+    for _ in 1..MAX_EVENTS {
+        log.separator(pcr(8));
+    }
+    assert_eq!(EventLog::parse(&log.build()).unwrap().events().len(), MAX_EVENTS);
     assert!(matches!(
-        EventLog::parse_within(&bytes, Limits::new(bytes.len(), 3)),
-        Err(EventLogError::TooManyEvents { limit: 3, .. })
+        EventLog::parse(&log.separator(pcr(8)).build()),
+        Err(EventLogError::TooManyEvents { limit: MAX_EVENTS, .. })
     ));
 }
 

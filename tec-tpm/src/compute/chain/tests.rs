@@ -158,10 +158,8 @@ fn known_digests_fold_to_known_values_in_all_mixes() {
 }
 
 #[test]
-fn a_changed_or_unsigned_file_is_refused_unless_signatures_are_ignored() {
+fn a_changed_or_unsigned_file_is_refused() {
     let on = ChainComputer::new(SecureBoot::On);
-    let original = on.compute(&debian_chain("2.12")).unwrap();
-
     let mut tampered = debian_chain("2.12");
     let mut kernel = tampered.content(KERNEL).unwrap().to_vec();
     kernel[600] ^= 1;
@@ -171,8 +169,6 @@ fn a_changed_or_unsigned_file_is_refused_unless_signatures_are_ignored() {
         &error,
         PredictError::Signature { file, source: SignatureError::Mismatch { .. } } if file == KERNEL
     ));
-    let ignoring = on.clone().dangerous_ignore_signatures();
-    assert_ne!(ignoring.compute(&tampered).unwrap(), original);
 
     let unsigned = PeBuilder::new().section(".text", "x").build();
     let mut image = debian_chain("2.14");

@@ -26,6 +26,18 @@ pub(super) fn variable(data: &[u8]) -> Option<Content<'_>> {
     })
 }
 
+/// `UEFI_VARIABLE_DATA` (PC Client Platform Firmware Profile 1.06, 10.2.6): vendor 16, number of characters 8,
+/// size of the data 8, name in UTF-16 without terminator, data.
+pub(crate) fn variable_data(vendor: Guid, name: &str, data: &[u8]) -> Vec<u8> {
+    let units: Vec<u8> = name.encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let mut event = vendor.as_bytes().to_vec();
+    event.extend((units.len() as u64 / 2).to_le_bytes());
+    event.extend((data.len() as u64).to_le_bytes());
+    event.extend(units);
+    event.extend(data);
+    event
+}
+
 /// Location, length and link address in memory, length of the device path; then the device path.
 pub(super) fn image(data: &[u8]) -> Option<Content<'_>> {
     let (_location, rest) = number(data)?;

@@ -24,6 +24,7 @@ use super::parts::{Extent, ImageParts};
 use super::table::{Place, Table};
 use super::tar::EndMark;
 use crate::compute::find_boot_files;
+use crate::compute::resolve::all;
 
 /// Largest index or manifest: what registries accept (Distribution Specification 1.1, "Pushing
 /// Manifests").
@@ -170,12 +171,7 @@ pub(super) fn read_json<T: DeserializeOwned>(
     opened: io::Result<impl Read>,
 ) -> Result<T, OciError> {
     let refuse = |source| OciError::Read { file: file.to_owned(), source };
-    let mut text = Vec::new();
-    let reader = opened.map_err(refuse)?;
-    let size = reader.take(MAX_JSON + 1).read_to_end(&mut text);
-    if size.map_err(refuse)? as u64 > MAX_JSON {
-        return Err(refuse(io::ErrorKind::FileTooLarge.into()));
-    }
+    let text = opened.and_then(|reader| all(reader, MAX_JSON)).map_err(refuse)?;
     parse(file, &text)
 }
 

@@ -1,13 +1,13 @@
 //! Where a table of contents is.
 
 use std::io;
-use std::io::Read;
+use std::io::Read as _;
 use std::ops::Range;
 
 use super::error::TableError;
 use crate::compute::input::blob::{Blob, BlobDigest};
 use crate::compute::input::tar::{Archive, EndMark};
-use crate::compute::input::unpack::Stream;
+use crate::compute::resolve::all;
 
 /// Where the table of a layer is, according to its annotations.
 #[derive(Debug)]
@@ -85,7 +85,7 @@ fn estargz(blob: &Blob, digest: &str) -> Result<(Vec<u8>, u64), TableError> {
     size.map_err(refuse)?;
     let size = content.len() as u64;
     let checked = digest.verified(io::Cursor::new(content), size);
-    Ok((all(checked).map_err(refuse)?, offset))
+    Ok((all(checked, MAX_TABLE).map_err(refuse)?, offset))
 }
 
 /// estargz.md, "Footer": a gzip header with an extra field `SG`, which holds the offset of the
@@ -109,9 +109,9 @@ fn zstd(blob: &Blob, position: &str, digest: &str) -> Result<(Vec<u8>, u64), Tab
     let refuse = |source| TableError::Read { offset, source };
     let size = range.end - range.start;
     let packed = blob.unverified(range).map_err(refuse)?;
-    let packed = all(digest.verified(packed, size)).map_err(refuse)?;
+    let packed = all(digest.verified(packed, size), MAX_TABLE).map_err(refuse)?;
     let table = blob.unpack(Box::new(io::Cursor::new(packed)));
-    let table = table.and_then(all);
+    let table = table.and_then(|table| all(table, MAX_TABLE));
     Ok((table.map_err(refuse)?, offset))
 }
 
@@ -122,14 +122,4 @@ fn zstd_range(position: &str) -> Option<Range<u64>> {
     let (offset, packed, _size, kind) = (next()?, next()?, next()?, next()?);
     let end = offset.checked_add(packed)?;
     (kind == ZSTD_TYPE).then_some(offset..end)
-}
-
-/// All of a stream, up to the limit.
-fn all(reader: Stream) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let size = reader.take(MAX_TABLE + 1).read_to_end(&mut bytes)?;
-    if size as u64 > MAX_TABLE {
-        return Err(io::ErrorKind::FileTooLarge.into());
-    }
-    Ok(bytes)
 }

@@ -169,20 +169,15 @@ impl<R: Read> Archive<R> {
 
     /// A block, or none at the end of the stream.
     fn block(&mut self) -> Result<Option<[u8; BLOCK]>, TarError> {
-        let mut block = [0; BLOCK];
-        let mut filled = 0;
-        while let Some(free) = block.get_mut(filled..).filter(|free| !free.is_empty()) {
-            match self.reader.read(free) {
-                Ok(0) if filled == 0 => return Ok(None),
-                Ok(0) => {
-                    return Err(TarError::Truncated(self.offset + filled as u64));
-                }
-                Ok(count) => filled += count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(source) => return Err(TarError::read(self.offset + filled as u64, source)),
-            }
+        let mut block = Vec::with_capacity(BLOCK);
+        let read = self.reader.by_ref().take(BLOCK as u64).read_to_end(&mut block);
+        let end = self.offset + block.len() as u64;
+        read.map_err(|source| TarError::read(end, source))?;
+        if block.is_empty() {
+            return Ok(None);
         }
-        self.offset += BLOCK as u64;
+        let block = block.try_into().map_err(|_| TarError::Truncated(end))?;
+        self.offset = end;
         Ok(Some(block))
     }
 

@@ -17,14 +17,15 @@ fn keys_that_updates_add_are_measured_and_allow_what_they_signed() {
     assert!(matches!(refusal(&image, &machine).1, AuthorityError::Refused));
     let old = siglist::one(siglist::X509, OWNER, &keys.firmware.0);
     let new = siglist::one(siglist::X509, OWNER, &keys.owner.0);
-    let updated = machine.clone().with_db_update(&new).unwrap().with_kek_update(&new).unwrap();
+    let updated = machine.clone().with_update("db", Guid::SECURITY_DATABASE, &new).unwrap();
+    let updated = updated.with_update("KEK", Guid::GLOBAL, &new).unwrap();
     let prediction = predict(&image, &updated).unwrap();
     let events: Vec<_> = prediction.of_register(PcrIndex::SECURE_BOOT).collect();
     assert_eq!(events[2].digest, variable("KEK", Guid::GLOBAL, &new));
     let both = [old, new].concat();
     assert_eq!(events[3].digest, variable("db", Guid::SECURITY_DATABASE, &both));
     assert!(matches!(
-        machine.with_kek_update(b"x"),
+        machine.with_update("KEK", Guid::GLOBAL, b"x"),
         Err(PlatformError::Update { variable: "KEK", .. })
     ));
 }
