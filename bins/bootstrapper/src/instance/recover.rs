@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use tec_core::port::chain;
-use tec_core::secret::SecretBytes;
 use tec_core::system::SystemEntropy;
 use tec_node::drive::{OfferedKeys, RecoverPorts, drive_recover};
 use tec_node::port::{Pause as _, StateDisk as _};
-use tec_node::recover::{KeySource, RecoverOutcome};
+use tec_node::recover::RecoverOutcome;
 use tec_node::rpc::generated::recoverproto::api_server::ApiServer;
 use tec_node::rpc::{RecoverService, RejoinClient};
 use tec_support::exit;
@@ -29,8 +28,8 @@ use crate::instance::transport::Bounds;
 
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 
-/// Keys, and their source.
-type Offer = (KeySource, OfferedKeys);
+/// The source of keys, for the log, and the keys.
+type Offer = (&'static str, OfferedKeys);
 
 /// Runs until the disk is open, or `stop`. A node with a new disk has nothing to recover.
 /// Errors: the node does not match the settings, or its marker belongs to another cluster.
@@ -93,14 +92,14 @@ async fn recover(settings: &Settings, node: &Node) -> anyhow::Result<u8> {
     let deciding = async {
         loop {
             let offer = tokio::select! {
-                Some(keys) = recovered.recv() => operator_offer(keys),
+                Some(keys) = recovered.recv() => ("Operator", keys),
                 Some(offer) = offers.recv() => offer,
             };
-            if let Some(outcome) = drive_recover(ports, offer.0, &offer.1).await {
+            if let Some(outcome) = drive_recover(ports, &offer.1).await {
                 cleaner.clean();
                 return outcome;
             }
-            tracing::warn!(source = ?offer.0, "the keys do not open the state disk");
+            tracing::warn!(source = %offer.0, "the keys do not open the state disk");
         }
     };
     // The caller whose keys were accepted gets its answer before the server ends.
@@ -118,14 +117,6 @@ async fn recover(settings: &Settings, node: &Node) -> anyhow::Result<u8> {
             "the keys or the TPM's marker do not match the cluster in the disk's journal; reboot"
         ),
     }
-}
-
-fn operator_offer(keys: tec_node::rpc::RecoveredKeys) -> Offer {
-    let offered = OfferedKeys {
-        state_disk_key: keys.state_disk_key,
-        measurement_secret: keys.measurement_secret,
-    };
-    (KeySource::Operator, offered)
 }
 
 /// Asks join services forever. If it cannot start, it reports that and tries again: an operator may recover
@@ -151,13 +142,8 @@ async fn rejoin(
     doublings = 0;
     loop {
         match client.fetch().await {
-            Ok(ticket) => {
-                let key = ticket.state_disk_key.expose("open the state disk");
-                let offered = OfferedKeys {
-                    state_disk_key: SecretBytes::new(key.to_vec()),
-                    measurement_secret: ticket.measurement_secret,
-                };
-                let _ = offers.send((KeySource::Rejoin, offered)).await;
+            Ok(keys) => {
+                let _ = offers.send(("Rejoin", keys)).await;
             }
             Err(error) => tracing::info!(error = chain(&error), "no rejoin ticket"),
         }

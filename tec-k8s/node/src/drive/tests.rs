@@ -13,7 +13,7 @@ use crate::init::{InitOutcome, InitRequest, InitStep, KubeProxy};
 use crate::join::JoinOutcome;
 use crate::lock::NodeLock;
 use crate::port::{DerivedKeys, KeyServices as _, TicketSource};
-use crate::recover::{KeySource, RecoverOutcome};
+use crate::recover::RecoverOutcome;
 use crate::state::Role;
 use crate::testing::MemoryNode;
 use crate::ticket::{CaPin, JoinTicket};
@@ -169,11 +169,11 @@ async fn keys_that_do_not_open_the_disk_change_nothing_and_the_right_ones_do() {
         state_disk_key: SecretBytes::new(vec![9; 32]),
         measurement_secret: MeasurementSecret::new([3; 32]),
     };
-    let refused = drive_recover(ports, KeySource::Operator, &keys).await;
+    let refused = drive_recover(ports, &keys).await;
     assert_eq!((refused, node.record().register), (None, Sha256Digest::ZERO));
     keys.state_disk_key = SecretBytes::new(vec![1; 32]);
     for _ in 0..2 {
-        let recovered = drive_recover(ports, KeySource::Rejoin, &keys).await;
+        let recovered = drive_recover(ports, &keys).await;
         assert_eq!(recovered, Some(RecoverOutcome::Recovered(cluster)));
         assert_eq!(node.record().register, cluster.marker());
     }
@@ -191,7 +191,7 @@ async fn a_right_key_with_a_wrong_secret_does_not_mark_the_node_for_another_clus
         state_disk_key: SecretBytes::new(vec![1; 32]),
         measurement_secret: MeasurementSecret::new([9; 32]),
     };
-    let refused = drive_recover(ports, KeySource::Operator, &keys).await;
+    let refused = drive_recover(ports, &keys).await;
     assert_eq!(refused, Some(RecoverOutcome::OtherCluster));
     assert_eq!(node.record().register, Sha256Digest::ZERO);
 }

@@ -44,7 +44,7 @@ pub use self::join::{
     NodeStanding, Settled,
 };
 pub use self::reason::Reason;
-pub use self::recover::{RecoverService, RecoveredKeys};
+pub use self::recover::RecoverService;
 pub use self::watch::{Progress, Watcher};
 
 /// Time limit of a call to a join service, which may have to issue a certificate.

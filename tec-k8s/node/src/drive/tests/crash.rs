@@ -21,7 +21,7 @@ use crate::join::JoinOutcome;
 use crate::journal::Phase;
 use crate::lock::{BootstrapMarker, LockedNode, MarkerState};
 use crate::port::{ClusterInitializer, ClusterJoiner, KeyUris, Pause, TicketSource};
-use crate::recover::{KeySource, RecoverOutcome};
+use crate::recover::RecoverOutcome;
 use crate::state::{NodeState, Role};
 use crate::testing::MemoryNode;
 use crate::ticket::{CaPin, JoinTicket, PkiFile};
@@ -364,7 +364,7 @@ impl Procedure {
             pause: &Impatient,
         };
         let (cluster, keys) = self.secrets();
-        let recovered = block_on(drive_recover(ports, KeySource::Operator, &keys));
+        let recovered = block_on(drive_recover(ports, &keys));
         assert_eq!(recovered, Some(RecoverOutcome::Recovered(cluster)), "bricked");
     }
 
