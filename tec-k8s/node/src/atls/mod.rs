@@ -98,7 +98,7 @@ pub use self::measurement::{
 };
 pub use self::nonce::Nonce;
 pub use self::peer::AttestedPeer;
-pub use self::service::{Acceptor, ConnectError, Connector};
+pub use self::service::{ConnectError, Connector};
 pub use self::stream::AtlsStream;
 pub use self::validate::{
     AkTrust, AnyAk, EveryTrust, PinnedAks, ValidateError, Validated, Validator, VtpmValidator,
