@@ -115,19 +115,6 @@ impl InitService {
         self
     }
 
-    /// Answers a call. `watcher` receives nothing before the caller is authenticated.
-    ///
-    /// # Cancel safety
-    /// May be dropped at any await; the same request continues.
-    pub async fn init(
-        &self,
-        message: InitRequest,
-        watcher: &Watcher,
-    ) -> Result<InitResponse, Status> {
-        let admitted = self.admit(message).await?;
-        self.carry_out(admitted, watcher).await
-    }
-
     /// Authenticates the caller. If you run calls in tasks, create the task only after this returns: anyone
     /// can send messages and disconnect.
     pub async fn admit(&self, mut message: InitRequest) -> Result<AdmittedInit, Status> {

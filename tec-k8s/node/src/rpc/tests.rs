@@ -76,8 +76,17 @@ fn init_request() -> InitRequest {
     }
 }
 
+async fn call(
+    service: &InitService,
+    request: InitRequest,
+    watcher: &Watcher,
+) -> Result<InitResponse, Status> {
+    let admitted = service.admit(request).await?;
+    service.carry_out(admitted, watcher).await
+}
+
 async fn init(service: &InitService, request: InitRequest) -> Result<InitResponse, Status> {
-    service.init(request, &Watcher::nobody()).await
+    call(service, request, &Watcher::nobody()).await
 }
 
 /// Makes a request invalid.
@@ -149,7 +158,7 @@ impl NodeLog for Log {
 /// The items that a caller receives during an init, in words; pieces of the log by their size.
 async fn watched(service: &InitService, request: InitRequest) -> Vec<String> {
     let (watcher, progress) = Watcher::new();
-    let answer = service.init(request, &watcher).await;
+    let answer = call(service, request, &watcher).await;
     watcher.end(answer).await;
     drop(watcher);
     let items: Vec<_> = futures::StreamExt::collect(progress).await;
