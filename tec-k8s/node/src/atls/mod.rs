@@ -87,12 +87,12 @@ mod validate;
 mod variant;
 mod verify;
 
-pub use self::azure::{AzureInfo, AzureSnpAk, HclSource};
+pub use self::azure::{AzureSnpAk, HclSource};
 pub use self::bind::ChannelBinding;
 pub use self::certificate::PeerCertificateError;
 pub use self::endpoint::{Endpoint, EndpointBuilder, EndpointError};
 pub use self::error::AtlsError;
-pub use self::issue::{InstanceInfo, IssueError, Issuer, Quoter, VtpmIssuer};
+pub use self::issue::{IssueError, Issuer, Quoter, VtpmIssuer};
 pub use self::measurement::{
     Expectation, LiveMeasurements, MeasurementError, Measurements, Mismatch, Mismatches, Severity,
 };

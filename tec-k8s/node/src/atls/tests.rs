@@ -455,8 +455,8 @@ async fn azure(
     quoter: Arc<SoftTpm>,
     vcek: Vec<u8>,
 ) -> Result<Stream, AtlsError> {
-    let info = AzureInfo::new(Arc::new(SoftSource(machine, vcek)));
-    let issuer = VtpmIssuer::new(Variant::AzureSevSnp, quoter).with_info(Arc::new(info));
+    let info = Arc::new(SoftSource(machine, vcek));
+    let issuer = VtpmIssuer::new(Variant::AzureSevSnp, quoter).with_info(info);
     let clock = Arc::new(ManualClock::new(SoftSnp::now()));
     let roots = SoftSnp::roots().clone();
     let trust = AzureSnpAk::with_roots(clock, tec_tpm::snp::Policy::new(), roots);
