@@ -7,13 +7,12 @@ use crate::derive::{ClusterId, DataKeyId, MeasurementSecret};
 use crate::drive::{InitPorts, InitReport, check_init, drive_init};
 use crate::init;
 use crate::init::InitOutcome;
-use crate::lock::{LockedNode, NodeLock};
+use crate::lock::NodeLock;
 use crate::port::{
     ClusterInitializer, DataKeys, KeyServices, KeyUris, NodeStore, Pause, StateDisk,
 };
 use crate::uri::KmsUri;
 use async_trait::async_trait;
-use tec_core::port::PortError;
 use tec_core::secret::SecretBytes;
 use tonic::{Code, Status};
 
@@ -68,33 +67,6 @@ pub struct AdmittedInit {
     checks: bool,
 }
 
-/// Stores the location of the keys before it creates the cluster, when only the cluster's key opens the disk.
-#[derive(Debug)]
-struct Keeping<'i> {
-    cluster: &'i dyn ClusterInitializer,
-    uris: KeyUris,
-}
-
-#[async_trait]
-impl ClusterInitializer for Keeping<'_> {
-    async fn prepare(&self, request: &init::InitRequest) -> Result<(), PortError> {
-        self.cluster.prepare(request).await
-    }
-
-    async fn keep_key_uris(&self, node: &LockedNode, uris: &KeyUris) -> Result<(), PortError> {
-        self.cluster.keep_key_uris(node, uris).await
-    }
-
-    async fn init(&self, node: &LockedNode, request: &init::InitRequest) -> Result<(), PortError> {
-        self.cluster.keep_key_uris(node, &self.uris).await?;
-        self.cluster.init(node, request).await
-    }
-
-    async fn kubeconfig(&self) -> Result<SecretBytes, PortError> {
-        self.cluster.kubeconfig().await
-    }
-}
-
 /// Serves Init. The caller is authenticated before anything else is examined, and everything is checked
 /// before anything is changed. A program with a transport and tasks turns it into gRPC calls.
 #[derive(Clone, Debug)]
@@ -141,17 +113,12 @@ impl InitService {
         let answer = async {
             let (kms, storage) = secrets.uris()?;
             let request = convert::init_request(&message, &kms, &storage)?;
-            let cluster = Keeping {
-                cluster: &*self.ports.cluster,
-                uris: KeyUris {
-                    kms: kms.to_secret_text(KEEP),
-                    storage: storage.to_secret_text(KEEP),
-                },
-            };
+            let uris =
+                KeyUris { kms: kms.to_secret_text(KEEP), storage: storage.to_secret_text(KEEP) };
             let keys = self.ports.keys.open(kms, storage).await;
             let sentence = "the key service cannot be used";
             let keys = keys.map_err(|error| refusal(Reason::KeyService, sentence, &error))?;
-            self.run(&*keys, &cluster, &request, checks, watcher).await
+            self.run(&*keys, &uris, &request, checks, watcher).await
         };
         let answer = answer.await;
         if let Err(status) = &answer {
@@ -164,7 +131,7 @@ impl InitService {
     async fn run(
         &self,
         keys: &dyn DataKeys,
-        cluster: &dyn ClusterInitializer,
+        uris: &KeyUris,
         request: &init::InitRequest,
         checks: bool,
         watcher: &Watcher,
@@ -174,7 +141,8 @@ impl InitService {
             lock: &self.ports.lock,
             disk: &*self.ports.disk,
             store: &*self.ports.store,
-            cluster,
+            cluster: &*self.ports.cluster,
+            uris,
             pause: &pause,
         };
         let report = if checks {

@@ -312,11 +312,13 @@ impl Procedure {
         let run = async {
             match self {
                 Self::Init => {
+                    let uris = super::uris();
                     let ports = InitPorts {
                         lock: &lock,
                         disk: &**peril,
                         store: &**peril,
                         cluster: &**peril,
+                        uris: &uris,
                         pause: &**peril,
                     };
                     match drive_init(ports, &**peril, &request).await.outcome {
