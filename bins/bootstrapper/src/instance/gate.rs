@@ -5,23 +5,13 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tec_node::rpc::generated::init::api_server::Api;
 use tec_node::rpc::generated::init::{InitRequest, InitResponse};
-use tec_node::rpc::{InitService, NodeLog, Progress, Watcher};
+use tec_node::rpc::{InitService, Progress, Watcher};
 use tec_support::log;
 use tokio::sync::{Mutex, oneshot};
 use tokio::task::JoinSet;
 use tonic::{Request, Response, Status};
 
 use crate::instance::cleaner::Cleaner;
-
-/// The log of this program.
-#[derive(Clone, Copy, Debug)]
-struct OwnLog;
-
-impl NodeLog for OwnLog {
-    fn recent(&self) -> Vec<u8> {
-        log::recent()
-    }
-}
 
 /// Runs each Init to completion, whether or not its caller stays: after the lock there is no way back. A
 /// caller that lost its answer asks again, with the same request; once a caller has received it, the
@@ -36,11 +26,7 @@ pub struct InitGate {
 impl InitGate {
     /// Wraps this service.
     pub fn new(service: InitService, cleaner: Cleaner) -> Self {
-        Self {
-            service: Arc::new(service.with_log(Arc::new(OwnLog))),
-            running: Arc::default(),
-            cleaner,
-        }
+        Self { service: Arc::new(service.with_log(log::recent)), running: Arc::default(), cleaner }
     }
 
     /// Waits until no Init is running.

@@ -33,12 +33,6 @@ pub trait SecretCheck: fmt::Debug + Send + Sync {
     async fn admits(&self, secret: &SecretBytes) -> bool;
 }
 
-/// The node's log, for a caller that may init. *Contract*: bounded, and without secrets.
-pub trait NodeLog: fmt::Debug + Send + Sync {
-    /// The last lines, the oldest first.
-    fn recent(&self) -> Vec<u8>;
-}
-
 /// The ports of init.
 #[derive(Clone, Debug)]
 pub struct InitServicePorts {
@@ -72,7 +66,7 @@ pub struct AdmittedInit {
 #[derive(Clone, Debug)]
 pub struct InitService {
     ports: InitServicePorts,
-    log: Option<Arc<dyn NodeLog>>,
+    log: Option<fn() -> Vec<u8>>,
 }
 
 impl InitService {
@@ -81,8 +75,9 @@ impl InitService {
         Self { ports, log: None }
     }
 
-    /// Shows this log to callers that may init and whose watched init failed.
-    pub fn with_log(mut self, log: Arc<dyn NodeLog>) -> Self {
+    /// Shows the last lines of this log, the oldest first, to callers that may init and whose watched init
+    /// failed. *Contract*: bounded, and without secrets.
+    pub fn with_log(mut self, log: fn() -> Vec<u8>) -> Self {
         self.log = Some(log);
         self
     }
@@ -122,7 +117,7 @@ impl InitService {
         };
         let answer = answer.await;
         if let Err(status) = &answer {
-            let log = self.log.as_ref().map(|log| log.recent());
+            let log = self.log.map(|log| log());
             watcher.failed(status, &log.unwrap_or_default()).await;
         }
         answer
