@@ -2,7 +2,6 @@
 
 pub mod authority;
 pub mod azure;
-pub mod cleaner;
 mod clock;
 pub mod components;
 pub mod discover;

@@ -14,9 +14,8 @@ use tec_node::rpc::generated::recoverproto::api_server::ApiServer;
 use tec_node::rpc::{RecoverService, RejoinClient};
 use tec_support::exit;
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
-use crate::instance::cleaner::Cleaner;
 use crate::instance::discover::Discovery;
 use crate::instance::finding;
 use crate::instance::mapping::SystemdMapping;
@@ -71,7 +70,7 @@ async fn recover(settings: &Settings, node: &Node) -> anyhow::Result<u8> {
         store: &*node.store,
         pause: &pause,
     };
-    let cleaner = Cleaner::new();
+    let end = watch::Sender::new(false);
     let (sender, mut offers) = mpsc::channel(1);
     let (operator, mut recovered) = mpsc::channel(1);
     let listed = settings.listed_key_services()?;
@@ -86,7 +85,7 @@ async fn recover(settings: &Settings, node: &Node) -> anyhow::Result<u8> {
         listener,
         ApiServer::new(service),
         Bounds::SMALL,
-        cleaner.stop(),
+        end.subscribe(),
     );
     let rejoining = rejoin(settings, node, &pause, sender);
     let deciding = async {
@@ -96,7 +95,7 @@ async fn recover(settings: &Settings, node: &Node) -> anyhow::Result<u8> {
                 Some(offer) = offers.recv() => offer,
             };
             if let Some(outcome) = drive_recover(ports, &offer.1).await {
-                cleaner.clean();
+                end.send_replace(true);
                 return outcome;
             }
             tracing::warn!(source = %offer.0, "the keys do not open the state disk");

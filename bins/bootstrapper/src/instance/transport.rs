@@ -132,7 +132,7 @@ pub async fn serve_current<S>(
     .await;
 }
 
-async fn told(stop: &mut watch::Receiver<bool>) {
+pub(super) async fn told(stop: &mut watch::Receiver<bool>) {
     // A sender that is gone means stop too.
     let _ = stop.wait_for(|stop| *stop).await;
 }
