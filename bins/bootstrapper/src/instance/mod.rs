@@ -6,7 +6,7 @@ mod clock;
 pub mod components;
 pub mod discover;
 pub mod endorser;
-mod finding;
+pub mod finding;
 pub mod founder;
 pub mod gate;
 pub mod identity;

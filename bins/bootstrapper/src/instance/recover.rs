@@ -17,7 +17,6 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 
 use crate::instance::discover::Discovery;
-use crate::instance::finding;
 use crate::instance::mapping::SystemdMapping;
 use crate::instance::node::{Node, Standing};
 use crate::instance::pause::JitteredPause;
@@ -33,10 +32,6 @@ type Offer = (&'static str, OfferedKeys);
 /// Runs until the disk is open, or `stop`. A node with a new disk has nothing to recover.
 /// Errors: the node does not match the settings, or its marker belongs to another cluster.
 pub async fn run(settings: &Settings, stop: impl Future<Output = ()>) -> anyhow::Result<u8> {
-    open_disk(settings, stop).await.map_err(finding::coded)
-}
-
-async fn open_disk(settings: &Settings, stop: impl Future<Output = ()>) -> anyhow::Result<u8> {
     let node = Node::open(settings)?;
     if node.standing().await? != Standing::New {
         tracing::info!("the node was recovered already");

@@ -26,7 +26,6 @@ use tokio::sync::watch;
 use crate::instance::authority::Authority;
 use crate::instance::clock;
 use crate::instance::discover::Discovery;
-use crate::instance::finding;
 use crate::instance::finding::describe;
 use crate::instance::founder::Founder;
 use crate::instance::gate::InitGate;
@@ -45,10 +44,6 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 
 /// Runs until the node is a member, or `stop`. Returns the exit code.
 pub async fn run(settings: &Settings, stop: impl Future<Output = ()>) -> anyhow::Result<u8> {
-    become_node(settings, stop).await.map_err(finding::coded)
-}
-
-async fn become_node(settings: &Settings, stop: impl Future<Output = ()>) -> anyhow::Result<u8> {
     let node = Node::open(settings)?;
     if let Some(code) = settled(settings, &node).await? {
         return Ok(code);
@@ -63,10 +58,6 @@ async fn become_node(settings: &Settings, stop: impl Future<Output = ()>) -> any
 
 /// Runs until the node has joined a cluster, or `stop`; serves no Init. Returns the exit code.
 pub async fn run_join(settings: &Settings, stop: impl Future<Output = ()>) -> anyhow::Result<u8> {
-    become_member(settings, stop).await.map_err(finding::coded)
-}
-
-async fn become_member(settings: &Settings, stop: impl Future<Output = ()>) -> anyhow::Result<u8> {
     let node = Node::open(settings)?;
     if let Some(code) = settled(settings, &node).await? {
         return Ok(code);
