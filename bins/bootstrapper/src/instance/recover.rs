@@ -75,13 +75,9 @@ async fn recover(settings: &Settings, node: &Node) -> anyhow::Result<u8> {
     let listener =
         listener.with_context(|| format!("cannot listen on {}", settings.recovery_listen))?;
     tracing::info!(address = %listener.local_addr()?, "Recover is served");
-    let serving = transport::serve(
-        node.server()?,
-        listener,
-        ApiServer::new(service),
-        Bounds::SMALL,
-        end.subscribe(),
-    );
+    let (endpoint, service) = (node.server()?, ApiServer::new(service));
+    let current = || (endpoint.clone(), service.clone());
+    let serving = transport::serve(listener, current, Bounds::SMALL, end.subscribe());
     let rejoining = rejoin(settings, node, &pause, sender);
     let deciding = async {
         loop {

@@ -162,8 +162,9 @@ async fn bootstrap(
     let listener = listener.with_context(|| format!("cannot listen on {}", settings.listen))?;
     tracing::info!(address = %listener.local_addr()?, "Init is served");
     let service = ApiServer::new(gate.clone());
-    let serving =
-        transport::serve(node.server()?, listener, service, Bounds::INIT, end.subscribe());
+    let endpoint = node.server()?;
+    let current = || (endpoint.clone(), service.clone());
+    let serving = transport::serve(listener, current, Bounds::INIT, end.subscribe());
     let joining = async {
         match join(settings, node, &parts).await {
             Ok(JoinOutcome::Joined(_)) => {

@@ -199,7 +199,7 @@ impl Cluster {
         let end = watch::Sender::new(false);
         let (stop, current) = (end.subscribe(), Arc::clone(&live));
         let serving = async move {
-            transport::serve_current(listener, || current.current(), Bounds::SMALL, stop).await;
+            transport::serve(listener, || current.current(), Bounds::SMALL, stop).await;
         };
         Self {
             port,
