@@ -5,6 +5,7 @@ mod cli;
 use std::io::Write as _;
 use std::process::ExitCode;
 
+use bootstrapper::instance::finding::coded;
 use bootstrapper::instance::node::Attestation;
 use bootstrapper::instance::prepare::Erase;
 use bootstrapper::instance::settings::Settings;
@@ -24,12 +25,12 @@ async fn start(args: &Args) -> anyhow::Result<u8> {
     let settings = Settings::read(&args.config)?;
     let stop = program::stopped()?;
     match args.command {
-        Command::Run => run::run(&settings, stop).await,
+        Command::Run => run::run(&settings, stop).await.map_err(coded),
         Command::Prepare { dangerous_erase } => {
             let erase = if dangerous_erase { Erase::Everything } else { Erase::Nothing };
-            prepare::run(&settings, erase, stop).await
+            prepare::run(&settings, erase, stop).await.map_err(coded)
         }
-        Command::Recover => recover::run(&settings, stop).await,
+        Command::Recover => recover::run(&settings, stop).await.map_err(coded),
         Command::Key => {
             let attestation = Attestation::open(&settings.tpm)?;
             writeln!(std::io::stdout(), "{}", attestation.ak)?;

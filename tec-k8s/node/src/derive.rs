@@ -208,7 +208,7 @@ impl MeasurementSecret {
     /// The cluster ID for this secret and salt.
     pub fn cluster_id(&self, salt: &MeasurementSalt) -> ClusterId {
         let secret = self.0.expose("derive the cluster id");
-        ClusterId(*hkdf32(secret, salt.as_bytes(), CLUSTER_ID).expose("it is no secret"))
+        ClusterId::new(*hkdf32(secret, salt.as_bytes(), CLUSTER_ID).expose("it is no secret"))
     }
 
     /// The bytes, for passing on.
@@ -233,27 +233,27 @@ impl MeasurementSalt {
     }
 }
 
-/// ID of a cluster; not secret.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, derive_more::Debug, Display)]
-#[display("{}", hex::encode(_0))]
+/// ID of a cluster, in hexadecimal; not secret.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, derive_more::Debug, Display, Serialize, Deserialize)]
+#[serde(transparent)]
 #[debug("ClusterId({self})")]
-pub struct ClusterId([u8; 32]);
+pub struct ClusterId(Sha256Digest);
 
 impl ClusterId {
     /// Wraps the bytes.
     pub const fn new(bytes: [u8; 32]) -> Self {
-        Self(bytes)
+        Self(Sha256Digest::new(bytes))
     }
 
     /// The bytes, which are the data of the event that a TPM measures.
     pub const fn as_bytes(&self) -> &[u8; 32] {
-        &self.0
+        self.0.as_bytes()
     }
 
     /// Value of the marker's register after the event (TPM 2.0 Library Part 3, "TPM2_PCR_Event":
     /// the data are hashed, the register is extended by the digest).
     pub fn marker(&self) -> Sha256Digest {
-        Sha256Digest::ZERO.extended(&Sha256Digest::of(self.0))
+        Sha256Digest::ZERO.extended(&Sha256Digest::of(self.as_bytes()))
     }
 }
 

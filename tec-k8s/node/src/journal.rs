@@ -22,8 +22,7 @@ pub enum Phase {
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Intent {
-    /// ID of the cluster, in hexadecimal.
-    #[serde(with = "hex_id")]
+    /// ID of the cluster.
     pub cluster: ClusterId,
     /// SHA-256 over the request; for a join, over what the node asked for.
     pub request: Sha256Digest,
@@ -49,19 +48,19 @@ impl Intent {
     }
 }
 
-mod hex_id {
-    use serde::de::Error as _;
-    use serde::{Deserialize as _, Deserializer, Serializer};
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    use super::ClusterId;
-
-    pub(super) fn serialize<S: Serializer>(id: &ClusterId, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(id)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<ClusterId, D::Error> {
-        let mut bytes = [0; 32];
-        hex::decode_to_slice(String::deserialize(from)?, &mut bytes).map_err(D::Error::custom)?;
-        Ok(ClusterId::new(bytes))
+    /// A node must understand the journal that an earlier program wrote.
+    #[test]
+    fn the_form_of_the_journal_does_not_change() {
+        let intent = Intent::new(ClusterId::new([0xab; 32]), Sha256Digest::new([0xcd; 32]));
+        let (cluster, request) = ("ab".repeat(32), "cd".repeat(32));
+        let text = format!(r#"{{"cluster":"{cluster}","request":"{request}","phase":"intended"}}"#);
+        assert_eq!(serde_json::to_string(&intent).unwrap(), text);
+        assert_eq!(serde_json::from_str::<Intent>(&text).unwrap(), intent);
+        let short = text.replacen("ab", "", 1);
+        assert!(serde_json::from_str::<Intent>(&short).is_err());
     }
 }

@@ -11,22 +11,12 @@ use tec_core::plan::Plan;
 use super::derive::ClusterId;
 use super::lock::MarkerState;
 
-/// The source of offered keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum KeySource {
-    /// A Recover call, which waits for an answer.
-    Operator,
-    /// A join service, through a rejoin ticket.
-    Rejoin,
-}
-
 /// An event that recovery receives.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RecoverEvent {
-    /// Keys arrived; the shell keeps them by source.
-    Offered(KeySource),
+    /// Keys arrived; the shell keeps them.
+    Offered,
     /// The keys open the disk.
     KeyFits,
     /// The keys do not open the disk.
@@ -61,10 +51,8 @@ pub enum RecoverStep {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RecoverEffect {
-    /// Try the keys of this source, without changing anything.
-    TryKey(KeySource),
-    /// Answer the caller.
-    Answer(KeySource, Answer),
+    /// Try the keys, without changing anything.
+    TryKey,
     /// Map the disk, and read its state.
     MapDisk,
     /// Read the marker.
@@ -75,19 +63,6 @@ pub enum RecoverEffect {
     Again(RecoverStep),
     /// The plan has finished.
     Finish(RecoverOutcome),
-}
-
-/// The answer to a caller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// The keys open the disk.
-    Accepted,
-    /// The keys do not open the disk; others may be tried.
-    WrongKey,
-    /// Other keys were accepted already.
-    TooLate,
-    /// The disk cannot be read at the moment.
-    Unavailable,
 }
 
 /// Outcome of recovery.
@@ -101,21 +76,10 @@ pub enum RecoverOutcome {
     OtherCluster,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Stage {
-    #[default]
-    Waiting,
-    Trying(KeySource),
-    Mapping,
-    Marking(ClusterId),
-    Ended,
-}
-
 /// The plan of one recovery.
 #[derive(Debug, Default)]
 pub struct RecoverPlan {
-    stage: Stage,
-    next: Option<KeySource>,
+    marking: Option<ClusterId>,
 }
 
 impl RecoverPlan {
@@ -124,39 +88,8 @@ impl RecoverPlan {
         Self::default()
     }
 
-    fn offered(&mut self, source: KeySource) -> Vec<RecoverEffect> {
-        match self.stage {
-            Stage::Waiting => {
-                self.stage = Stage::Trying(source);
-                vec![RecoverEffect::TryKey(source)]
-            }
-            Stage::Trying(current) if current != source => {
-                self.next = Some(source);
-                Vec::new()
-            }
-            _ => vec![RecoverEffect::Answer(source, Answer::TooLate)],
-        }
-    }
-
-    fn tried(&mut self, answer: Answer) -> Vec<RecoverEffect> {
-        let Stage::Trying(source) = self.stage else {
-            return Vec::new();
-        };
-        let mut effects = vec![RecoverEffect::Answer(source, answer)];
-        let next = self.next.take();
-        if answer == Answer::Accepted {
-            self.stage = Stage::Mapping;
-            effects.extend(next.map(|next| RecoverEffect::Answer(next, Answer::TooLate)));
-            effects.push(RecoverEffect::MapDisk);
-        } else {
-            self.stage = next.map_or(Stage::Waiting, Stage::Trying);
-            effects.extend(next.map(RecoverEffect::TryKey));
-        }
-        effects
-    }
-
     fn marked(&mut self, state: MarkerState) -> Vec<RecoverEffect> {
-        let Stage::Marking(cluster) = self.stage else {
+        let Some(cluster) = self.marking else {
             return Vec::new();
         };
         match state {
@@ -167,7 +100,7 @@ impl RecoverPlan {
     }
 
     fn finish(&mut self, outcome: RecoverOutcome) -> Vec<RecoverEffect> {
-        self.stage = Stage::Ended;
+        self.marking = None;
         vec![RecoverEffect::Finish(outcome)]
     }
 }
@@ -178,12 +111,12 @@ impl Plan for RecoverPlan {
 
     fn step(&mut self, event: RecoverEvent) -> Vec<RecoverEffect> {
         match event {
-            RecoverEvent::Offered(source) => self.offered(source),
-            RecoverEvent::KeyFits => self.tried(Answer::Accepted),
-            RecoverEvent::KeyRefused => self.tried(Answer::WrongKey),
-            RecoverEvent::Failed(RecoverStep::TryKey) => self.tried(Answer::Unavailable),
+            RecoverEvent::Offered => vec![RecoverEffect::TryKey],
+            RecoverEvent::KeyFits => vec![RecoverEffect::MapDisk],
+            // The caller waits for other keys, or for the disk.
+            RecoverEvent::KeyRefused | RecoverEvent::Failed(RecoverStep::TryKey) => Vec::new(),
             RecoverEvent::Mapped(cluster) => {
-                self.stage = Stage::Marking(cluster);
+                self.marking = Some(cluster);
                 vec![RecoverEffect::ReadMarker]
             }
             RecoverEvent::Foreign => self.finish(RecoverOutcome::OtherCluster),

@@ -232,23 +232,6 @@ impl JoinTicket {
     }
 }
 
-/// The key that opens the disk of a member after a reboot.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct RejoinTicket {
-    /// Key of its state disk.
-    pub state_disk_key: SecretArray<32>,
-    /// Secret of the cluster's ID.
-    pub measurement_secret: MeasurementSecret,
-}
-
-impl RejoinTicket {
-    /// Combines both parts.
-    pub fn new(state_disk_key: SecretArray<32>, measurement_secret: MeasurementSecret) -> Self {
-        Self { state_disk_key, measurement_secret }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use derive_more::Display;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use tec_core::secret::SecretBytes;
 use tec_core::time::Timestamp;
 
@@ -33,9 +33,8 @@ pub fn is_label(text: &str) -> bool {
 }
 
 /// A Kubernetes service account.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Display)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Display)]
 #[display("{namespace}/{name}")]
-#[serde(try_from = "String", into = "String")]
 pub struct Account {
     namespace: String,
     name: String,
@@ -82,20 +81,6 @@ impl std::str::FromStr for Account {
         let (namespace, name) =
             text.split_once('/').ok_or_else(|| AccountError(text.to_owned()))?;
         Self::new(namespace, name)
-    }
-}
-
-impl TryFrom<String> for Account {
-    type Error = AccountError;
-
-    fn try_from(text: String) -> Result<Self, AccountError> {
-        text.parse()
-    }
-}
-
-impl From<Account> for String {
-    fn from(account: Account) -> Self {
-        account.to_string()
     }
 }
 

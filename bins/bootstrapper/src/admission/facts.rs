@@ -1,9 +1,9 @@
 //! The files of this control plane that members receive.
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::{fmt, fs};
 
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Node;
@@ -25,20 +25,10 @@ use crate::instance::components;
 /// The label that kubeadm sets on a control plane in the last step of its join.
 const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
 
-/// Nodes of the cluster.
-#[derive(Clone)]
-struct Members(Api<Node>);
-
-impl fmt::Debug for Members {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Members").finish_non_exhaustive()
-    }
-}
-
 /// The facts; files are read for each ticket.
 #[derive(Debug)]
 pub struct Facts {
-    members: Members,
+    nodes: Api<Node>,
     api_server: String,
     pki: PathBuf,
     components: PathBuf,
@@ -92,7 +82,7 @@ impl Facts {
     /// Facts for this cluster, from the settings.
     pub fn new(client: Client, settings: &Settings) -> Self {
         Self {
-            members: Members(Api::all(client)),
+            nodes: Api::all(client),
             api_server: settings.api_server.clone(),
             pki: settings.pki.clone(),
             components: settings.components.clone(),
@@ -124,7 +114,7 @@ impl Facts {
 #[async_trait]
 impl ClusterFacts for Facts {
     async fn node(&self, name: &NodeName) -> Result<NodeStanding, PortError> {
-        let found = self.members.0.get_metadata_opt(name.as_str()).await;
+        let found = self.nodes.get_metadata_opt(name.as_str()).await;
         let found = found.map_err(|error| {
             PortError::new(PortErrorKind::Unavailable, format!("look up node {name}"))
                 .because(error)

@@ -5,7 +5,6 @@
 //! serving certificate is valid for no other server. The controller manager signs what is approved.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,18 +81,12 @@ struct Look {
 }
 
 /// Approves and denies requests.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Renewals {
     requests: Api<CertificateSigningRequest>,
     nodes: Api<Node>,
     members: Arc<dyn Enrollments>,
     reserved: ApiServerNames,
-}
-
-impl fmt::Debug for Renewals {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Renewals").finish_non_exhaustive()
-    }
 }
 
 impl Renewals {

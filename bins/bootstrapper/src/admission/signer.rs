@@ -1,7 +1,6 @@
 //! Signs kubelet certificates, but none for an address of another node.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::net::IpAddr;
 
 use async_trait::async_trait;
@@ -17,16 +16,10 @@ use crate::instance::authority::Authority;
 
 /// Signs like an [`Authority`]. All nodes have certificates from the same CA: a certificate for another
 /// node's address would let its holder act as that node's kubelet or, on a control plane, its API server.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Signer {
     authority: Authority,
     nodes: Api<Node>,
-}
-
-impl fmt::Debug for Signer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Signer").finish_non_exhaustive()
-    }
 }
 
 impl Signer {

@@ -47,7 +47,7 @@ async fn run(args: &Args) -> anyhow::Result<u8> {
     let listener = listener.with_context(|| format!("cannot listen on {}", settings.listen))?;
     tracing::info!(address = %listener.local_addr()?, "tickets are served");
     let (sender, stop) = watch::channel(false);
-    let serving = transport::serve_current(listener, || service.current(), Bounds::SMALL, stop);
+    let serving = transport::serve(listener, || service.current(), Bounds::SMALL, stop);
     let ending = async {
         tokio::select! {
             () = stopped => {}

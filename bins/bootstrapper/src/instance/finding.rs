@@ -52,7 +52,7 @@ pub(super) fn describe(error: &(dyn Error + 'static)) -> String {
 }
 
 /// Gives a program's error the code of its cause.
-pub(super) fn coded(error: anyhow::Error) -> anyhow::Error {
+pub fn coded(error: anyhow::Error) -> anyhow::Error {
     if error.chain().any(<dyn Error>::is::<CodedError>) {
         return error;
     }

@@ -5,23 +5,11 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tec_node::rpc::generated::init::api_server::Api;
 use tec_node::rpc::generated::init::{InitRequest, InitResponse};
-use tec_node::rpc::{InitService, NodeLog, Progress, Watcher};
+use tec_node::rpc::{InitService, Progress, Watcher};
 use tec_support::log;
-use tokio::sync::{Mutex, oneshot};
+use tokio::sync::{Mutex, oneshot, watch};
 use tokio::task::JoinSet;
 use tonic::{Request, Response, Status};
-
-use crate::instance::cleaner::Cleaner;
-
-/// The log of this program.
-#[derive(Clone, Copy, Debug)]
-struct OwnLog;
-
-impl NodeLog for OwnLog {
-    fn recent(&self) -> Vec<u8> {
-        log::recent()
-    }
-}
 
 /// Runs each Init to completion, whether or not its caller stays: after the lock there is no way back. A
 /// caller that lost its answer asks again, with the same request; once a caller has received it, the
@@ -30,17 +18,13 @@ impl NodeLog for OwnLog {
 pub struct InitGate {
     service: Arc<InitService>,
     running: Arc<Mutex<JoinSet<()>>>,
-    cleaner: Cleaner,
+    end: watch::Sender<bool>,
 }
 
 impl InitGate {
-    /// Wraps this service.
-    pub fn new(service: InitService, cleaner: Cleaner) -> Self {
-        Self {
-            service: Arc::new(service.with_log(Arc::new(OwnLog))),
-            running: Arc::default(),
-            cleaner,
-        }
+    /// Wraps this service; `end` turns true when a caller has its cluster.
+    pub fn new(service: InitService, end: watch::Sender<bool>) -> Self {
+        Self { service: Arc::new(service.with_log(log::recent)), running: Arc::default(), end }
     }
 
     /// Waits until no Init is running.
@@ -81,7 +65,7 @@ impl Api for InitGate {
         let answer = receiver.await;
         let answer = answer.unwrap_or_else(|_| Err(Status::internal("the call has died")));
         if is_done(checks, &answer) {
-            self.cleaner.clean();
+            self.end.send_replace(true);
         }
         answer.map(Response::new)
     }
@@ -91,7 +75,7 @@ impl Api for InitGate {
         request: Request<InitRequest>,
     ) -> Result<Response<Progress>, Status> {
         let (watcher, progress) = Watcher::new();
-        let (service, cleaner) = (Arc::clone(&self.service), self.cleaner.clone());
+        let (service, end) = (Arc::clone(&self.service), self.end.clone());
         let request = request.into_inner();
         let checks = request.check;
         let admitted = service.admit(request).await?;
@@ -99,7 +83,7 @@ impl Api for InitGate {
             let answer = service.carry_out(admitted, &watcher).await;
             let done = is_done(checks, &answer);
             if watcher.end(answer).await && done {
-                cleaner.clean();
+                end.send_replace(true);
             }
         })
         .await;

@@ -2,12 +2,11 @@
 
 pub mod authority;
 pub mod azure;
-pub mod cleaner;
 mod clock;
 pub mod components;
 pub mod discover;
 pub mod endorser;
-mod finding;
+pub mod finding;
 pub mod founder;
 pub mod gate;
 pub mod identity;

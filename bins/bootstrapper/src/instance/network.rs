@@ -1,6 +1,5 @@
 //! The pod network of a new cluster: the objects of a file, applied as an admin would.
 
-use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -28,14 +27,9 @@ const LIMIT: Duration = Duration::from_mins(2);
 struct Part(GroupVersionKind, DynamicObject);
 
 /// The objects of a file.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("Manifest({})", _0.len())]
 pub struct Manifest(Vec<Part>);
-
-impl fmt::Debug for Manifest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Manifest").field(&self.0.len()).finish()
-    }
-}
 
 impl Manifest {
     /// Reads a file of YAML documents.

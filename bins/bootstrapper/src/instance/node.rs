@@ -12,8 +12,8 @@ use tec_core::port::{Attester, Clock, Entropy, PortError, PortErrorKind};
 use tec_core::system::{SystemClock, SystemEntropy};
 use tec_node::TpmMarker;
 use tec_node::atls::{
-    AzureInfo, ChannelBinding, Endpoint, EndpointBuilder, Issuer, LiveMeasurements, Measurements,
-    Variant, VtpmIssuer, VtpmValidator,
+    ChannelBinding, Endpoint, EndpointBuilder, Issuer, LiveMeasurements, Measurements, Variant,
+    VtpmIssuer, VtpmValidator,
 };
 use tec_node::host::{
     AwsMetadata, AzureCertificates, AzureMetadata, FileMetadata, GcpMetadata, HostPrograms,
@@ -81,7 +81,7 @@ impl Attestation {
             let (url, file) = (settings.vcek_url.clone(), settings.vcek_file.clone());
             let certificates = AzureCertificates::new(url, file);
             let source = AzureSource::new(Arc::clone(&tpm), certificates);
-            issuer = issuer.with_info(Arc::new(AzureInfo::new(Arc::new(source))));
+            issuer = issuer.with_info(Arc::new(source));
         }
         Ok(Self {
             variant,

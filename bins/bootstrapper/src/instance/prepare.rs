@@ -8,9 +8,9 @@ use tec_node::port::StateDisk as _;
 use tec_support::exit;
 use tec_support::exit::CodedError;
 
+use crate::instance::mapping;
 use crate::instance::node::{Node, Standing};
 use crate::instance::settings::Settings;
-use crate::instance::{finding, mapping};
 
 /// What may be erased from a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,14 +25,6 @@ pub enum Erase {
 /// the exit code.
 /// Errors: something else is on the disk, or it cannot be created or mounted.
 pub async fn run(
-    settings: &Settings,
-    erase: Erase,
-    stop: impl Future<Output = ()>,
-) -> anyhow::Result<u8> {
-    have_disk(settings, erase, stop).await.map_err(finding::coded)
-}
-
-async fn have_disk(
     settings: &Settings,
     erase: Erase,
     stop: impl Future<Output = ()>,

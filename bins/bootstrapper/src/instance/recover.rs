@@ -6,20 +6,17 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use tec_core::port::chain;
-use tec_core::secret::SecretBytes;
 use tec_core::system::SystemEntropy;
 use tec_node::drive::{OfferedKeys, RecoverPorts, drive_recover};
 use tec_node::port::{Pause as _, StateDisk as _};
-use tec_node::recover::{KeySource, RecoverOutcome};
+use tec_node::recover::RecoverOutcome;
 use tec_node::rpc::generated::recoverproto::api_server::ApiServer;
 use tec_node::rpc::{RecoverService, RejoinClient};
 use tec_support::exit;
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
-use crate::instance::cleaner::Cleaner;
 use crate::instance::discover::Discovery;
-use crate::instance::finding;
 use crate::instance::mapping::SystemdMapping;
 use crate::instance::node::{Node, Standing};
 use crate::instance::pause::JitteredPause;
@@ -29,16 +26,12 @@ use crate::instance::transport::Bounds;
 
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 
-/// Keys, and their source.
-type Offer = (KeySource, OfferedKeys);
+/// The source of keys, for the log, and the keys.
+type Offer = (&'static str, OfferedKeys);
 
 /// Runs until the disk is open, or `stop`. A node with a new disk has nothing to recover.
 /// Errors: the node does not match the settings, or its marker belongs to another cluster.
 pub async fn run(settings: &Settings, stop: impl Future<Output = ()>) -> anyhow::Result<u8> {
-    open_disk(settings, stop).await.map_err(finding::coded)
-}
-
-async fn open_disk(settings: &Settings, stop: impl Future<Output = ()>) -> anyhow::Result<u8> {
     let node = Node::open(settings)?;
     if node.standing().await? != Standing::New {
         tracing::info!("the node was recovered already");
@@ -72,7 +65,7 @@ async fn recover(settings: &Settings, node: &Node) -> anyhow::Result<u8> {
         store: &*node.store,
         pause: &pause,
     };
-    let cleaner = Cleaner::new();
+    let end = watch::Sender::new(false);
     let (sender, mut offers) = mpsc::channel(1);
     let (operator, mut recovered) = mpsc::channel(1);
     let listed = settings.listed_key_services()?;
@@ -82,25 +75,21 @@ async fn recover(settings: &Settings, node: &Node) -> anyhow::Result<u8> {
     let listener =
         listener.with_context(|| format!("cannot listen on {}", settings.recovery_listen))?;
     tracing::info!(address = %listener.local_addr()?, "Recover is served");
-    let serving = transport::serve(
-        node.server()?,
-        listener,
-        ApiServer::new(service),
-        Bounds::SMALL,
-        cleaner.stop(),
-    );
+    let (endpoint, service) = (node.server()?, ApiServer::new(service));
+    let current = || (endpoint.clone(), service.clone());
+    let serving = transport::serve(listener, current, Bounds::SMALL, end.subscribe());
     let rejoining = rejoin(settings, node, &pause, sender);
     let deciding = async {
         loop {
             let offer = tokio::select! {
-                Some(keys) = recovered.recv() => operator_offer(keys),
+                Some(keys) = recovered.recv() => ("Operator", keys),
                 Some(offer) = offers.recv() => offer,
             };
-            if let Some(outcome) = drive_recover(ports, offer.0, &offer.1).await {
-                cleaner.clean();
+            if let Some(outcome) = drive_recover(ports, &offer.1).await {
+                end.send_replace(true);
                 return outcome;
             }
-            tracing::warn!(source = ?offer.0, "the keys do not open the state disk");
+            tracing::warn!(source = %offer.0, "the keys do not open the state disk");
         }
     };
     // The caller whose keys were accepted gets its answer before the server ends.
@@ -118,14 +107,6 @@ async fn recover(settings: &Settings, node: &Node) -> anyhow::Result<u8> {
             "the keys or the TPM's marker do not match the cluster in the disk's journal; reboot"
         ),
     }
-}
-
-fn operator_offer(keys: tec_node::rpc::RecoveredKeys) -> Offer {
-    let offered = OfferedKeys {
-        state_disk_key: keys.state_disk_key,
-        measurement_secret: keys.measurement_secret,
-    };
-    (KeySource::Operator, offered)
 }
 
 /// Asks join services forever. If it cannot start, it reports that and tries again: an operator may recover
@@ -151,13 +132,8 @@ async fn rejoin(
     doublings = 0;
     loop {
         match client.fetch().await {
-            Ok(ticket) => {
-                let key = ticket.state_disk_key.expose("open the state disk");
-                let offered = OfferedKeys {
-                    state_disk_key: SecretBytes::new(key.to_vec()),
-                    measurement_secret: ticket.measurement_secret,
-                };
-                let _ = offers.send((KeySource::Rejoin, offered)).await;
+            Ok(keys) => {
+                let _ = offers.send(("Rejoin", keys)).await;
             }
             Err(error) => tracing::info!(error = chain(&error), "no rejoin ticket"),
         }

@@ -21,12 +21,11 @@ use tec_node::ticket::NodeName;
 use tec_support::exit;
 use tec_support::exit::CodedError;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 
 use crate::instance::authority::Authority;
-use crate::instance::cleaner::Cleaner;
 use crate::instance::clock;
 use crate::instance::discover::Discovery;
-use crate::instance::finding;
 use crate::instance::finding::describe;
 use crate::instance::founder::Founder;
 use crate::instance::gate::InitGate;
@@ -45,28 +44,20 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 
 /// Runs until the node is a member, or `stop`. Returns the exit code.
 pub async fn run(settings: &Settings, stop: impl Future<Output = ()>) -> anyhow::Result<u8> {
-    become_node(settings, stop).await.map_err(finding::coded)
-}
-
-async fn become_node(settings: &Settings, stop: impl Future<Output = ()>) -> anyhow::Result<u8> {
     let node = Node::open(settings)?;
     if let Some(code) = settled(settings, &node).await? {
         return Ok(code);
     }
     let _held = node.hold()?;
-    let cleaner = Cleaner::new();
+    let end = watch::Sender::new(false);
     tokio::select! {
-        ended = bootstrap(settings, &node, &cleaner) => ended,
+        ended = bootstrap(settings, &node, &end) => ended,
         () = stop => Ok(exit::FAILED),
     }
 }
 
 /// Runs until the node has joined a cluster, or `stop`; serves no Init. Returns the exit code.
 pub async fn run_join(settings: &Settings, stop: impl Future<Output = ()>) -> anyhow::Result<u8> {
-    become_member(settings, stop).await.map_err(finding::coded)
-}
-
-async fn become_member(settings: &Settings, stop: impl Future<Output = ()>) -> anyhow::Result<u8> {
     let node = Node::open(settings)?;
     if let Some(code) = settled(settings, &node).await? {
         return Ok(code);
@@ -158,31 +149,40 @@ impl Parts {
     }
 }
 
-/// Runs both sides until one of them is done.
-async fn bootstrap(settings: &Settings, node: &Node, cleaner: &Cleaner) -> anyhow::Result<u8> {
+/// Runs both sides until one of them is done, which `end` announces.
+async fn bootstrap(
+    settings: &Settings,
+    node: &Node,
+    end: &watch::Sender<bool>,
+) -> anyhow::Result<u8> {
     let parts = Parts::new(settings, node).await?;
-    let gate = gate(node, &parts, cleaner).await?;
+    let gate = gate(node, &parts, end).await?;
     note_founder(settings, node, &parts.this).await?;
     let listener = TcpListener::bind(settings.listen).await;
     let listener = listener.with_context(|| format!("cannot listen on {}", settings.listen))?;
     tracing::info!(address = %listener.local_addr()?, "Init is served");
     let service = ApiServer::new(gate.clone());
-    let serving = transport::serve(node.server()?, listener, service, Bounds::INIT, cleaner.stop());
+    let endpoint = node.server()?;
+    let current = || (endpoint.clone(), service.clone());
+    let serving = transport::serve(listener, current, Bounds::INIT, end.subscribe());
     let joining = async {
         match join(settings, node, &parts).await {
-            Ok(JoinOutcome::Joined(_)) => cleaner.clean(),
+            Ok(JoinOutcome::Joined(_)) => {
+                end.send_replace(true);
+            }
             // The marker belongs to an Init that is running and has a caller to answer.
             Ok(_) => tracing::info!("init came first"),
             Err(error) => tracing::error!(error = format!("{error:#}"), "this node cannot join"),
         }
         // Init may still come.
-        cleaner.cleaned().await;
+        transport::told(&mut end.subscribe()).await;
     };
+    let mut ended = end.subscribe();
     // Join has not locked the node when init announces the end, so it may be dropped anywhere.
     tokio::join!(serving, async {
         tokio::select! {
             () = joining => {}
-            () = cleaner.cleaned() => {}
+            () = transport::told(&mut ended) => {}
         }
     });
     gate.ended().await;
@@ -214,7 +214,7 @@ async fn api_server(metadata: &dyn MetadataSource) -> Result<String, PortError> 
     Err(PortError::new(PortErrorKind::Unavailable, operation).with_code(Code::BootstrapMetadata))
 }
 
-async fn gate(node: &Node, parts: &Parts, cleaner: &Cleaner) -> anyhow::Result<InitGate> {
+async fn gate(node: &Node, parts: &Parts, end: &watch::Sender<bool>) -> anyhow::Result<InitGate> {
     let hash = patiently(&*parts.pause, || node.metadata.init_secret_hash()).await;
     let hash = hash.parse::<InitSecretHash>().map_err(|error| {
         let context = "take the hash of the init secret from the metadata";
@@ -229,7 +229,7 @@ async fn gate(node: &Node, parts: &Parts, cleaner: &Cleaner) -> anyhow::Result<I
         cluster: Arc::clone(&parts.kubeadm) as Arc<_>,
         pause: Arc::clone(&parts.pause),
     };
-    Ok(InitGate::new(InitService::new(ports), cleaner.clone()))
+    Ok(InitGate::new(InitService::new(ports), end.clone()))
 }
 
 async fn join(settings: &Settings, node: &Node, parts: &Parts) -> anyhow::Result<JoinOutcome> {

@@ -78,33 +78,12 @@ impl Bounds {
 type Message = Request<Full<Bytes>>;
 type Cause = Box<dyn Error + Send + Sync>;
 
-/// Serves until `stop` turns true; then running calls may finish.
+/// Serves until `stop` turns true; then running calls may finish. `current` gives the parts that check a
+/// connection and answer its calls; they may change from one connection to the next.
 ///
 /// # Cancel safety
 /// Dropping the future closes all connections.
 pub async fn serve<S>(
-    endpoint: Endpoint,
-    listener: TcpListener,
-    service: S,
-    bounds: Bounds,
-    stop: watch::Receiver<bool>,
-) where
-    S: Service<Message, Response = Response<Body>, Error = Infallible>
-        + Clone
-        + Send
-        + Sync
-        + 'static,
-    S::Future: Send,
-{
-    serve_current(listener, || (endpoint.clone(), service.clone()), bounds, stop).await;
-}
-
-/// Like [`serve`], but the parts that check a connection and answer its calls may change from one connection
-/// to the next.
-///
-/// # Cancel safety
-/// Dropping the future closes all connections.
-pub async fn serve_current<S>(
     listener: TcpListener,
     current: impl Fn() -> (Endpoint, S),
     bounds: Bounds,
@@ -132,7 +111,7 @@ pub async fn serve_current<S>(
     .await;
 }
 
-async fn told(stop: &mut watch::Receiver<bool>) {
+pub(super) async fn told(stop: &mut watch::Receiver<bool>) {
     // A sender that is gone means stop too.
     let _ = stop.wait_for(|stop| *stop).await;
 }

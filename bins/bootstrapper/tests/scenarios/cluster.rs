@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use bootstrapper::admission::live::LiveService;
 use bootstrapper::instance::authority::Authority;
-use bootstrapper::instance::cleaner::Cleaner;
 use bootstrapper::instance::transport;
 use bootstrapper::instance::transport::Bounds;
 use tec_core::ak::{Fingerprint, PublicKey};
@@ -29,6 +28,7 @@ use tec_node::ticket::{CaPin, Component, NodeName, PkiFile};
 use tec_node::uri::{KmsUri, StorageUri};
 use tec_support::{SystemClock, SystemEntropy};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use x509_cert::Certificate;
 use x509_cert::der::{DecodePem as _, Encode as _};
@@ -133,7 +133,7 @@ pub(crate) struct Cluster {
     config: PathBuf,
     live: Arc<LiveService>,
     serving: JoinHandle<()>,
-    cleaner: Cleaner,
+    end: watch::Sender<bool>,
 }
 
 impl Cluster {
@@ -196,10 +196,10 @@ impl Cluster {
         let live = Arc::new(LiveService::open(&config, ports, attestation).unwrap());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let cleaner = Cleaner::new();
-        let (stop, current) = (cleaner.stop(), Arc::clone(&live));
+        let end = watch::Sender::new(false);
+        let (stop, current) = (end.subscribe(), Arc::clone(&live));
         let serving = async move {
-            transport::serve_current(listener, || current.current(), Bounds::SMALL, stop).await;
+            transport::serve(listener, || current.current(), Bounds::SMALL, stop).await;
         };
         Self {
             port,
@@ -210,7 +210,7 @@ impl Cluster {
             live,
             // The test's runtime stops it at the latest.
             serving: spawned(serving),
-            cleaner,
+            end,
         }
     }
 
@@ -226,7 +226,7 @@ impl Cluster {
     }
 
     pub(crate) async fn stop(self) {
-        self.cleaner.clean();
+        self.end.send_replace(true);
         self.serving.await.unwrap();
     }
 }

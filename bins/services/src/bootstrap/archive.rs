@@ -123,7 +123,8 @@ impl Members {
     }
 }
 
-fn digest(from: &mut impl Read) -> io::Result<String> {
+/// SHA-256 of what is read, in hexadecimal.
+pub(super) fn digest(from: &mut impl Read) -> io::Result<String> {
     let (mut digest, mut part) = (Sha256::new(), vec![0; PART]);
     loop {
         let read = from.read(&mut part)?;

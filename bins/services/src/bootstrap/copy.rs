@@ -11,7 +11,6 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use sha2::{Digest as _, Sha256};
 use tec_core::code::Code;
 use tec_services::vault::snapshot::SnapshotFile;
 use tec_services::vault::{WrapError, WrappedKey, snapshot};
@@ -24,9 +23,6 @@ use crate::bootstrap::limited::Limited;
 
 /// A file that is being stored. One that is left by a killed copy is overwritten by the next one.
 const TEMPORARY: &str = "copy.tmp";
-
-/// Size of a part that is read, in bytes.
-const PART: usize = 64 * 1024;
 
 /// A file was not copied, and nothing else was changed.
 #[derive(Debug, thiserror::Error)]
@@ -108,14 +104,7 @@ fn sums(directory: &Path, to: &mut dyn Write) -> Result<(), CopyError> {
 }
 
 fn digest(path: &Path) -> io::Result<String> {
-    let (mut file, mut digest) = (File::open(path)?, Sha256::new());
-    let mut part = vec![0; PART];
-    loop {
-        match file.read(&mut part)? {
-            0 => return Ok(hex::encode(digest.finalize())),
-            length => digest.update(part.get(..length).unwrap_or_default()),
-        }
-    }
+    archive::digest(&mut File::open(path)?)
 }
 
 /// Snapshots whose key is there, too; the latest one last.

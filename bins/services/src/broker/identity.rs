@@ -1,6 +1,5 @@
 //! The component's identity: its own key, and what the controller issues for its token.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -64,6 +63,8 @@ impl Grant {
 
 /// The component's identity. Its NATS key is created with it, its TLS key with each grant; neither ever
 /// leaves it.
+#[derive(derive_more::Debug)]
+#[debug("Identity {{ user: {:?}, .. }}", user.public_key())]
 pub struct Identity {
     user: KeyPair,
     way: Way,
@@ -72,12 +73,6 @@ pub struct Identity {
     held: watch::Sender<Option<Grant>>,
     /// Held while asking the controller; callers that only need the current grant do not wait for it.
     asking: Mutex<()>,
-}
-
-impl fmt::Debug for Identity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Identity").field("user", &self.user.public_key()).finish_non_exhaustive()
-    }
 }
 
 impl Identity {

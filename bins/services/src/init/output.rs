@@ -24,7 +24,8 @@ pub const LOGIN: &str = "login";
 const LOOK: Duration = Duration::from_mins(5);
 
 /// Files by their path below the directory: certificates with mode 0644, all others with 0600.
-#[derive(Default)]
+#[derive(Default, derive_more::Debug)]
+#[debug("{:?}", files.keys().collect::<BTreeSet<_>>())]
 pub struct Output {
     files: BTreeMap<String, Vec<u8>>,
     /// Files that can be renewed while the service runs.
@@ -32,12 +33,6 @@ pub struct Output {
     /// Files that anyone may read: a runtime has its own user.
     public: BTreeSet<String>,
     ends: Option<Timestamp>,
-}
-
-impl std::fmt::Debug for Output {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_set().entries(self.files.keys()).finish()
-    }
 }
 
 impl Output {

@@ -20,7 +20,7 @@ use tec_core::port::Clock;
 use tec_tpm::hcl::{HclReport, RuntimeData};
 use tec_tpm::snp::{Policy, Roots, UntrustedReport};
 
-use super::{AkTrust, InstanceInfo, ValidateError};
+use super::{AkTrust, ValidateError};
 
 type Cause = Box<dyn Error + Send + Sync>;
 
@@ -49,28 +49,16 @@ pub trait HclSource: fmt::Debug + Send + Sync {
     fn vcek(&self) -> Result<Vec<u8>, Cause>;
 }
 
-/// Creates the instance information of such a machine.
-#[derive(Clone, Debug)]
-pub struct AzureInfo(Arc<dyn HclSource>);
-
-impl AzureInfo {
-    /// Reads from `source` each time.
-    pub fn new(source: Arc<dyn HclSource>) -> Self {
-        Self(source)
-    }
-}
-
-impl InstanceInfo for AzureInfo {
-    fn instance_info(&self, _inner: &[u8; 32]) -> Result<Vec<u8>, Cause> {
-        let bytes = self.0.hcl_report()?;
-        let hcl = HclReport::parse(&bytes)?;
-        let wire = Wire {
-            signer: STANDARD.encode(self.0.vcek()?),
-            report: STANDARD.encode(hcl.hardware_report()),
-            azure: WireAzure { runtime: STANDARD.encode(hcl.variable_data()) },
-        };
-        Ok(serde_json::to_vec(&wire)?)
-    }
+/// The instance information of such a machine, as documents contain it.
+pub(super) fn instance_info(source: &dyn HclSource) -> Result<Vec<u8>, Cause> {
+    let bytes = source.hcl_report()?;
+    let hcl = HclReport::parse(&bytes)?;
+    let wire = Wire {
+        signer: STANDARD.encode(source.vcek()?),
+        report: STANDARD.encode(hcl.hardware_report()),
+        azure: WireAzure { runtime: STANDARD.encode(hcl.variable_data()) },
+    };
+    Ok(serde_json::to_vec(&wire)?)
 }
 
 /// Trusts attestation keys that a genuine SNP report vouches for.

@@ -23,9 +23,8 @@ impl Endpoint {
     /// it.
     ///
     /// # Errors
-    /// [`AtlsError`]; always if there is no validator, unless
-    /// [allowed](super::EndpointBuilder::dangerous_unverified_server). A server that refuses this
-    /// side's evidence closes the connection later.
+    /// [`AtlsError`]; always if there is no validator. A server that refuses this side's evidence closes the
+    /// connection later.
     ///
     /// # Cancel safety
     /// Dropping the future gives up the connection; the thread ends with the handshake's time
@@ -56,7 +55,7 @@ async fn connect<IO>(inner: &Arc<Inner>, io: IO) -> Result<AtlsStream<IO>, AtlsE
 where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
-    if inner.validators.is_empty() && !inner.unverified_server {
+    if inner.validators.is_empty() {
         return Err(AtlsError::NoValidator);
     }
     let (tls, peer) = match inner.binding {

@@ -48,7 +48,6 @@ impl Endpoint {
             entropy,
             issuer: None,
             validators: Vec::new(),
-            unverified_server: false,
             binding: ChannelBinding::Required,
             limit: HANDSHAKE_LIMIT,
         }
@@ -63,7 +62,6 @@ pub struct EndpointBuilder {
     entropy: Arc<dyn Entropy>,
     issuer: Option<Arc<dyn Issuer>>,
     validators: Vec<Arc<dyn Validator>>,
-    unverified_server: bool,
     binding: ChannelBinding,
     limit: Duration,
 }
@@ -79,16 +77,6 @@ impl EndpointBuilder {
     /// certificate is used. A server without a validator accepts any client.
     pub fn with_validator(mut self, validator: Arc<dyn Validator>) -> Self {
         self.validators.push(validator);
-        self
-    }
-
-    /// Lets clients connect to a server that they do not verify.
-    ///
-    /// # Security
-    /// Anyone on the network path can be that server. Whatever it sends must be proven in another
-    /// way.
-    pub fn dangerous_unverified_server(mut self) -> Self {
-        self.unverified_server = true;
         self
     }
 
@@ -119,7 +107,6 @@ impl EndpointBuilder {
             key,
             issuer: self.issuer,
             validators: self.validators,
-            unverified_server: self.unverified_server,
             binding: self.binding,
             limit: self.limit,
             issuing: Semaphore::new(ISSUING_LIMIT),

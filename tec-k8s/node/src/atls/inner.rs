@@ -29,7 +29,6 @@ pub(super) struct Inner {
     pub(super) key: LeafKey,
     pub(super) issuer: Option<Arc<dyn Issuer>>,
     pub(super) validators: Vec<Arc<dyn Validator>>,
-    pub(super) unverified_server: bool,
     pub(super) binding: ChannelBinding,
     pub(super) limit: Duration,
     pub(super) issuing: Semaphore,

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use tec_tpm::evidence::TpmEvidence;
 
+use super::azure::instance_info;
 use super::challenge::{inner_nonce, quote_nonce};
-use super::{MAX_DOCUMENT, Nonce, Variant, document};
+use super::{HclSource, MAX_DOCUMENT, Nonce, Variant, document};
 
 type Cause = Box<dyn Error + Send + Sync>;
 
@@ -60,19 +61,12 @@ pub trait Quoter: fmt::Debug + Send + Sync {
     fn quote(&self, nonce: &[u8; 32]) -> Result<TpmEvidence, Cause>;
 }
 
-/// Instance information that vouches for an attestation key, if hardware does.
-pub trait InstanceInfo: fmt::Debug + Send + Sync {
-    /// The bytes that go into the document. `inner` is SHA-256(user data ‖ nonce), for sources that
-    /// can bind it.
-    fn instance_info(&self, inner: &[u8; 32]) -> Result<Vec<u8>, Cause>;
-}
-
 /// Creates documents from quotes.
 #[derive(Clone, Debug)]
 pub struct VtpmIssuer {
     variant: Variant,
     quoter: Arc<dyn Quoter>,
-    info: Option<Arc<dyn InstanceInfo>>,
+    info: Option<Arc<dyn HclSource>>,
 }
 
 impl VtpmIssuer {
@@ -81,8 +75,8 @@ impl VtpmIssuer {
         Self { variant, quoter, info: None }
     }
 
-    /// Adds what vouches for the key.
-    pub fn with_info(mut self, info: Arc<dyn InstanceInfo>) -> Self {
+    /// Adds what vouches for the key of an Azure machine; it is read for each document.
+    pub fn with_info(mut self, info: Arc<dyn HclSource>) -> Self {
         self.info = Some(info);
         self
     }
@@ -97,8 +91,7 @@ impl Issuer for VtpmIssuer {
         let failed = |operation| move |source| IssueError::Source { operation, source };
         let inner = inner_nonce(user_data, nonce);
         let info = match &self.info {
-            Some(info) => info
-                .instance_info(&inner)
+            Some(info) => instance_info(&**info)
                 .map_err(failed("fetch what vouches for the attestation key"))?,
             None => Vec::new(),
         };

@@ -87,18 +87,18 @@ mod validate;
 mod variant;
 mod verify;
 
-pub use self::azure::{AzureInfo, AzureSnpAk, HclSource};
+pub use self::azure::{AzureSnpAk, HclSource};
 pub use self::bind::ChannelBinding;
 pub use self::certificate::PeerCertificateError;
 pub use self::endpoint::{Endpoint, EndpointBuilder, EndpointError};
 pub use self::error::AtlsError;
-pub use self::issue::{InstanceInfo, IssueError, Issuer, Quoter, VtpmIssuer};
+pub use self::issue::{IssueError, Issuer, Quoter, VtpmIssuer};
 pub use self::measurement::{
     Expectation, LiveMeasurements, MeasurementError, Measurements, Mismatch, Mismatches, Severity,
 };
 pub use self::nonce::Nonce;
 pub use self::peer::AttestedPeer;
-pub use self::service::{Acceptor, ConnectError, Connector};
+pub use self::service::{ConnectError, Connector};
 pub use self::stream::AtlsStream;
 pub use self::validate::{
     AkTrust, AnyAk, EveryTrust, PinnedAks, ValidateError, Validated, Validator, VtpmValidator,

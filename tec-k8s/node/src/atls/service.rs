@@ -1,4 +1,4 @@
-//! Both sides as tower services, in the form that gRPC clients and servers use.
+//! The client's side as a tower service, in the form that gRPC clients use.
 
 use std::error::Error;
 use std::pin::Pin;
@@ -10,35 +10,6 @@ use tower_service::Service;
 use super::{AtlsError, AtlsStream, Endpoint};
 
 type Connecting<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
-
-/// Turns transports into attested connections.
-#[derive(Clone, Debug)]
-pub struct Acceptor(Endpoint);
-
-impl Acceptor {
-    /// Uses this endpoint.
-    pub fn new(endpoint: Endpoint) -> Self {
-        Self(endpoint)
-    }
-}
-
-impl<IO> Service<IO> for Acceptor
-where
-    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    type Response = AtlsStream<IO>;
-    type Error = AtlsError;
-    type Future = Connecting<AtlsStream<IO>, AtlsError>;
-
-    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), AtlsError>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, io: IO) -> Self::Future {
-        let endpoint = self.0.clone();
-        Box::pin(async move { endpoint.accept(io).await })
-    }
-}
 
 /// No attested connection to a server could be established.
 #[derive(Debug, thiserror::Error)]

@@ -11,7 +11,7 @@ use crate::derive::ClusterId;
 use crate::init::{InitEffect, InitEvent, InitOutcome, InitPlan, InitRequest, InitStep};
 use crate::journal::{Intent, Phase};
 use crate::lock::{LockedNode, NodeLock};
-use crate::port::{ClusterInitializer, DataKeys, NodeStore, Pause, StateDisk};
+use crate::port::{ClusterInitializer, DataKeys, KeyUris, NodeStore, Pause, StateDisk};
 use crate::state::{NodeState, Role};
 
 /// Ports that init acts on.
@@ -25,6 +25,8 @@ pub struct InitPorts<'p> {
     pub store: &'p dyn NodeStore,
     /// Runs kubeadm.
     pub cluster: &'p dyn ClusterInitializer,
+    /// Where the keys come from; kept before the cluster is created.
+    pub uris: &'p KeyUris,
     /// Waits between attempts.
     pub pause: &'p dyn Pause,
 }
@@ -148,7 +150,12 @@ impl InitShell<'_> {
                 let state = NodeState::new(Role::ControlPlane, salt);
                 ports.store.write_state(self.node()?, &state).await?;
             }
-            InitStep::InitCluster => ports.cluster.init(self.node()?, self.request).await?,
+            InitStep::InitCluster => {
+                let node = self.node()?;
+                // Only now, when only the cluster's key opens the disk.
+                ports.cluster.keep_key_uris(node, ports.uris).await?;
+                ports.cluster.init(node, self.request).await?;
+            }
         }
         Ok(InitEvent::Done(step))
     }

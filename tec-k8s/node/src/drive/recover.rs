@@ -9,9 +9,7 @@ use tec_core::secret::SecretBytes;
 use crate::derive::{ClusterId, MeasurementSecret};
 use crate::lock::{LockError, LockOutcome, NodeLock};
 use crate::port::{MappedDisk, NodeStore, Pause, StateDisk};
-use crate::recover::{
-    KeySource, RecoverEffect, RecoverEvent, RecoverOutcome, RecoverPlan, RecoverStep,
-};
+use crate::recover::{RecoverEffect, RecoverEvent, RecoverOutcome, RecoverPlan, RecoverStep};
 
 /// Ports that recovery acts on.
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +26,7 @@ pub struct RecoverPorts<'p> {
     pub pause: &'p dyn Pause,
 }
 
-/// Keys offered by a caller.
+/// Keys for the disk of a member, from a Recover call or a rejoin ticket.
 #[derive(Debug)]
 pub struct OfferedKeys {
     /// Key of the state disk.
@@ -42,14 +40,9 @@ pub struct OfferedKeys {
 ///
 /// # Cancel safety
 /// May be dropped at any await, and called again.
-pub async fn drive_recover(
-    ports: RecoverPorts<'_>,
-    source: KeySource,
-    keys: &OfferedKeys,
-) -> Option<RecoverOutcome> {
+pub async fn drive_recover(ports: RecoverPorts<'_>, keys: &OfferedKeys) -> Option<RecoverOutcome> {
     let mut shell = RecoverShell { ports, keys, cluster: None, outcome: None };
-    let first = RecoverEvent::Offered(source);
-    plan::run(&mut RecoverPlan::new(), first, &mut shell).await;
+    plan::run(&mut RecoverPlan::new(), RecoverEvent::Offered, &mut shell).await;
     shell.outcome
 }
 
@@ -110,7 +103,7 @@ impl RecoverShell<'_> {
 impl Shell<RecoverPlan> for RecoverShell<'_> {
     async fn perform(&mut self, effect: RecoverEffect) -> Option<RecoverEvent> {
         let step = match effect {
-            RecoverEffect::TryKey(_) => RecoverStep::TryKey,
+            RecoverEffect::TryKey => RecoverStep::TryKey,
             RecoverEffect::MapDisk => RecoverStep::MapDisk,
             RecoverEffect::ReadMarker => RecoverStep::ReadMarker,
             RecoverEffect::SetMarker(_) => RecoverStep::SetMarker,
@@ -118,8 +111,6 @@ impl Shell<RecoverPlan> for RecoverShell<'_> {
                 self.ports.pause.pause(0).await;
                 step
             }
-            // The caller that offered the keys learns the result from the outcome.
-            RecoverEffect::Answer(..) => return None,
             RecoverEffect::Finish(outcome) => {
                 self.outcome = Some(outcome);
                 return None;

@@ -12,8 +12,8 @@ use crate::derive::{ClusterId, MeasurementSalt};
 use crate::init::{InitOutcome, InitRequest, InitStep, KubeProxy};
 use crate::join::JoinOutcome;
 use crate::lock::NodeLock;
-use crate::port::{DerivedKeys, KeyServices as _, TicketSource};
-use crate::recover::{KeySource, RecoverOutcome};
+use crate::port::{DerivedKeys, KeyServices as _, KeyUris, TicketSource};
+use crate::recover::RecoverOutcome;
 use crate::state::Role;
 use crate::testing::MemoryNode;
 use crate::ticket::{CaPin, JoinTicket};
@@ -42,9 +42,18 @@ async fn keys() -> Box<dyn DataKeys> {
     DerivedKeys.open(kms.unwrap(), storage.unwrap()).await.unwrap()
 }
 
+fn uris() -> KeyUris {
+    let text = |text: &str| SecretBytes::new(text.as_bytes().to_vec());
+    KeyUris { kms: text(KMS), storage: text("storage://no-store") }
+}
+
+/// The ports of a node.
+fn ports<'p>(node: &'p Arc<MemoryNode>, lock: &'p NodeLock, uris: &'p KeyUris) -> InitPorts<'p> {
+    InitPorts { lock, disk: &**node, store: &**node, cluster: &**node, uris, pause: &**node }
+}
+
 async fn init(node: &Arc<MemoryNode>, lock: &NodeLock, request: &InitRequest) -> InitReport {
-    let ports = InitPorts { lock, disk: &**node, store: &**node, cluster: &**node, pause: &**node };
-    drive_init(ports, &*keys().await, request).await
+    drive_init(ports(node, lock, &uris()), &*keys().await, request).await
 }
 
 fn lock(node: &Arc<MemoryNode>) -> NodeLock {
@@ -90,8 +99,8 @@ async fn join(node: &Arc<MemoryNode>, lock: &NodeLock, role: Role) -> Option<Joi
 async fn a_check_tells_the_cluster_that_would_be_and_changes_nothing() {
     let (node, request) = (node(), request("request"));
     let lock = lock(&node);
-    let ports =
-        InitPorts { lock: &lock, disk: &*node, store: &*node, cluster: &*node, pause: &*node };
+    let uris = uris();
+    let ports = ports(&node, &lock, &uris);
     let checked = check_init(ports, &*keys().await, &request).await.outcome;
     let Some(InitOutcome::Possible(cluster)) = checked else {
         panic!("{checked:?}");
@@ -99,7 +108,6 @@ async fn a_check_tells_the_cluster_that_would_be_and_changes_nothing() {
     assert_eq!(node.record(), crate::testing::NodeRecord::default());
     let made = init(&node, &lock, &request).await.outcome;
     assert_eq!(made, Some(InitOutcome::Initialized(cluster)));
-    let ports = InitPorts { pause: &*node, ..ports };
     let checked = check_init(ports, &*keys().await, &request).await.outcome;
     assert_eq!(checked, made, "a cluster that is there is told as such");
 }
@@ -169,11 +177,11 @@ async fn keys_that_do_not_open_the_disk_change_nothing_and_the_right_ones_do() {
         state_disk_key: SecretBytes::new(vec![9; 32]),
         measurement_secret: MeasurementSecret::new([3; 32]),
     };
-    let refused = drive_recover(ports, KeySource::Operator, &keys).await;
+    let refused = drive_recover(ports, &keys).await;
     assert_eq!((refused, node.record().register), (None, Sha256Digest::ZERO));
     keys.state_disk_key = SecretBytes::new(vec![1; 32]);
     for _ in 0..2 {
-        let recovered = drive_recover(ports, KeySource::Rejoin, &keys).await;
+        let recovered = drive_recover(ports, &keys).await;
         assert_eq!(recovered, Some(RecoverOutcome::Recovered(cluster)));
         assert_eq!(node.record().register, cluster.marker());
     }
@@ -191,7 +199,7 @@ async fn a_right_key_with_a_wrong_secret_does_not_mark_the_node_for_another_clus
         state_disk_key: SecretBytes::new(vec![1; 32]),
         measurement_secret: MeasurementSecret::new([9; 32]),
     };
-    let refused = drive_recover(ports, KeySource::Operator, &keys).await;
+    let refused = drive_recover(ports, &keys).await;
     assert_eq!(refused, Some(RecoverOutcome::OtherCluster));
     assert_eq!(node.record().register, Sha256Digest::ZERO);
 }

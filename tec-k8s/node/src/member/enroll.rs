@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use crate::derive::DiskId;
 use crate::grant::Claim;
 use crate::ticket::NodeName;
 use async_trait::async_trait;
@@ -16,7 +15,6 @@ use tec_core::ak::{
     AkCandidate, AkDecision, AkMatcher, AkReason, AkRecord, AkState, Fingerprint, PublicKey,
 };
 use tec_core::flow::{AkOutcome, AkPorts, AkSubmission, ClaimLimits, approve};
-use tec_core::id::MachineId;
 use tec_core::machine::{Machine, MachineState, RegisteredBy};
 use tec_core::port::{
     AkRegistry, CreateOutcome, MachineRegistry, PortError, PortErrorKind, UnclaimedLimit,
@@ -51,14 +49,6 @@ impl KubeEnrollments {
             [] => Err(refused(PortErrorKind::NotFound, "there is none".to_owned())),
             _ => Err(refused(PortErrorKind::Conflict, "there are several".to_owned())),
         }
-    }
-
-    /// The machine of a claim; the one with the disk's ID if an earlier version bound exactly this key to it.
-    pub async fn machine_id(&self, claim: &Claim) -> Result<MachineId, PortError> {
-        let older = older_id(claim.disk)?;
-        let bound = AkRegistry::bound_to(&self.0, &older).await?;
-        let is_ours = bound.is_some_and(|record| record.fingerprint() == claim.ak);
-        Ok(if is_ours { older } else { claim.machine_id() })
     }
 
     fn objects(&self) -> Api<ConfigMap> {
@@ -165,7 +155,7 @@ impl KubeEnrollments {
         matcher: &dyn AkMatcher,
         others: &[(AkRecord, Option<Machine>)],
     ) -> Result<Option<Settled>, PortError> {
-        let id = self.machine_id(claim).await?;
+        let id = claim.machine_id();
         if MachineRegistry::find(&self.0, &id).await?.is_some() {
             return Ok(None);
         }
@@ -186,14 +176,6 @@ impl KubeEnrollments {
         named.create(&machine, UnclaimedLimit::Unlimited).await?;
         Ok(None)
     }
-}
-
-/// The ID that the machines of members had before they got one of their own.
-fn older_id(disk: DiskId) -> Result<MachineId, PortError> {
-    disk.to_string().parse().map_err(|error| {
-        PortError::new(PortErrorKind::Internal, format!("name the machine of disk {disk}"))
-            .because(error)
-    })
 }
 
 /// Other attestation keys of a TPM, with their machines if these still exist.
@@ -299,7 +281,7 @@ impl Enrollments for KubeEnrollments {
         if let Some(settled) = self.register(claim, &candidate, &*matcher, &others).await? {
             return Ok(settled);
         }
-        let id = self.machine_id(claim).await?;
+        let id = claim.machine_id();
         let ports = AkPorts::new(&self.0, &self.0, &*matcher, &self.0, &**self.0.clock())
             .with_claims(ClaimLimits::NONE);
         let operation = format!("bind the key of node {} to machine {id}", claim.name);
@@ -318,7 +300,7 @@ impl Enrollments for KubeEnrollments {
         if self.roll().await?.has_removed(claim.disk) {
             return Ok(false);
         }
-        let id = self.machine_id(claim).await?;
+        let id = claim.machine_id();
         let machine = MachineRegistry::find(&self.0, &id).await?;
         let is_active = machine.is_some_and(|machine| machine.state == MachineState::Active);
         let bound = AkRegistry::bound_to(&self.0, &id).await?;

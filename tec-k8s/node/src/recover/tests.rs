@@ -3,16 +3,13 @@ use tec_core::testing::{World, crash_everywhere};
 
 use super::*;
 
-/// A node whose disk opens with the keys of the join service, but not with those that an operator offers
-/// first.
+/// A node whose disk opens with the keys that are offered.
 #[derive(Default)]
 struct Node {
     register: Sha256Digest,
     extended: usize,
     mapped: bool,
-    answers: Vec<(KeySource, Answer)>,
     outcome: Option<RecoverOutcome>,
-    trying: Option<KeySource>,
 }
 
 fn cluster() -> ClusterId {
@@ -22,8 +19,7 @@ fn cluster() -> ClusterId {
 impl Node {
     fn run(&mut self, step: RecoverStep) -> RecoverEvent {
         match step {
-            RecoverStep::TryKey if self.trying == Some(KeySource::Rejoin) => RecoverEvent::KeyFits,
-            RecoverStep::TryKey => RecoverEvent::KeyRefused,
+            RecoverStep::TryKey => RecoverEvent::KeyFits,
             RecoverStep::MapDisk => {
                 self.mapped = true;
                 RecoverEvent::Mapped(cluster())
@@ -42,21 +38,12 @@ impl World for Node {
     type Plan = RecoverPlan;
 
     fn boot(&mut self) -> (RecoverPlan, RecoverEvent) {
-        (RecoverPlan::new(), RecoverEvent::Offered(KeySource::Operator))
+        (RecoverPlan::new(), RecoverEvent::Offered)
     }
 
     fn apply(&mut self, effect: RecoverEffect) -> Option<RecoverEvent> {
         Some(match effect {
-            RecoverEffect::TryKey(source) => {
-                self.trying = Some(source);
-                self.run(RecoverStep::TryKey)
-            }
-            RecoverEffect::Answer(source, answer) => {
-                self.answers.push((source, answer));
-                // The join service is asked until someone's keys are accepted.
-                let more = answer != Answer::Accepted;
-                return more.then_some(RecoverEvent::Offered(KeySource::Rejoin));
-            }
+            RecoverEffect::TryKey => self.run(RecoverStep::TryKey),
             RecoverEffect::MapDisk => self.run(RecoverStep::MapDisk),
             RecoverEffect::ReadMarker => self.run(RecoverStep::ReadMarker),
             RecoverEffect::SetMarker(_) => self.run(RecoverStep::SetMarker),
@@ -70,12 +57,13 @@ impl World for Node {
 
     fn failure(&self, effect: &RecoverEffect) -> Option<RecoverEvent> {
         let step = match effect {
-            RecoverEffect::TryKey(_) => RecoverStep::TryKey,
+            // The caller offers its keys again.
+            RecoverEffect::TryKey => return Some(RecoverEvent::Offered),
             RecoverEffect::MapDisk => RecoverStep::MapDisk,
             RecoverEffect::ReadMarker => RecoverStep::ReadMarker,
             RecoverEffect::SetMarker(_) => RecoverStep::SetMarker,
             RecoverEffect::Again(step) => *step,
-            RecoverEffect::Answer(..) | RecoverEffect::Finish(_) => return None,
+            RecoverEffect::Finish(_) => return None,
         };
         Some(RecoverEvent::Failed(step))
     }
@@ -95,31 +83,20 @@ fn a_node_is_recovered_whatever_happens_and_its_marker_is_set_once() {
 }
 
 #[test]
-fn a_wrong_key_is_told_and_the_next_may_come() {
+fn keys_that_are_refused_or_cannot_be_tried_change_nothing_and_the_next_may_come() {
     let mut plan = RecoverPlan::new();
-    plan.step(RecoverEvent::Offered(KeySource::Operator));
-    assert!(plan.step(RecoverEvent::Offered(KeySource::Rejoin)).is_empty());
-    assert_eq!(
-        plan.step(RecoverEvent::KeyRefused),
-        [
-            RecoverEffect::Answer(KeySource::Operator, Answer::WrongKey),
-            RecoverEffect::TryKey(KeySource::Rejoin),
-        ]
-    );
-    assert_eq!(
-        plan.step(RecoverEvent::KeyFits),
-        [RecoverEffect::Answer(KeySource::Rejoin, Answer::Accepted), RecoverEffect::MapDisk,]
-    );
-    assert_eq!(
-        plan.step(RecoverEvent::Offered(KeySource::Operator)),
-        [RecoverEffect::Answer(KeySource::Operator, Answer::TooLate)]
-    );
+    for after in [RecoverEvent::KeyRefused, RecoverEvent::Failed(RecoverStep::TryKey)] {
+        assert_eq!(plan.step(RecoverEvent::Offered), [RecoverEffect::TryKey]);
+        assert!(plan.step(after).is_empty());
+    }
+    assert_eq!(plan.step(RecoverEvent::Offered), [RecoverEffect::TryKey]);
+    assert_eq!(plan.step(RecoverEvent::KeyFits), [RecoverEffect::MapDisk]);
 }
 
 #[test]
 fn a_disk_of_another_cluster_than_the_marker_goes_nowhere() {
     let mut plan = RecoverPlan::new();
-    plan.step(RecoverEvent::Offered(KeySource::Rejoin));
+    plan.step(RecoverEvent::Offered);
     plan.step(RecoverEvent::KeyFits);
     plan.step(RecoverEvent::Mapped(cluster()));
     let other = ClusterId::new([8; 32]).marker();

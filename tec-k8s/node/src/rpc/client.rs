@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::derive::{ClusterId, DiskId};
+use crate::drive::OfferedKeys;
 use crate::lock::MarkerState;
 use crate::port::TicketSource;
 use crate::state::Role;
-use crate::ticket::{JoinTicket, RejoinTicket};
+use crate::ticket::JoinTicket;
 use async_trait::async_trait;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
@@ -220,7 +221,7 @@ impl RejoinClient {
         ApiClient::new(channel.clone()).issue_rejoin_ticket(request).await
     }
 
-    async fn ask(&self, address: &str) -> Result<RejoinTicket, PortError> {
+    async fn ask(&self, address: &str) -> Result<OfferedKeys, PortError> {
         let failed = |kind| PortError::new(kind, format!("ask {address} for a rejoin ticket"));
         let Reached { channel, marker } = self.dial.dial(address).await?;
         if marker == MarkerState::Unset {
@@ -236,8 +237,8 @@ impl RejoinClient {
             .map_err(|error| failed(PortErrorKind::Unavailable).because(error))
     }
 
-    /// A ticket from the first service that gives one.
-    pub async fn fetch(&self) -> Result<RejoinTicket, PortError> {
+    /// The keys in the ticket of the first service that gives one.
+    pub async fn fetch(&self) -> Result<OfferedKeys, PortError> {
         let addresses = self.dial.addresses().await?;
         let asks = addresses.iter().map(|address| self.ask(address).boxed());
         first(asks.collect()).await

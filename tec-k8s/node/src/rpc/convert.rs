@@ -1,9 +1,10 @@
 //! Converts messages to and from domain types; the only module that reads their content.
 
 use crate::derive::{DiskId, MeasurementSalt, MeasurementSecret};
+use crate::drive::OfferedKeys;
 use crate::init::{InitRequest, KubeProxy};
 use crate::state::Role;
-use crate::ticket::{Component, ComponentForm, JoinTicket, RejoinTicket, TicketError};
+use crate::ticket::{Component, ComponentForm, JoinTicket, TicketError};
 use crate::uri::{KmsUri, StorageUri, UriError};
 use prost::Message as _;
 use tec_core::digest::Sha256Digest;
@@ -235,10 +236,13 @@ pub fn ticket_from_bytes(bytes: &SecretBytes) -> Result<JoinTicket, PortError> {
 
 pub(super) fn rejoin_ticket(
     message: pb::join::IssueRejoinTicketResponse,
-) -> Result<RejoinTicket, MessageError> {
+) -> Result<OfferedKeys, MessageError> {
     let disk = key("state_disk_key", message.state_disk_key)?;
     let secret = key("measurement_secret", message.measurement_secret)?;
-    Ok(RejoinTicket::new(SecretArray::new(*disk), MeasurementSecret::new(*secret)))
+    Ok(OfferedKeys {
+        state_disk_key: SecretBytes::new(disk.to_vec()),
+        measurement_secret: MeasurementSecret::new(*secret),
+    })
 }
 
 fn key(member: &'static str, bytes: Vec<u8>) -> Result<Zeroizing<[u8; 32]>, TicketError> {

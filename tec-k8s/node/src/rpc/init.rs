@@ -7,13 +7,12 @@ use crate::derive::{ClusterId, DataKeyId, MeasurementSecret};
 use crate::drive::{InitPorts, InitReport, check_init, drive_init};
 use crate::init;
 use crate::init::InitOutcome;
-use crate::lock::{LockedNode, NodeLock};
+use crate::lock::NodeLock;
 use crate::port::{
     ClusterInitializer, DataKeys, KeyServices, KeyUris, NodeStore, Pause, StateDisk,
 };
 use crate::uri::KmsUri;
 use async_trait::async_trait;
-use tec_core::port::PortError;
 use tec_core::secret::SecretBytes;
 use tonic::{Code, Status};
 
@@ -32,12 +31,6 @@ const MEASUREMENT_SECRET: usize = 32;
 pub trait SecretCheck: fmt::Debug + Send + Sync {
     /// Whether this is the secret; takes time that does not depend on its content.
     async fn admits(&self, secret: &SecretBytes) -> bool;
-}
-
-/// The node's log, for a caller that may init. *Contract*: bounded, and without secrets.
-pub trait NodeLog: fmt::Debug + Send + Sync {
-    /// The last lines, the oldest first.
-    fn recent(&self) -> Vec<u8>;
 }
 
 /// The ports of init.
@@ -68,39 +61,12 @@ pub struct AdmittedInit {
     checks: bool,
 }
 
-/// Stores the location of the keys before it creates the cluster, when only the cluster's key opens the disk.
-#[derive(Debug)]
-struct Keeping<'i> {
-    cluster: &'i dyn ClusterInitializer,
-    uris: KeyUris,
-}
-
-#[async_trait]
-impl ClusterInitializer for Keeping<'_> {
-    async fn prepare(&self, request: &init::InitRequest) -> Result<(), PortError> {
-        self.cluster.prepare(request).await
-    }
-
-    async fn keep_key_uris(&self, node: &LockedNode, uris: &KeyUris) -> Result<(), PortError> {
-        self.cluster.keep_key_uris(node, uris).await
-    }
-
-    async fn init(&self, node: &LockedNode, request: &init::InitRequest) -> Result<(), PortError> {
-        self.cluster.keep_key_uris(node, &self.uris).await?;
-        self.cluster.init(node, request).await
-    }
-
-    async fn kubeconfig(&self) -> Result<SecretBytes, PortError> {
-        self.cluster.kubeconfig().await
-    }
-}
-
 /// Serves Init. The caller is authenticated before anything else is examined, and everything is checked
 /// before anything is changed. A program with a transport and tasks turns it into gRPC calls.
 #[derive(Clone, Debug)]
 pub struct InitService {
     ports: InitServicePorts,
-    log: Option<Arc<dyn NodeLog>>,
+    log: Option<fn() -> Vec<u8>>,
 }
 
 impl InitService {
@@ -109,23 +75,11 @@ impl InitService {
         Self { ports, log: None }
     }
 
-    /// Shows this log to callers that may init and whose watched init failed.
-    pub fn with_log(mut self, log: Arc<dyn NodeLog>) -> Self {
+    /// Shows the last lines of this log, the oldest first, to callers that may init and whose watched init
+    /// failed. *Contract*: bounded, and without secrets.
+    pub fn with_log(mut self, log: fn() -> Vec<u8>) -> Self {
         self.log = Some(log);
         self
-    }
-
-    /// Answers a call. `watcher` receives nothing before the caller is authenticated.
-    ///
-    /// # Cancel safety
-    /// May be dropped at any await; the same request continues.
-    pub async fn init(
-        &self,
-        message: InitRequest,
-        watcher: &Watcher,
-    ) -> Result<InitResponse, Status> {
-        let admitted = self.admit(message).await?;
-        self.carry_out(admitted, watcher).await
     }
 
     /// Authenticates the caller. If you run calls in tasks, create the task only after this returns: anyone
@@ -154,21 +108,16 @@ impl InitService {
         let answer = async {
             let (kms, storage) = secrets.uris()?;
             let request = convert::init_request(&message, &kms, &storage)?;
-            let cluster = Keeping {
-                cluster: &*self.ports.cluster,
-                uris: KeyUris {
-                    kms: kms.to_secret_text(KEEP),
-                    storage: storage.to_secret_text(KEEP),
-                },
-            };
+            let uris =
+                KeyUris { kms: kms.to_secret_text(KEEP), storage: storage.to_secret_text(KEEP) };
             let keys = self.ports.keys.open(kms, storage).await;
             let sentence = "the key service cannot be used";
             let keys = keys.map_err(|error| refusal(Reason::KeyService, sentence, &error))?;
-            self.run(&*keys, &cluster, &request, checks, watcher).await
+            self.run(&*keys, &uris, &request, checks, watcher).await
         };
         let answer = answer.await;
         if let Err(status) = &answer {
-            let log = self.log.as_ref().map(|log| log.recent());
+            let log = self.log.map(|log| log());
             watcher.failed(status, &log.unwrap_or_default()).await;
         }
         answer
@@ -177,7 +126,7 @@ impl InitService {
     async fn run(
         &self,
         keys: &dyn DataKeys,
-        cluster: &dyn ClusterInitializer,
+        uris: &KeyUris,
         request: &init::InitRequest,
         checks: bool,
         watcher: &Watcher,
@@ -187,7 +136,8 @@ impl InitService {
             lock: &self.ports.lock,
             disk: &*self.ports.disk,
             store: &*self.ports.store,
-            cluster,
+            cluster: &*self.ports.cluster,
+            uris,
             pause: &pause,
         };
         let report = if checks {

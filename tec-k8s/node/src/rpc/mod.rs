@@ -36,15 +36,13 @@ pub use self::caller::Caller;
 pub use self::client::{Dial, Reached, RejoinClient, TicketClient};
 pub use self::convert::{ticket_from_bytes, ticket_to_bytes};
 pub use self::endorse::{EndorsementPolicy, Endorsements, Endorser, TpmOffer};
-pub use self::init::{
-    AdmittedInit, InitService, InitServicePorts, NodeLog, SecretCheck, derived_cluster,
-};
+pub use self::init::{AdmittedInit, InitService, InitServicePorts, SecretCheck, derived_cluster};
 pub use self::join::{
     ClusterFacts, ControlPlaneTurns, Enrollments, JoinService, JoinServicePorts, KubeletSigner,
     NodeStanding, Settled,
 };
 pub use self::reason::Reason;
-pub use self::recover::{RecoverService, RecoveredKeys};
+pub use self::recover::RecoverService;
 pub use self::watch::{Progress, Watcher};
 
 /// Time limit of a call to a join service, which may have to issue a certificate.

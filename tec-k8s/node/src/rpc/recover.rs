@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::derive::{DataKeyId, DiskId, MeasurementSecret};
+use crate::drive::OfferedKeys;
 use crate::port::{DataKeys, KeyServices, StateDisk};
 use crate::uri::{KmsUri, ListedPlaces, StorageUri};
 use async_trait::async_trait;
 use tec_core::port::{PortError, PortErrorKind};
-use tec_core::secret::SecretBytes;
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 use tonic::{Code, Request, Response, Status};
 use zeroize::Zeroizing;
@@ -18,23 +18,13 @@ use super::generated::recoverproto::api_server::Api;
 use super::generated::recoverproto::{RecoverMessage, RecoverResponse};
 use super::{Reason, convert};
 
-/// Keys that were tried and open the disk of this node.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct RecoveredKeys {
-    /// Key of the state disk.
-    pub state_disk_key: SecretBytes,
-    /// Secret of the cluster's ID.
-    pub measurement_secret: MeasurementSecret,
-}
-
 /// Serves Recover until someone's keys open the disk. A wrong key is reported as such, and changes nothing.
 #[derive(Debug)]
 pub struct RecoverService {
     keys: Arc<dyn KeyServices>,
     listed: ListedPlaces,
     disk: Arc<dyn StateDisk>,
-    recovered: mpsc::Sender<RecoveredKeys>,
+    recovered: mpsc::Sender<OfferedKeys>,
     trying: Semaphore,
     asking: Semaphore,
 }
@@ -53,7 +43,7 @@ impl RecoverService {
         keys: Arc<dyn KeyServices>,
         listed: ListedPlaces,
         disk: Arc<dyn StateDisk>,
-        recovered: mpsc::Sender<RecoveredKeys>,
+        recovered: mpsc::Sender<OfferedKeys>,
     ) -> Self {
         Self {
             keys,
@@ -89,7 +79,7 @@ impl RecoverService {
         kms: KmsUri,
         storage: StorageUri,
         disk: DiskId,
-    ) -> Result<RecoveredKeys, Status> {
+    ) -> Result<OfferedKeys, Status> {
         let sentence = "the key service cannot be used";
         let failed = |error| refusal(Reason::KeyService, sentence, &error);
         let asking = async {
@@ -107,10 +97,10 @@ impl RecoverService {
         })
     }
 
-    async fn keys(&self, keys: &dyn DataKeys, disk: DiskId) -> Result<RecoveredKeys, PortError> {
+    async fn keys(&self, keys: &dyn DataKeys, disk: DiskId) -> Result<OfferedKeys, PortError> {
         let secret = keys.existing_data_key(&DataKeyId::measurement_secret(), KEY).await?;
         let disk = DataKeyId::state_disk(disk);
-        Ok(RecoveredKeys {
+        Ok(OfferedKeys {
             state_disk_key: keys.existing_data_key(&disk, KEY).await?,
             measurement_secret: MeasurementSecret::from_data_key(&secret).map_err(|error| {
                 PortError::new(PortErrorKind::Invalid, "take the measurement secret").because(error)

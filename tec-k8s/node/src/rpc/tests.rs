@@ -76,8 +76,17 @@ fn init_request() -> InitRequest {
     }
 }
 
+async fn call(
+    service: &InitService,
+    request: InitRequest,
+    watcher: &Watcher,
+) -> Result<InitResponse, Status> {
+    let admitted = service.admit(request).await?;
+    service.carry_out(admitted, watcher).await
+}
+
 async fn init(service: &InitService, request: InitRequest) -> Result<InitResponse, Status> {
-    service.init(request, &Watcher::nobody()).await
+    call(service, request, &Watcher::nobody()).await
 }
 
 /// Makes a request invalid.
@@ -136,20 +145,15 @@ async fn a_master_secret_outside_of_the_uri_is_refused_unless_the_uri_has_a_key(
     init(&init_service(&node), request).await.unwrap();
 }
 
-/// Logs this.
-#[derive(Debug)]
-struct Log;
-
-impl NodeLog for Log {
-    fn recent(&self) -> Vec<u8> {
-        vec![b'l'; 2500]
-    }
+/// What the node logged.
+fn log() -> Vec<u8> {
+    vec![b'l'; 2500]
 }
 
 /// The items that a caller receives during an init, in words; pieces of the log by their size.
 async fn watched(service: &InitService, request: InitRequest) -> Vec<String> {
     let (watcher, progress) = Watcher::new();
-    let answer = service.init(request, &watcher).await;
+    let answer = call(service, request, &watcher).await;
     watcher.end(answer).await;
     drop(watcher);
     let items: Vec<_> = futures::StreamExt::collect(progress).await;
@@ -168,14 +172,14 @@ async fn watched(service: &InitService, request: InitRequest) -> Vec<String> {
 #[tokio::test]
 async fn whoever_may_init_hears_of_every_step_and_gets_the_log_of_a_failure() {
     let node = node();
-    let service = init_service(&node).with_log(Arc::new(Log));
+    let service = init_service(&node).with_log(log);
     let told = watched(&service, init_request()).await;
     let steps = "read-journal read-marker prepare write-intent lock write-state re-key-disk \
                  init-cluster write-done";
     assert_eq!(told.join(" "), format!("{steps} success 10"));
 
     let refusing = MemoryNode::new(DISK.parse().unwrap()).refusing(PortErrorKind::Unavailable);
-    let service = init_service(&Arc::new(refusing)).with_log(Arc::new(Log));
+    let service = init_service(&Arc::new(refusing)).with_log(log);
     let told = watched(&service, init_request()).await;
     let steps = ["read-journal", "read-marker", "prepare", "failed: prepare"];
     let end = ["failure not-prepared", "log 1024", "log 1024", "log 452"];

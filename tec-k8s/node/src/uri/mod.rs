@@ -10,6 +10,8 @@ mod place;
 mod query;
 mod storage;
 
+use std::fmt::Write as _;
+
 pub use self::connection::AzureConnection;
 pub use self::kms::{AwsKey, AzureKey, GcpKey, KmsUri, OpenBaoKey, TrusteeKey};
 pub use self::place::{ListedPlaces, ServicePlace, UnlistedPlace};
@@ -48,6 +50,18 @@ pub enum UriError {
         /// The required form.
         form: &'static str,
     },
+}
+
+/// Escapes every byte but the unreserved ones (RFC 3986, section 2.3).
+pub(crate) fn escape(value: &[u8], to: &mut String) {
+    for byte in value {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(byte) {
+            to.push(char::from(*byte));
+        } else {
+            // Writing to a String cannot fail.
+            let _ = write!(to, "%{byte:02X}");
+        }
+    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use tec_core::endpoint::BaseUrl;
 use tec_core::secret::SecretBytes;
 use zeroize::Zeroizing;
 
-use super::UriError;
+use super::{UriError, escape};
 
 type Value = Zeroizing<String>;
 
@@ -206,20 +206,10 @@ impl Writer {
     }
 
     pub(super) fn with(mut self, parameter: &str, value: &[u8]) -> Self {
-        const HEX: [char; 16] =
-            ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'A', 'B', 'C', 'D', 'E', 'F'];
         self.text.push(self.separator);
         self.text.push_str(parameter);
         self.text.push('=');
-        for byte in value {
-            if byte.is_ascii_alphanumeric() || b"-._~".contains(byte) {
-                self.text.push(char::from(*byte));
-            } else {
-                self.text.push('%');
-                let nibbles = [usize::from(byte >> 4), usize::from(byte & 0xf)];
-                self.text.extend(nibbles.iter().filter_map(|at| HEX.get(*at)));
-            }
-        }
+        escape(value, &mut self.text);
         self.separator = '&';
         self
     }

@@ -8,7 +8,6 @@ use tec_core::time::Timestamp;
 
 use crate::caller::Refusal;
 use crate::nats::{KeyKind, Nonce, PublicKey, Revocations, Scope, Unsigned};
-use crate::vault::call::PublicHalf;
 use crate::vault::{Request, Response, Signers, call};
 use crate::{caller, nats};
 
@@ -47,12 +46,8 @@ struct Key {
 }
 
 impl Key {
-    fn of(kind: KeyKind, name: &str, half: PublicHalf) -> Self {
-        Self {
-            name: name.to_owned(),
-            version: half.version,
-            public: PublicKey::new(kind, half.bytes),
-        }
+    fn of(kind: KeyKind, name: &str, version: u32, bytes: [u8; 32]) -> Self {
+        Self { name: name.to_owned(), version, public: PublicKey::new(kind, bytes) }
     }
 }
 
@@ -82,13 +77,13 @@ impl<'a> Minter<'a> {
     /// A version of one of the platform's own keys.
     async fn key(&self, kind: KeyKind, name: &str, version: u32) -> Result<Key, Refusal> {
         if let Some(bytes) = self.keys.seen(name, version, self.now) {
-            return Ok(Key::of(kind, name, PublicHalf { version, bytes }));
+            return Ok(Key::of(kind, name, version, bytes));
         }
         let versions = call::public_keys(&self.call(call::read_key(name)).await?);
         let versions = versions.map_err(|_| Refusal::VaultError)?;
         let bytes = versions.get(&version).copied().ok_or(Refusal::VaultError)?;
         self.keys.see(name, versions, self.now);
-        Ok(Key::of(kind, name, PublicHalf { version, bytes }))
+        Ok(Key::of(kind, name, version, bytes))
     }
 
     /// Makes sure that a key has this version.
@@ -251,12 +246,13 @@ impl<'a> Minter<'a> {
     pub async fn kept_user(&self, account_uid: &str) -> Result<KeptUser, Refusal> {
         let name = user_key(account_uid)?;
         let made = self.call(call::ensure_key(&name)).await?;
-        let half = match public_half(&made) {
-            Ok(half) => half,
+        let latest = |answer: &Response| call::public_keys(answer).ok()?.pop_last();
+        let (version, bytes) = match latest(&made) {
+            Some(half) => half,
             // Vault only reports that it exists.
-            Err(_) => public_half(&self.call(call::read_key(&name)).await?)?,
+            None => latest(&self.call(call::read_key(&name)).await?).ok_or(Refusal::VaultError)?,
         };
-        Ok(KeptUser(Key::of(KeyKind::User, &name, half)))
+        Ok(KeptUser(Key::of(KeyKind::User, &name, version, bytes)))
     }
 
     /// Signs a server's nonce with the user's key in the vault.
@@ -286,11 +282,6 @@ impl KeptUser {
     pub fn public(&self) -> PublicKey {
         self.0.public
     }
-}
-
-fn public_half(answer: &Response) -> Result<PublicHalf, Refusal> {
-    let half = call::public_key(answer).ok().flatten();
-    half.ok_or(Refusal::VaultError)
 }
 
 /// The identity becomes part of a path, so it must have no special characters.

@@ -47,15 +47,6 @@ struct Metadata {
     uid: String,
 }
 
-/// The public half of a NATS key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PublicHalf {
-    /// Version of the key; the first one is 1.
-    pub version: u32,
-    /// Ed25519 (RFC 8032, section 5.1.5).
-    pub bytes: [u8; 32],
-}
-
 /// The subject of a certificate. The controller chooses the names, never the caller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Subject {
@@ -95,7 +86,6 @@ struct Signature {
 
 #[derive(Deserialize)]
 struct Keys {
-    latest_version: u32,
     keys: BTreeMap<String, Key>,
 }
 
@@ -180,24 +170,14 @@ pub fn rotate_key(key: &str) -> Request {
     Request::post(format!("{}/keys/{key}/rotate", MOUNTS.transit), &json!({}))
 }
 
-/// The public halves of all versions of a key, by their version.
+/// The public halves of all versions of a key, by their version: Ed25519 (RFC 8032, section 5.1.5).
 pub fn public_keys(answer: &Response) -> Result<BTreeMap<u32, [u8; 32]>, AnswerError> {
-    let Keys { keys, .. } = answer.data()?;
+    let Keys { keys } = answer.data()?;
     let half = |(version, key): (String, Key)| {
         let bytes = STANDARD.decode(key.public_key).ok()?;
         Some((version.parse().ok()?, bytes.try_into().ok()?))
     };
     Ok(keys.into_iter().filter_map(half).collect())
-}
-
-/// The public half of the latest version.
-pub fn public_key(answer: &Response) -> Result<Option<PublicHalf>, AnswerError> {
-    let keys: Keys = answer.data()?;
-    let version = keys.latest_version;
-    let key = keys.keys.get(&version.to_string());
-    let bytes = key.and_then(|key| STANDARD.decode(&key.public_key).ok());
-    let bytes = bytes.and_then(|bytes| bytes.try_into().ok());
-    Ok(bytes.map(|bytes| PublicHalf { version, bytes }))
 }
 
 #[cfg(test)]
@@ -259,8 +239,6 @@ mod tests {
             r#"{{"data":{{"latest_version":2,"keys":{{"1":{{"public_key":"AA=="}},
                 "2":{{"public_key":"{key}"}}}}}}}}"#
         );
-        let half = PublicHalf { version: 2, bytes: [9; 32] };
-        assert_eq!(public_key(&answer(&body)).unwrap(), Some(half));
         let halves = BTreeMap::from([(2, [9; 32])]);
         assert_eq!(public_keys(&answer(&body)).unwrap(), halves, "the other one is too short");
     }

@@ -134,6 +134,8 @@ pub struct Restore {
     wrapped: Vec<u8>,
     tries: u32,
     phase: Phase,
+    /// The phase that a wait repeats.
+    paused: Phase,
     is_on_volume: bool,
     is_noted: bool,
     progress: Option<Progress>,
@@ -168,7 +170,7 @@ enum Phase {
     Reset(After),
     /// The reset vault needs no note.
     Cleared(RestoreError),
-    Pause(Resume),
+    Pause,
     End,
 }
 
@@ -183,19 +185,6 @@ enum Found {
 enum After {
     Begin,
     Fail(RestoreError),
-}
-
-/// What follows a wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Resume {
-    Begin,
-    Leading,
-    Closing,
-    Unsealing,
-    Ready,
-    Tidy,
-    Reset(RestoreError),
-    Clear(RestoreError),
 }
 
 #[derive(Debug, Deserialize)]
@@ -231,6 +220,7 @@ impl Restore {
             wrapped,
             tries: 0,
             phase: Phase::File,
+            paused: Phase::File,
             is_on_volume: false,
             is_noted: false,
             progress: None,
@@ -245,7 +235,7 @@ impl Restore {
         Some(match (phase, event) {
             (Phase::End, _) => return None,
             (_, Event::Start) | (Phase::Reset(After::Begin), Event::Done) => self.begin(),
-            (Phase::Pause(resume), Event::Elapsed) => self.resume(resume),
+            (Phase::Pause, Event::Elapsed) => self.resume(),
             (Phase::File, Event::File(file)) => {
                 self.is_on_volume = file.as_ref() == Some(&self.wrapped);
                 match file {
@@ -259,7 +249,7 @@ impl Restore {
             }
             (Phase::Probe, Event::Answered(answer)) => match answer.json::<Seal>() {
                 Ok(seal) => self.judge(&seal),
-                Err(_) => self.pause(Resume::Begin),
+                Err(_) => self.pause(Phase::File),
             },
             (Phase::Secret(found), Event::Secret(secret)) => self.unwrap(found, secret),
             (Phase::Noted, Event::Done) => {
@@ -285,15 +275,8 @@ impl Restore {
                 self.go(Phase::Cleared(error), Effect::RemoveNote)
             }
             (Phase::Cleared(error), Event::Done) => self.finish(Err(error)),
-            (Phase::Reset(After::Fail(error)), _) => self.pause(Resume::Reset(error)),
-            (Phase::Cleared(error), _) => self.pause(Resume::Clear(error)),
-            (Phase::Leading, _) => self.pause(Resume::Leading),
-            (Phase::Closing, _) => self.pause(Resume::Closing),
-            (Phase::Unsealing, _) => self.pause(Resume::Unsealing),
-            (Phase::Ready, _) => self.pause(Resume::Ready),
-            (Phase::Tidied, _) => self.pause(Resume::Tidy),
-            // It failed, or does not belong here: check everything again.
-            _ => self.pause(Resume::Begin),
+            // It failed, or does not belong here.
+            (phase, _) => self.pause(phase),
         })
     }
 
@@ -315,25 +298,25 @@ impl Restore {
         self.go(Phase::File, Effect::ReadFile)
     }
 
-    fn pause(&mut self, resume: Resume) -> Effect {
+    fn pause(&mut self, phase: Phase) -> Effect {
         if self.tries >= TRIES {
             return self.finish(Err(RestoreError::Unavailable));
         }
         let wait = FIRST_WAIT.saturating_mul(1 << self.tries.min(5));
         self.tries += 1;
-        self.go(Phase::Pause(resume), Effect::Wait(wait.min(LONGEST_WAIT)))
+        self.paused = phase;
+        self.go(Phase::Pause, Effect::Wait(wait.min(LONGEST_WAIT)))
     }
 
-    fn resume(&mut self, resume: Resume) -> Effect {
-        match resume {
-            Resume::Begin => self.begin(),
-            Resume::Leading => self.call(Phase::Leading, Request::get("sys/health")),
-            Resume::Closing => self.call(Phase::Closing, Request::get("sys/seal-status")),
-            Resume::Unsealing => self.unseal(),
-            Resume::Ready => self.call(Phase::Ready, Request::get("sys/health")),
-            Resume::Tidy => self.go(Phase::Tidied, Effect::RemoveNote),
-            Resume::Reset(error) => self.reset(After::Fail(error)),
-            Resume::Clear(error) => self.go(Phase::Cleared(error), Effect::RemoveNote),
+    fn resume(&mut self) -> Effect {
+        match self.paused {
+            phase @ (Phase::Leading | Phase::Ready) => self.call(phase, Request::get("sys/health")),
+            Phase::Closing => self.call(Phase::Closing, Request::get("sys/seal-status")),
+            Phase::Unsealing => self.unseal(),
+            phase @ (Phase::Tidied | Phase::Cleared(_)) => self.go(phase, Effect::RemoveNote),
+            Phase::Reset(after @ After::Fail(_)) => self.reset(after),
+            // Check everything again.
+            _ => self.begin(),
         }
     }
 
@@ -406,16 +389,16 @@ impl Restore {
                 let request = call::unseal(keys.candidate(self.refusals));
                 self.call(Phase::Unsealing, request)
             }
-            None => self.pause(Resume::Begin),
+            None => self.pause(Phase::File),
         }
     }
 
     fn initialized(&mut self, answer: &Response) -> Effect {
         let Ok(Initialized { keys_base64, root_token }) = answer.json() else {
-            return self.pause(Resume::Begin);
+            return self.pause(Phase::File);
         };
         let Some(key) = keys_base64.into_iter().next() else {
-            return self.pause(Resume::Begin);
+            return self.pause(Phase::File);
         };
         let request = call::unseal(&SecretBytes::new(key.into_bytes()));
         self.root = Some(root_token);
@@ -432,14 +415,14 @@ impl Restore {
                 let request = Request::post(super::snapshot::RESTORE, &json!({})).by(root);
                 self.go(Phase::Sending, Effect::Send(request))
             }
-            (Phase::Leading, Some(_), _) => self.pause(Resume::Leading),
+            (Phase::Leading, Some(_), _) => self.pause(Phase::Leading),
             (Phase::Sending, _, Verdict::Good) => {
                 self.call(Phase::Closing, Request::get("sys/seal-status"))
             }
             (Phase::Sending, _, Verdict::Invalid | Verdict::Denied | Verdict::Exists) => {
                 self.reset(After::Fail(RestoreError::Refused(answer.status)))
             }
-            _ => self.pause(Resume::Begin),
+            _ => self.pause(Phase::File),
         }
     }
 
@@ -452,15 +435,15 @@ impl Restore {
                 self.call(Phase::Ready, Request::get("sys/health"))
             }
             (Phase::Unsealing, _, Verdict::Invalid) => self.refused(),
-            (Phase::Unsealing, ..) => self.pause(Resume::Unsealing),
+            (Phase::Unsealing, ..) => self.pause(Phase::Unsealing),
             (Phase::Ready, _, Verdict::Good) => match self.progress.clone() {
                 Some(from) => {
                     self.go(Phase::Advanced, Effect::Advance { from, to: Progress::KeyStored })
                 }
-                None => self.pause(Resume::Begin),
+                None => self.pause(Phase::File),
             },
-            (Phase::Ready, ..) => self.pause(Resume::Ready),
-            _ => self.pause(Resume::Closing),
+            (Phase::Ready, ..) => self.pause(Phase::Ready),
+            _ => self.pause(Phase::Closing),
         }
     }
 

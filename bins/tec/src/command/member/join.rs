@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 
+use bootstrapper::instance::finding::coded;
 use bootstrapper::instance::run::run_join;
 use bootstrapper::instance::settings::Settings;
 use bootstrapper::instance::survey::{JoinServiceSeen, Survey, survey};
@@ -43,7 +44,7 @@ pub(crate) async fn join(args: JoinArgs, output: &Output) -> anyhow::Result<u8> 
     // Needed to fetch components. Fails only if a provider is already installed, which is just as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
     if !args.dry_run.dry_run {
-        return run_join(&settings, program::stopped()?).await;
+        return run_join(&settings, program::stopped()?).await.map_err(coded);
     }
     let survey = survey(&settings).await?;
     let ak = survey.ak;

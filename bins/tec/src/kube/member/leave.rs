@@ -66,7 +66,7 @@ pub(super) async fn leave(
         let what = format!("check whether {} may leave", claim.name);
         roll.check_removal(&claim, &ready).map_err(failed(what))?;
     }
-    let machine = members.machine_id(&claim).await.map_err(failed("find the machine"))?;
+    let machine = claim.machine_id();
     let drain = args.drain.then(|| Duration::from_secs(args.drain_timeout));
     let leaving = Leaving { claim, machine, fate, drain, name_use: name_use(&args) };
     let steps = leaving.steps();

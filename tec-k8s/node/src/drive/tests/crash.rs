@@ -21,7 +21,7 @@ use crate::join::JoinOutcome;
 use crate::journal::Phase;
 use crate::lock::{BootstrapMarker, LockedNode, MarkerState};
 use crate::port::{ClusterInitializer, ClusterJoiner, KeyUris, Pause, TicketSource};
-use crate::recover::{KeySource, RecoverOutcome};
+use crate::recover::RecoverOutcome;
 use crate::state::{NodeState, Role};
 use crate::testing::MemoryNode;
 use crate::ticket::{CaPin, JoinTicket, PkiFile};
@@ -312,11 +312,13 @@ impl Procedure {
         let run = async {
             match self {
                 Self::Init => {
+                    let uris = super::uris();
                     let ports = InitPorts {
                         lock: &lock,
                         disk: &**peril,
                         store: &**peril,
                         cluster: &**peril,
+                        uris: &uris,
                         pause: &**peril,
                     };
                     match drive_init(ports, &**peril, &request).await.outcome {
@@ -364,7 +366,7 @@ impl Procedure {
             pause: &Impatient,
         };
         let (cluster, keys) = self.secrets();
-        let recovered = block_on(drive_recover(ports, KeySource::Operator, &keys));
+        let recovered = block_on(drive_recover(ports, &keys));
         assert_eq!(recovered, Some(RecoverOutcome::Recovered(cluster)), "bricked");
     }
 

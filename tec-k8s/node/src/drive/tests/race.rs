@@ -66,8 +66,8 @@ async fn race(seed: u64, keys: &dyn DataKeys) -> bool {
     let lock = NodeLock::new(Arc::new(marker));
     let tickets = SlowTickets(turns);
     let request = request("request");
-    let init =
-        InitPorts { lock: &lock, disk: &*node, store: &*node, cluster: &*node, pause: &*node };
+    let uris = uris();
+    let init = ports(&node, &lock, &uris);
     let join = JoinPorts {
         lock: &lock,
         disk: &*node,

@@ -1,10 +1,8 @@
 //! Azure Key Vault and managed HSMs, over REST.
 
-use std::fmt::Write as _;
-
 use crate::derive::DataKeyId;
 use crate::envelope::KeyWrapper;
-use crate::uri::AzureKey;
+use crate::uri::{AzureKey, escape};
 use async_trait::async_trait;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -125,18 +123,6 @@ impl KeyVault {
 /// The value becomes part of a path.
 fn is_version(text: &str) -> bool {
     !text.is_empty() && text.len() <= 64 && text.bytes().all(|byte| byte.is_ascii_alphanumeric())
-}
-
-/// Escapes every byte but the unreserved ones (RFC 3986, section 2.3).
-fn escape(value: &[u8], to: &mut String) {
-    for byte in value {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(byte) {
-            to.push(char::from(*byte));
-        } else {
-            // Writing to a String cannot fail.
-            let _ = write!(to, "%{byte:02X}");
-        }
-    }
 }
 
 #[async_trait]
