@@ -16,7 +16,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::Context as _;
 use tec_core::ak::{AkCandidate, AkState, ManualMatcher, PublicKey};
 use tec_core::flow;
-use tec_core::flow::{AkOutcome, AkPorts, AkSubmission, ClaimLimits};
+use tec_core::flow::{AkOutcome, AkPorts, ClaimLimits};
 use tec_core::id::MachineId;
 use tec_core::machine::{Machine, RegisteredBy};
 use tec_core::port::{AkRegistry, Clock, MachineRegistry, UnclaimedLimit};
@@ -81,8 +81,7 @@ impl Keys {
         let ports =
             AkPorts::new(machines, &*self.store, &ManualMatcher, &*self.store, &*self.clock)
                 .with_claims(ClaimLimits::NONE);
-        let submission = AkSubmission::new(id, AkCandidate::from_admin(public, None));
-        match flow::approve(ports, submission).await? {
+        match flow::approve(ports, id, AkCandidate::from_admin(public, None)).await? {
             AkOutcome::Bound(_) | AkOutcome::AlreadyBound => {
                 tracing::info!(machine = %id, "key bound");
             }
