@@ -146,9 +146,7 @@ fn read_dir(dir: &Path, wanted: &mut Wanted) -> anyhow::Result<()> {
 fn read_key(path: &Path) -> anyhow::Result<(MachineId, PublicKey)> {
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     let machine = name.parse().context("the name is not a machine ID")?;
-    let size = fs::metadata(path)?.len();
-    anyhow::ensure!(size <= MAX_FILE, "{size} bytes is too large for a key");
-    let pem = fs::read_to_string(path)?;
+    let pem = input::text(path, MAX_FILE)?;
     let key = PublicKey::from_pem(&pem).context("not a public key in PEM")?;
     Ok((machine, key))
 }

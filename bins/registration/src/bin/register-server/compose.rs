@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::{fs, io};
 
 use axum::extract::Request;
 use axum::response::{IntoResponse as _, Response};
@@ -20,7 +19,7 @@ use tec_k8s::api::{
 };
 use tec_k8s::client::KubeRegistry;
 use tec_k8s::server::owner_of;
-use tec_support::{SystemClock, SystemEntropy};
+use tec_support::{SystemClock, SystemEntropy, input};
 
 /// Largest CA bundle; a bundle of all public CAs is about 250 KiB.
 const MAX_CA: u64 = 1 << 20;
@@ -55,12 +54,8 @@ pub(crate) enum NotReady {
     AdditionalTrustee(#[from] AdditionalTrusteeError),
     #[error("the CA of {server} is in the Secret {secret}, but no flag names its mounted file")]
     NoFlag { server: &'static str, secret: String },
-    #[error("cannot read {}", .file.display())]
-    Read {
-        file: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Read(#[from] anyhow::Error),
     #[error("{} contains no certificate", .file.display())]
     NoCertificate { file: PathBuf },
     #[error(
@@ -214,7 +209,7 @@ fn endpoint(
 }
 
 fn certificate(file: &Path) -> Result<String, NotReady> {
-    let pem = text(file)?;
+    let pem = input::text(file, MAX_CA)?;
     let is_whole = tec_support::pem::certificates(file).is_ok_and(|found| !found.is_empty());
     if !is_whole {
         return Err(NotReady::NoCertificate { file: file.to_owned() });
@@ -223,20 +218,12 @@ fn certificate(file: &Path) -> Result<String, NotReady> {
 }
 
 fn token(file: Option<&Path>) -> Result<String, NotReady> {
-    let token = text(file.ok_or(NotReady::NoToken)?)?.trim().to_owned();
+    let file = file.ok_or(NotReady::NoToken)?;
+    let token = input::text(file, MAX_CA)?.trim().to_owned();
     if !TOKEN_LENGTH.contains(&token.len()) {
         return Err(NotReady::NoToken);
     }
     Ok(token)
-}
-
-fn text(file: &Path) -> Result<String, NotReady> {
-    let refuse = |source| NotReady::Read { file: file.to_owned(), source };
-    let size = fs::metadata(file).map_err(refuse)?.len();
-    if size > MAX_CA {
-        return Err(refuse(io::ErrorKind::FileTooLarge.into()));
-    }
-    fs::read_to_string(file).map_err(refuse)
 }
 
 #[cfg(test)]
