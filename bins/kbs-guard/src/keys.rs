@@ -21,6 +21,7 @@ use tec_core::id::MachineId;
 use tec_core::machine::{Machine, RegisteredBy};
 use tec_core::port::{AkRegistry, Clock, MachineRegistry, UnclaimedLimit};
 use tec_core::store::Store;
+use tec_support::input;
 use tec_support::serve::Shutdown;
 
 /// Polling interval for the directories; a revocation takes effect within this time.
