@@ -163,57 +163,35 @@ impl TokenVerifier {
     }
 }
 
-/// The claims of a token.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct EarClaims<'a> {
-    /// Number of the attempt; `jti`.
-    pub attempt: AttemptId,
-    /// When it was issued.
-    pub issued_at: Timestamp,
-    /// How long it is valid, in seconds.
-    pub lifetime_seconds: i64,
-    /// What the policy found.
-    pub verdict: &'a Verdict,
-    /// The annotated evidence: what the policy saw.
-    pub evidence: &'a Value,
-}
-
-impl<'a> EarClaims<'a> {
-    /// Claims about one appraisal.
-    pub fn new(
-        attempt: AttemptId,
-        issued_at: Timestamp,
-        lifetime_seconds: i64,
-        verdict: &'a Verdict,
-        evidence: &'a Value,
-    ) -> Self {
-        Self { attempt, issued_at, lifetime_seconds, verdict, evidence }
-    }
-
-    /// The claims as JSON, one submodule `cpu0`.
-    pub fn to_value(&self) -> Value {
-        let mut cpu: Map<String, Value> = self.verdict.extensions.clone();
-        let own = [
-            ("ear.status", Value::from(self.verdict.status().as_str())),
-            ("ear.trustworthiness-vector", serde_json::json!(self.verdict.claims)),
-            ("ear.appraisal-policy-id", POLICY_ID.into()),
-            ("ear.veraison.annotated-evidence", self.evidence.clone()),
-        ];
-        cpu.extend(own.map(|(name, value)| (name.to_owned(), value)));
-        serde_json::json!({
-            "eat_profile": PROFILE,
-            "iss": ISSUER,
-            "iat": self.issued_at.unix_seconds(),
-            "exp": self.issued_at.plus_seconds(self.lifetime_seconds).unix_seconds(),
-            "jti": self.attempt.to_string(),
-            "ear.verifier-id": {
-                "developer": "TEC",
-                "build": concat!(env!("CARGO_PKG_NAME"), " ", env!("CARGO_PKG_VERSION")),
-            },
-            "submods": {"cpu0": cpu},
-        })
-    }
+/// The claims of a token about one appraisal, with one submodule `cpu0`. `attempt` is its `jti`; `evidence` is what the
+/// policy saw, annotated.
+pub fn ear_claims(
+    attempt: AttemptId,
+    issued_at: Timestamp,
+    lifetime_seconds: i64,
+    verdict: &Verdict,
+    evidence: &Value,
+) -> Value {
+    let mut cpu: Map<String, Value> = verdict.extensions.clone();
+    let own = [
+        ("ear.status", Value::from(verdict.status().as_str())),
+        ("ear.trustworthiness-vector", serde_json::json!(verdict.claims)),
+        ("ear.appraisal-policy-id", POLICY_ID.into()),
+        ("ear.veraison.annotated-evidence", evidence.clone()),
+    ];
+    cpu.extend(own.map(|(name, value)| (name.to_owned(), value)));
+    serde_json::json!({
+        "eat_profile": PROFILE,
+        "iss": ISSUER,
+        "iat": issued_at.unix_seconds(),
+        "exp": issued_at.plus_seconds(lifetime_seconds).unix_seconds(),
+        "jti": attempt.to_string(),
+        "ear.verifier-id": {
+            "developer": "TEC",
+            "build": concat!(env!("CARGO_PKG_NAME"), " ", env!("CARGO_PKG_VERSION")),
+        },
+        "submods": {"cpu0": cpu},
+    })
 }
 
 #[cfg(test)]
@@ -245,7 +223,7 @@ mod tests {
         verdict.extensions.insert("tec.machine".to_owned(), "m".into());
         let id = "7c9e6679-7425-40de-944b-e07fc1f90ae7".parse().unwrap();
         let evidence = json!({"tpm": {}});
-        let claims = EarClaims::new(id, at(1000), 300, &verdict, &evidence).to_value();
+        let claims = ear_claims(id, at(1000), 300, &verdict, &evidence);
         let signer = signer(1).with_certificates(vec![vec![1, 2, 3]]);
         let token = signer.sign(&claims).unwrap();
         let header = part(&token, 0);

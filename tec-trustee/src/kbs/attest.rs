@@ -25,7 +25,7 @@ use super::shared::Opened;
 use super::table::peer;
 use super::{Admission, Kbs, check, reply, strict};
 use crate::policy::{AttestationPolicy, Evaluation, PolicyError, REFUSED_CLAIM, Verdict};
-use crate::token::EarClaims;
+use crate::token::ear_claims;
 use crate::wire::{
     AttestRequest, AttestResponse, AuthRequest, Challenge, ErrorKind, PROTOCOL_VERSION,
 };
@@ -186,11 +186,11 @@ impl Kbs {
             verdict.extensions.insert(REFUSED_CLAIM.to_owned(), code.as_str().into());
         }
         let lifetime = config.token_seconds.into();
-        let claims = EarClaims::new(attempt, config.clock.now(), lifetime, &verdict, &evidence);
+        let claims = ear_claims(attempt, config.clock.now(), lifetime, &verdict, &evidence);
         admission.references = BTreeMap::new();
         self.0.metrics.attempted(admission.refused);
         tracing::info!(%attempt, status = verdict.status().as_str(), "attestation token issued");
-        Ok((claims.to_value(), admission))
+        Ok((claims, admission))
     }
 
     /// Evaluates the attestation policy, fetching the reference values that it asks for.
