@@ -14,7 +14,7 @@ use tec_core::port::{KeyBroker, PolicySlot, PortError, PortErrorKind, chain};
 use tec_core::secret::SecretBytes;
 use tec_core::time::Timestamp;
 
-use super::reply::{Refusal, Reply};
+use super::reply::{Refusal, Reply, no_such_plugin, plugin};
 use super::resource::parse_path;
 use super::{Kbs, bearer, reply};
 use crate::jwt::{Unverified, verify_es256};
@@ -156,7 +156,7 @@ impl Kbs {
             (&Method::GET, "reference-value", name) => self.show_reference_value(name).await,
             (&Method::POST, "resource", tail) => self.put_resource(tail, body).await,
             (&Method::DELETE, "resource", tail) => self.remove_resource(tail).await,
-            _ => Err(Refusal::new(&ErrorKind::PluginNotFound, "there is no such plugin")),
+            _ => Err(no_such_plugin()),
         }
     }
 
@@ -269,8 +269,4 @@ fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refusal> {
 
 fn internal(detail: &str) -> Refusal {
     Refusal::new(&ErrorKind::PluginInternalError, detail)
-}
-
-fn plugin(error: &PortError) -> Refusal {
-    Refusal::port(&ErrorKind::PluginInternalError, error)
 }

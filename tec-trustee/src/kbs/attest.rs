@@ -18,7 +18,7 @@ use tec_core::time::Timestamp;
 use super::backend::code_of;
 use super::cookie::{own_claims, session_cookie};
 use super::intake::{MAX_AUTH, announced};
-use super::reply::{Refusal, Reply};
+use super::reply::{Refusal, Reply, port, refused};
 use super::session::{Begin, Kept};
 use super::session_id::SessionId;
 use super::shared::Opened;
@@ -33,16 +33,8 @@ use crate::wire::{
 /// Maximum number of rounds of an evaluation: names of reference values may depend on other reference values.
 const MAX_ROUNDS: usize = 8;
 
-fn refused(detail: &str) -> Refusal {
-    Refusal::new(&ErrorKind::AttestationError, detail)
-}
-
 fn refused_with(code: Code, attempt: Option<AttemptId>) -> Refusal {
     Refusal::with_code(&ErrorKind::AttestationError, code, attempt)
-}
-
-fn port(error: &PortError) -> Refusal {
-    Refusal::port(&ErrorKind::AttestationError, error)
 }
 
 impl Kbs {
