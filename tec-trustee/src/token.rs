@@ -1,20 +1,20 @@
 //! The attestation token: an EAR as a JWT signed with ES256 (EAR, draft-ietf-rats-ear).
 //!
 //! # Security
-//! A verifier accepts only the keys that it was configured with. The key in a token's own header is never
+//! A signer accepts only its own key. The key in a token's own header is never
 //! used.
 //!
 //! ```
 //! use tec_core::time::Timestamp;
-//! use tec_trustee::token::{TokenSigner, TokenVerifier};
+//! use tec_trustee::token::TokenSigner;
 //! # use rand_core::SeedableRng as _;
 //! # let mut rng = rand_chacha::ChaCha20Rng::seed_from_u64(1);
 //! let signer = TokenSigner::random(&mut rng);
 //! let token = signer.sign(&serde_json::json!({"exp": 300}))?;
 //! let now = Timestamp::from_unix_seconds(100);
-//! assert!(TokenVerifier::new(&signer).verify(&token, now).is_ok());
+//! assert!(signer.verify(&token, now).is_ok());
 //! let stranger = TokenSigner::random(&mut rng);
-//! assert!(TokenVerifier::new(&stranger).verify(&token, now).is_err());
+//! assert!(stranger.verify(&token, now).is_err());
 //! # Ok::<(), tec_trustee::token::TokenError>(())
 //! ```
 
@@ -22,8 +22,8 @@ use std::fmt;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use p256::ecdsa::SigningKey;
 use p256::ecdsa::signature::Signer as _;
-use p256::ecdsa::{SigningKey, VerifyingKey};
 use p256::elliptic_curve::Generate as _;
 use rand_core::CryptoRng;
 use serde_json::{Map, Value};
@@ -133,19 +133,6 @@ impl TokenSigner {
         let signature = URL_SAFE_NO_PAD.encode(signature.to_bytes());
         Ok(format!("{signed}.{signature}"))
     }
-}
-
-/// Checks the tokens of one signer.
-#[derive(Clone, Debug)]
-pub struct TokenVerifier {
-    key: VerifyingKey,
-}
-
-impl TokenVerifier {
-    /// Accepts the tokens of one signer.
-    pub fn new(signer: &TokenSigner) -> Self {
-        Self { key: *signer.key.verifying_key() }
-    }
 
     /// The claims of a token that the signer signed and not expired; `exp` is required, and 60
     /// seconds of clock difference are tolerated.
@@ -156,7 +143,7 @@ impl TokenVerifier {
         Unverified::split(token, MAX_TOKEN)
             .and_then(|token| {
                 token.claims(now, |alg, signed, signature| {
-                    alg == "ES256" && verify_es256(&self.key, signed, signature)
+                    alg == "ES256" && verify_es256(self.key.verifying_key(), signed, signature)
                 })
             })
             .ok_or(TokenError::Refused)
@@ -246,27 +233,25 @@ mod tests {
     fn only_the_key_of_the_signer_counts_whatever_the_header_says() {
         let (own, other) = (signer(1), signer(2));
         let token = other.sign(&json!({"exp": 1000})).unwrap();
-        assert!(TokenVerifier::new(&own).verify(&token, at(0)).is_err());
-        assert!(TokenVerifier::new(&other).verify(&token, at(0)).is_ok());
+        assert!(own.verify(&token, at(0)).is_err());
+        assert!(other.verify(&token, at(0)).is_ok());
     }
 
     #[test]
     fn expiry_is_required_and_has_a_minute_of_leeway() {
         let signer = signer(1);
-        let verifier = TokenVerifier::new(&signer);
         let token = signer.sign(&json!({"exp": 1000})).unwrap();
-        assert!(verifier.verify(&token, at(1059)).is_ok());
-        assert!(verifier.verify(&token, at(1060)).is_err());
+        assert!(signer.verify(&token, at(1059)).is_ok());
+        assert!(signer.verify(&token, at(1060)).is_err());
         for claims in [json!({}), json!({"exp": "soon"}), json!({"exp": 9, "nbf": 500})] {
             let token = signer.sign(&claims).unwrap();
-            assert!(verifier.verify(&token, at(0)).is_err(), "{claims}");
+            assert!(signer.verify(&token, at(0)).is_err(), "{claims}");
         }
     }
 
     #[test]
     fn altered_and_unsigned_tokens_are_refused() {
         let signer = signer(1);
-        let verifier = TokenVerifier::new(&signer);
         let token = signer.sign(&json!({"exp": 1000})).unwrap();
         let (signed, signature) = token.rsplit_once('.').unwrap();
         let payload = URL_SAFE_NO_PAD.encode(r#"{"exp":9999}"#);
@@ -281,7 +266,7 @@ mod tests {
             format!("{token}.x"),
             "A".repeat(1_000_000),
         ] {
-            assert!(verifier.verify(&bad, at(0)).is_err());
+            assert!(signer.verify(&bad, at(0)).is_err());
         }
     }
 
@@ -292,7 +277,7 @@ mod tests {
         let read = TokenSigner::from_pem(&SecretBytes::new(pem.as_bytes().to_vec())).unwrap();
         let token = read.sign(&json!({"exp": 10})).unwrap();
         let original = TokenSigner { key: SigningKey::from(key), chain: Vec::new() };
-        assert!(TokenVerifier::new(&original).verify(&token, at(0)).is_ok());
+        assert!(original.verify(&token, at(0)).is_ok());
         for bad in ["", "-----BEGIN PRIVATE KEY-----", "hello"] {
             let pem = SecretBytes::new(bad.as_bytes().to_vec());
             assert!(matches!(TokenSigner::from_pem(&pem), Err(TokenError::SignerKey)));

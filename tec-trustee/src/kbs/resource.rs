@@ -91,7 +91,7 @@ impl Kbs {
             return Ok((claims, Arc::new(admission)));
         }
         let token = bearer(headers).ok_or_else(no_token)?;
-        let verified = self.0.config.tokens.verify(token, now);
+        let verified = self.0.config.signer.verify(token, now);
         let mut claims = verified.map_err(|_| not_accepted())?;
         let stamp = take_stamp(&mut claims);
         let attempt: Option<AttemptId> =
