@@ -2,12 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::future::poll_fn;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
+use futures::future::join_all;
 use parking_lot::Mutex;
 use tec_core::ignition::NumRetries;
 use tec_core::port::{Clock, Entropy, EntropyRng, PortError, PortErrorKind, chain};
@@ -137,12 +135,9 @@ impl Fanout {
     pub async fn publish(&self, desired: &Desired) -> BTreeMap<String, TargetStatus> {
         let now = self.clock.now();
         let due = self.targets.iter().filter(|(_, target)| target.status.lock().due <= now);
-        let rounds = due.map(|(name, target)| {
-            let round: Pin<Box<dyn Future<Output = ()> + Send + '_>> =
-                Box::pin(self.round(name, target, desired));
-            round
-        });
-        all(rounds.collect()).await;
+        let rounds: Vec<_> = due.map(|(name, target)| self.round(name, target, desired)).collect();
+        // Within this task: a library does not spawn.
+        join_all(rounds).await;
         self.status()
     }
 
@@ -207,14 +202,4 @@ impl Fanout {
 
 fn health(error: &PortError) -> Health {
     if error.is_retryable() { Health::Failing(error.kind()) } else { Health::Broken(error.kind()) }
-}
-
-/// Runs all futures concurrently, within this task: a library does not spawn.
-pub(super) async fn all(futures: Vec<Pin<Box<dyn Future<Output = ()> + Send + '_>>>) {
-    let mut waiting = futures;
-    poll_fn(|context| {
-        waiting.retain_mut(|future| future.as_mut().poll(context).is_pending());
-        if waiting.is_empty() { Poll::Ready(()) } else { Poll::Pending }
-    })
-    .await;
 }
