@@ -18,8 +18,6 @@
 //! # Ok::<(), tec_trustee::token::TokenError>(())
 //! ```
 
-use std::fmt;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use p256::ecdsa::SigningKey;
@@ -61,16 +59,12 @@ pub enum TokenError {
 }
 
 /// The key that signs tokens. Zeroized on drop.
+#[derive(derive_more::Debug)]
+#[debug("TokenSigner([redacted], {} certificates)", chain.len())]
 pub struct TokenSigner {
     key: SigningKey,
     /// Certificates in DER, the signer's own first.
     chain: Vec<Vec<u8>>,
-}
-
-impl fmt::Debug for TokenSigner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "TokenSigner([redacted], {} certificates)", self.chain.len())
-    }
 }
 
 impl TokenSigner {

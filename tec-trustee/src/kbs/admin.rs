@@ -1,7 +1,5 @@
 //! The admin API of Trustee's KBS.
 
-use std::fmt;
-
 use axum::body::Bytes;
 use axum::http::{HeaderMap, Method};
 use base64::Engine as _;
@@ -39,19 +37,12 @@ pub struct AdminAuth {
     audience: Option<String>,
 }
 
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
 enum Key {
+    #[debug("Ed25519")]
     Ed25519(ed25519_dalek::VerifyingKey),
+    #[debug("P-256")]
     P256(p256::ecdsa::VerifyingKey),
-}
-
-impl fmt::Debug for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Ed25519(_) => "Ed25519",
-            Self::P256(_) => "P-256",
-        })
-    }
 }
 
 /// The admin key cannot be used.

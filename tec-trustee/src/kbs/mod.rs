@@ -75,7 +75,6 @@ pub(crate) mod table;
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
 use std::sync::Arc;
 
 use axum::Router;
@@ -116,6 +115,8 @@ const SESSION_BYTES: usize = 128 * 1024 * 1024;
 #[derive(Clone, Debug)]
 pub struct Kbs(Arc<Inner>);
 
+#[derive(derive_more::Debug)]
+#[debug("Kbs {{ .. }}")]
 struct Inner {
     config: KbsConfig,
     sessions: Sessions,
@@ -124,12 +125,6 @@ struct Inner {
     metrics: Metrics,
     attestation: Cached<AttestationPolicy>,
     resource: Cached<ResourcePolicy>,
-}
-
-impl fmt::Debug for Inner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Kbs").finish_non_exhaustive()
-    }
 }
 
 /// A parsed policy, as long as its text stays the same.

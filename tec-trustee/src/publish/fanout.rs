@@ -1,7 +1,6 @@
 //! One desired state, several Trustees.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,6 +57,8 @@ pub struct TargetStatus {
 /// Publishes one desired state to several targets, each independently.
 ///
 /// A target that fails is left alone for increasingly long periods; the others are not affected.
+#[derive(derive_more::Debug)]
+#[debug("{:?}", targets.keys())]
 pub struct Fanout {
     targets: BTreeMap<String, Target>,
     clock: Arc<dyn Clock>,
@@ -68,12 +69,6 @@ pub struct Fanout {
 struct Target {
     publisher: Arc<dyn Publisher>,
     status: Mutex<TargetStatus>,
-}
-
-impl fmt::Debug for Fanout {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.targets.keys()).finish()
-    }
 }
 
 impl Fanout {
