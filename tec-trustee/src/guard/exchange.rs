@@ -11,7 +11,7 @@ use tec_core::attest::{Tee, VerifyError};
 use tec_core::code::Code;
 use tec_core::flow::ReleaseError;
 use tec_core::id::{AttemptId, ResourcePath};
-use tec_core::port::{EntropyRng, PortError};
+use tec_core::port::EntropyRng;
 use tec_core::time::Timestamp;
 
 use super::credentials::Named;

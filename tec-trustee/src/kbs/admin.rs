@@ -8,7 +8,7 @@ use ed25519_dalek::pkcs8::DecodePublicKey as _;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use subtle::ConstantTimeEq as _;
-use tec_core::port::{KeyBroker, PolicySlot, PortError, PortErrorKind, chain};
+use tec_core::port::{KeyBroker, PolicySlot, PortErrorKind, chain};
 use tec_core::secret::SecretBytes;
 use tec_core::time::Timestamp;
 

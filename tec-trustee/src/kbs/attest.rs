@@ -12,7 +12,7 @@ use serde_json::Value;
 use tec_core::attest::{Tee, VerifiedEvidence, VerifyError};
 use tec_core::code::Code;
 use tec_core::id::AttemptId;
-use tec_core::port::{EntropyRng, PortError};
+use tec_core::port::EntropyRng;
 use tec_core::time::Timestamp;
 
 use super::backend::code_of;

@@ -7,7 +7,7 @@ use serde_json::Value;
 use tec_core::code::Code;
 use tec_core::flow::ReleaseError;
 use tec_core::id::{AttemptId, ResourcePath};
-use tec_core::port::{EntropyRng, PortError};
+use tec_core::port::EntropyRng;
 use tec_core::rotation::KeyMark;
 
 use super::cookie::own_claims;
