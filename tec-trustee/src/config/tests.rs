@@ -2,6 +2,8 @@
 
 mod lossless;
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 
 use toml::{Table, Value};
