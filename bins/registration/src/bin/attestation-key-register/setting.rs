@@ -75,8 +75,8 @@ impl Files {
             return Err(NotReady::NoRoots { config_map: config_map.to_owned() });
         }
         let digest = |file: &Option<PathBuf>| {
-            let bytes = file.as_deref().map(|file| input::read(file, MAX_ROOTS)).transpose()?;
-            Ok(bytes.map(Sha256Digest::of))
+            let bytes = file.as_deref().map(|file| input::read(file, MAX_ROOTS)).transpose();
+            bytes.map(|bytes| bytes.map(Sha256Digest::of))
         };
         let files = [digest(&self.roots)?, digest(&self.challenge_key)?];
         Ok(Setting { cluster, files })
