@@ -17,7 +17,7 @@ use tec_core::ak::{AkCandidate, ManualMatcher};
 use tec_core::attest::{PinnedPcrs, Tee};
 use tec_core::digest::Sha256Digest;
 use tec_core::flow;
-use tec_core::flow::{AkPorts, AkSubmission, ClaimLimits, ProvisionPorts};
+use tec_core::flow::{AkPorts, ClaimLimits, ProvisionPorts};
 use tec_core::id::{MachineId, ResourcePath};
 use tec_core::image::{ApprovedImage, ExpectedPcr, ExpectedPcrs, ImageEvent};
 use tec_core::luks::CompatLuksKey;
@@ -248,8 +248,7 @@ async fn enroll(
         let (aks, audit) = (&*ports.aks, &*ports.audit);
         let approval = AkPorts::new(machines, aks, &ManualMatcher, audit, &*ports.clock);
         let key = AkCandidate::from_admin(node.tpm.public_key(), None);
-        let submission = AkSubmission::new(node.id, key);
-        flow::approve(approval.with_claims(ClaimLimits::NONE), submission).await?;
+        flow::approve(approval.with_claims(ClaimLimits::NONE), node.id, key).await?;
         let entropy = SeededEntropy::new(2);
         let key = ProvisionPorts::new(&*ports.secrets, &CompatLuksKey, &*ports.clock, &entropy);
         flow::provision(key, node.id).await?;

@@ -150,8 +150,8 @@ async fn fill(anchor: &KubeRegistry, many: u64) -> anyhow::Result<()> {
     swap(anchor, &anchor.authority().await?.stand_by(&giver)?).await?;
     swap(anchor, &anchor.authority().await?.listen(&giver)?).await?;
     let intake = anchor.authority().await?.intake().context("it listens")?;
-    let units: Vec<_> = (1..=many).map(unit).map(TrustUnit::Machine).collect();
-    let page = AdoptPage { intake, after: None, units: &units, more: false, at: SystemClock.now() };
+    let units = (1..=many).map(unit).map(TrustUnit::Machine).collect();
+    let page = AdoptPage { intake, after: None, units, more: false, at: SystemClock.now() };
     anchor.adopt(&page).await?;
     // Nobody else has the authority: it is its own from now on.
     let seized = anchor.authority().await?.dangerous_seize()?;

@@ -9,8 +9,8 @@ use tec_core::boot::WholeImages;
 use tec_core::digest::Sha256Digest;
 use tec_core::flow;
 use tec_core::flow::{
-    AdmitPorts, AkOutcome, AkPorts, AkSubmission, Boots, ProvisionPorts, RegisterError,
-    RegisterPorts, ReleasePorts,
+    AdmitPorts, AkOutcome, AkPorts, Boots, ProvisionPorts, RegisterError, RegisterPorts,
+    ReleasePorts,
 };
 use tec_core::id::{MachineId, ResourcePath};
 use tec_core::ignition::{MockPinGenerator, RenderError};
@@ -167,8 +167,7 @@ async fn a_policy_that_approves_every_key_gives_no_machine_a_second_one() {
         let (matcher, clock) = (approves_all(reason), ManualClock::new(sample::time(10)));
         let ports = AkPorts::new(&truth, &truth, &matcher, &truth, &clock);
         let candidate = AkCandidate::from_node(sample::public_key(66), None);
-        let submission = AkSubmission::new(sample::machine_id(1), candidate);
-        let outcome = flow::approve(ports, submission).await.unwrap();
+        let outcome = flow::approve(ports, sample::machine_id(1), candidate).await.unwrap();
         assert!(!matches!(outcome, AkOutcome::Bound(_)), "{reason:?}");
         let bound = truth.bound_to(&sample::machine_id(1)).await.unwrap();
         let bound = bound.unwrap();

@@ -23,8 +23,8 @@ use tec_core::endpoint::Endpoint;
 use tec_core::explain::{Gate, StepState};
 use tec_core::flow;
 use tec_core::flow::{
-    AdmitPorts, AkOutcome, AkPorts, AkSubmission, ApproveError, Boots, ClaimLimits, ProvisionPorts,
-    PublishError, RegisterError, RegisterPorts, ReleaseError, ReleasePorts, UnpinnedInputs,
+    AdmitPorts, AkOutcome, AkPorts, Boots, ClaimLimits, ProvisionPorts, PublishError,
+    RegisterError, RegisterPorts, ReleaseError, ReleasePorts, UnpinnedInputs,
 };
 use tec_core::id::{MachineId, ResourcePath};
 use tec_core::ignition::ClevisPinGenerator;
@@ -83,9 +83,9 @@ impl World {
         ports: &Ports,
         machine: MachineId,
         key: u64,
-    ) -> Result<AkOutcome, ApproveError> {
+    ) -> Result<AkOutcome, PortError> {
         let candidate = AkCandidate::from_node(sample::public_key(key), None);
-        flow::approve(self.ak(ports), AkSubmission::new(machine, candidate)).await
+        flow::approve(self.ak(ports), machine, candidate).await
     }
 
     async fn provision(&self, ports: &Ports, machine: MachineId) -> Result<PutOutcome, PortError> {
@@ -343,7 +343,7 @@ async fn a_planted_root_gets_no_key_with_a_new_attestation_key_either() {
     flow::revoke_ak(&ports, &world.clock, first).await.unwrap();
     world.submit(&ports, machine, 2).await.unwrap();
     let by_admin = AkCandidate::from_admin(second.clone(), None);
-    flow::approve(world.ak(&ports), AkSubmission::new(machine, by_admin)).await.unwrap();
+    flow::approve(world.ak(&ports), machine, by_admin).await.unwrap();
     for (phases, code) in [(&RUNNING[..], Some(Code::InitramfsEnded)), (&RUNNING[..1], None)] {
         let mut boot = in_phase(3, phases);
         boot.ak = second.clone();
@@ -530,8 +530,7 @@ async fn a_second_key_for_a_machine_is_rejected_and_waits_once_the_first_is_revo
     let other = world.submit(&ports, machine, 2).await.unwrap();
     assert_eq!(other, AkOutcome::Waiting(AkReason::NeedsRebind));
     let candidate = AkCandidate::from_admin(sample::public_key(2), None);
-    let by_admin = AkSubmission::new(machine, candidate);
-    let other = flow::approve(world.ak(&ports), by_admin).await.unwrap();
+    let other = flow::approve(world.ak(&ports), machine, candidate).await.unwrap();
     assert_eq!(other, AkOutcome::Bound(AkReason::AdminApproved));
     let revoked = world.submit(&ports, machine, 1).await.unwrap();
     assert_eq!(revoked, AkOutcome::Rejected(AkReason::KeyRevoked));
@@ -554,14 +553,12 @@ async fn first_use_lets_in_so_many_from_one_network_and_in_all() {
         let source = SourceNetwork::of([192, 0, 2, network].into());
         let candidate = AkCandidate::from_node(sample::public_key(key), None);
         let candidate = candidate.from_network(Some(source));
-        let submission = AkSubmission::new(machine, candidate);
-        let outcome = flow::approve(limited, submission).await.unwrap();
+        let outcome = flow::approve(limited, machine, candidate).await.unwrap();
         assert_eq!(outcome, expected, "key {key}");
     }
     // An admin may admit more, and those do not count.
     let candidate = AkCandidate::from_admin(sample::public_key(3), None);
-    let by_admin = AkSubmission::new(machines[2], candidate);
-    let outcome = flow::approve(limited, by_admin).await.unwrap();
+    let outcome = flow::approve(limited, machines[2], candidate).await.unwrap();
     assert_eq!(outcome, AkOutcome::Bound(AkReason::AdminApproved));
     let anywhere = SourceNetwork::UNKNOWN;
     let known = AkRegistry::claims(&*world.truth, &anywhere).await.unwrap();
@@ -576,16 +573,16 @@ async fn a_waiting_key_is_bound_when_an_admin_approves() {
     let mut manual = world.ak(&ports);
     manual.matcher = &ManualMatcher;
     let key = || sample::public_key(1);
-    let from_node = AkSubmission::new(machine, AkCandidate::from_node(key(), None));
+    let from_node = AkCandidate::from_node(key(), None);
     let reason = AkReason::NeedsAdmin;
     for expected in [AkOutcome::Waiting(reason), AkOutcome::AlreadyWaiting(reason)] {
-        let outcome = flow::approve(manual, from_node.clone()).await.unwrap();
+        let outcome = flow::approve(manual, machine, from_node.clone()).await.unwrap();
         assert_eq!(outcome, expected);
     }
     let is_submission = |action| action == AuditAction::AkSubmitted;
     assert_eq!(world.truth.events().iter().filter(|e| is_submission(e.action)).count(), 1);
-    let from_admin = AkSubmission::new(machine, AkCandidate::from_admin(key(), None));
-    let outcome = flow::approve(manual, from_admin).await.unwrap();
+    let from_admin = AkCandidate::from_admin(key(), None);
+    let outcome = flow::approve(manual, machine, from_admin).await.unwrap();
     assert_eq!(outcome, AkOutcome::Bound(AkReason::AdminApproved));
 }
 

@@ -80,23 +80,7 @@ pub fn primary(
     let runtime_data = serde_json::json!({
         "additional-evidence": additional, "nonce": nonce, "tee-pubkey": tee_pubkey,
     });
-    digest_of(&runtime_data, algorithm)
-}
-
-/// Report data of the evidence of an additional device.
-///
-/// # Errors
-/// When the value cannot be canonicalized.
-pub fn device(
-    nonce: &str,
-    tee_pubkey: &Value,
-    algorithm: HashAlgorithm,
-) -> Result<[u8; 48], ReportDataError> {
-    digest_of(&serde_json::json!({"nonce": nonce, "tee-pubkey": tee_pubkey}), algorithm)
-}
-
-fn digest_of(value: &Value, algorithm: HashAlgorithm) -> Result<[u8; 48], ReportDataError> {
-    let canonical = serde_json_canonicalizer::to_vec(value).map_err(ReportDataError)?;
+    let canonical = serde_json_canonicalizer::to_vec(&runtime_data).map_err(ReportDataError)?;
     let digest = algorithm.digest(&canonical);
     let mut report_data = [0; 48];
     for (to, from) in report_data.iter_mut().zip(digest) {
@@ -127,10 +111,10 @@ mod tests {
     #[test]
     fn short_digests_are_padded_and_long_ones_cut() {
         let key = serde_json::json!({});
-        let short = device("n", &key, HashAlgorithm::Sha256).unwrap();
+        let short = primary("n", &key, "", HashAlgorithm::Sha256).unwrap();
         assert_eq!(&short[32..], &[0; 16]);
-        let canonical = br#"{"nonce":"n","tee-pubkey":{}}"#;
-        let long = device("n", &key, HashAlgorithm::Sha512).unwrap();
+        let canonical = br#"{"additional-evidence":"","nonce":"n","tee-pubkey":{}}"#;
+        let long = primary("n", &key, "", HashAlgorithm::Sha512).unwrap();
         assert_eq!(long[..], HashAlgorithm::Sha512.digest(canonical)[..48]);
     }
 

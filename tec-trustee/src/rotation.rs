@@ -12,14 +12,14 @@
 use serde::{Deserialize, Serialize};
 use tec_core::digest::Sha256Digest;
 use tec_core::id::ResourcePath;
-use tec_core::rotation::{Confirmation, KeyMark, Keys};
+use tec_core::rotation::{Confirmation, Keys};
 
 /// Name of the path, below the base path.
 pub const PLACE: &str = "rotation";
 /// Largest body in bytes.
 pub const MAX_BODY: usize = 1024;
 
-/// Header with the [mark](KeyMark) of a key of the machine, in hexadecimal digits: with it, its running system
+/// Header with the [mark](tec_core::rotation::KeyMark) of a key of the machine, in hexadecimal digits: with it, its running system
 /// gets the others.
 pub const MARK: &str = "tec-key-mark";
 
@@ -63,71 +63,16 @@ impl Which {
     }
 }
 
-/// Reply to `GET` and `PUT rotation`: the names of the keys that the server keeps, see [`KeyMark::name`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", tag = "phase")]
-pub enum Kept {
-    /// No rotation is under way.
-    Settled {
-        /// The key that is released.
-        current: Sha256Digest,
-    },
-    /// A new key waits for its slot.
-    Pending {
-        /// The key that is released.
-        current: Sha256Digest,
-        /// The new key.
-        pending: Sha256Digest,
-    },
-    /// The new key is released; the old one waits until its slots are removed.
-    Promoted {
-        /// The key that is released.
-        current: Sha256Digest,
-        /// The old key.
-        previous: Sha256Digest,
-    },
-}
-
-impl From<&Keys<KeyMark>> for Kept {
-    fn from(keys: &Keys<KeyMark>) -> Self {
-        let name = KeyMark::name;
-        match keys {
-            Keys::Settled { current } => Self::Settled { current: name(current) },
-            Keys::Pending { current, pending } => {
-                Self::Pending { current: name(current), pending: name(pending) }
-            }
-            Keys::Promoted { current, previous } => {
-                Self::Promoted { current: name(current), previous: name(previous) }
-            }
-        }
-    }
-}
+/// Reply to `GET` and `PUT rotation`: the names of the keys that the server keeps, see
+/// [`KeyMark::name`](tec_core::rotation::KeyMark::name).
+pub type Kept = Keys<Sha256Digest>;
 
 /// Body of `PUT rotation`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Report {
     /// What is confirmed.
-    pub step: Step,
+    pub step: Confirmation,
     /// Mark of the new key, which proves that the sender has it.
     pub sha256: Sha256Digest,
-}
-
-/// A [`Confirmation`] on the wire.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Step {
-    /// See [`Confirmation::Staged`].
-    Staged,
-    /// See [`Confirmation::Removed`].
-    Removed,
-}
-
-impl From<Step> for Confirmation {
-    fn from(step: Step) -> Self {
-        match step {
-            Step::Staged => Self::Staged,
-            Step::Removed => Self::Removed,
-        }
-    }
 }

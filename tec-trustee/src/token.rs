@@ -1,29 +1,27 @@
 //! The attestation token: an EAR as a JWT signed with ES256 (EAR, draft-ietf-rats-ear).
 //!
 //! # Security
-//! A verifier accepts only the keys that it was configured with. The key in a token's own header is never
+//! A signer accepts only its own key. The key in a token's own header is never
 //! used.
 //!
 //! ```
 //! use tec_core::time::Timestamp;
-//! use tec_trustee::token::{TokenSigner, TokenVerifier};
+//! use tec_trustee::token::TokenSigner;
 //! # use rand_core::SeedableRng as _;
 //! # let mut rng = rand_chacha::ChaCha20Rng::seed_from_u64(1);
 //! let signer = TokenSigner::random(&mut rng);
 //! let token = signer.sign(&serde_json::json!({"exp": 300}))?;
 //! let now = Timestamp::from_unix_seconds(100);
-//! assert!(TokenVerifier::new(&signer).verify(&token, now).is_ok());
+//! assert!(signer.verify(&token, now).is_ok());
 //! let stranger = TokenSigner::random(&mut rng);
-//! assert!(TokenVerifier::new(&stranger).verify(&token, now).is_err());
+//! assert!(stranger.verify(&token, now).is_err());
 //! # Ok::<(), tec_trustee::token::TokenError>(())
 //! ```
 
-use std::fmt;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use p256::ecdsa::SigningKey;
 use p256::ecdsa::signature::Signer as _;
-use p256::ecdsa::{SigningKey, VerifyingKey};
 use p256::elliptic_curve::Generate as _;
 use rand_core::CryptoRng;
 use serde_json::{Map, Value};
@@ -61,16 +59,12 @@ pub enum TokenError {
 }
 
 /// The key that signs tokens. Zeroized on drop.
+#[derive(derive_more::Debug)]
+#[debug("TokenSigner([redacted], {} certificates)", chain.len())]
 pub struct TokenSigner {
     key: SigningKey,
     /// Certificates in DER, the signer's own first.
     chain: Vec<Vec<u8>>,
-}
-
-impl fmt::Debug for TokenSigner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "TokenSigner([redacted], {} certificates)", self.chain.len())
-    }
 }
 
 impl TokenSigner {
@@ -133,19 +127,6 @@ impl TokenSigner {
         let signature = URL_SAFE_NO_PAD.encode(signature.to_bytes());
         Ok(format!("{signed}.{signature}"))
     }
-}
-
-/// Checks the tokens of one signer.
-#[derive(Clone, Debug)]
-pub struct TokenVerifier {
-    key: VerifyingKey,
-}
-
-impl TokenVerifier {
-    /// Accepts the tokens of one signer.
-    pub fn new(signer: &TokenSigner) -> Self {
-        Self { key: *signer.key.verifying_key() }
-    }
 
     /// The claims of a token that the signer signed and not expired; `exp` is required, and 60
     /// seconds of clock difference are tolerated.
@@ -156,64 +137,42 @@ impl TokenVerifier {
         Unverified::split(token, MAX_TOKEN)
             .and_then(|token| {
                 token.claims(now, |alg, signed, signature| {
-                    alg == "ES256" && verify_es256(&self.key, signed, signature)
+                    alg == "ES256" && verify_es256(self.key.verifying_key(), signed, signature)
                 })
             })
             .ok_or(TokenError::Refused)
     }
 }
 
-/// The claims of a token.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct EarClaims<'a> {
-    /// Number of the attempt; `jti`.
-    pub attempt: AttemptId,
-    /// When it was issued.
-    pub issued_at: Timestamp,
-    /// How long it is valid, in seconds.
-    pub lifetime_seconds: i64,
-    /// What the policy found.
-    pub verdict: &'a Verdict,
-    /// The annotated evidence: what the policy saw.
-    pub evidence: &'a Value,
-}
-
-impl<'a> EarClaims<'a> {
-    /// Claims about one appraisal.
-    pub fn new(
-        attempt: AttemptId,
-        issued_at: Timestamp,
-        lifetime_seconds: i64,
-        verdict: &'a Verdict,
-        evidence: &'a Value,
-    ) -> Self {
-        Self { attempt, issued_at, lifetime_seconds, verdict, evidence }
-    }
-
-    /// The claims as JSON, one submodule `cpu0`.
-    pub fn to_value(&self) -> Value {
-        let mut cpu: Map<String, Value> = self.verdict.extensions.clone();
-        let own = [
-            ("ear.status", Value::from(self.verdict.status().as_str())),
-            ("ear.trustworthiness-vector", serde_json::json!(self.verdict.claims)),
-            ("ear.appraisal-policy-id", POLICY_ID.into()),
-            ("ear.veraison.annotated-evidence", self.evidence.clone()),
-        ];
-        cpu.extend(own.map(|(name, value)| (name.to_owned(), value)));
-        serde_json::json!({
-            "eat_profile": PROFILE,
-            "iss": ISSUER,
-            "iat": self.issued_at.unix_seconds(),
-            "exp": self.issued_at.plus_seconds(self.lifetime_seconds).unix_seconds(),
-            "jti": self.attempt.to_string(),
-            "ear.verifier-id": {
-                "developer": "TEC",
-                "build": concat!(env!("CARGO_PKG_NAME"), " ", env!("CARGO_PKG_VERSION")),
-            },
-            "submods": {"cpu0": cpu},
-        })
-    }
+/// The claims of a token about one appraisal, with one submodule `cpu0`. `attempt` is its `jti`; `evidence` is what the
+/// policy saw, annotated.
+pub fn ear_claims(
+    attempt: AttemptId,
+    issued_at: Timestamp,
+    lifetime_seconds: i64,
+    verdict: &Verdict,
+    evidence: &Value,
+) -> Value {
+    let mut cpu: Map<String, Value> = verdict.extensions.clone();
+    let own = [
+        ("ear.status", Value::from(verdict.status().as_str())),
+        ("ear.trustworthiness-vector", serde_json::json!(verdict.claims)),
+        ("ear.appraisal-policy-id", POLICY_ID.into()),
+        ("ear.veraison.annotated-evidence", evidence.clone()),
+    ];
+    cpu.extend(own.map(|(name, value)| (name.to_owned(), value)));
+    serde_json::json!({
+        "eat_profile": PROFILE,
+        "iss": ISSUER,
+        "iat": issued_at.unix_seconds(),
+        "exp": issued_at.plus_seconds(lifetime_seconds).unix_seconds(),
+        "jti": attempt.to_string(),
+        "ear.verifier-id": {
+            "developer": "TEC",
+            "build": concat!(env!("CARGO_PKG_NAME"), " ", env!("CARGO_PKG_VERSION")),
+        },
+        "submods": {"cpu0": cpu},
+    })
 }
 
 #[cfg(test)]
@@ -245,7 +204,7 @@ mod tests {
         verdict.extensions.insert("tec.machine".to_owned(), "m".into());
         let id = "7c9e6679-7425-40de-944b-e07fc1f90ae7".parse().unwrap();
         let evidence = json!({"tpm": {}});
-        let claims = EarClaims::new(id, at(1000), 300, &verdict, &evidence).to_value();
+        let claims = ear_claims(id, at(1000), 300, &verdict, &evidence);
         let signer = signer(1).with_certificates(vec![vec![1, 2, 3]]);
         let token = signer.sign(&claims).unwrap();
         let header = part(&token, 0);
@@ -268,27 +227,25 @@ mod tests {
     fn only_the_key_of_the_signer_counts_whatever_the_header_says() {
         let (own, other) = (signer(1), signer(2));
         let token = other.sign(&json!({"exp": 1000})).unwrap();
-        assert!(TokenVerifier::new(&own).verify(&token, at(0)).is_err());
-        assert!(TokenVerifier::new(&other).verify(&token, at(0)).is_ok());
+        assert!(own.verify(&token, at(0)).is_err());
+        assert!(other.verify(&token, at(0)).is_ok());
     }
 
     #[test]
     fn expiry_is_required_and_has_a_minute_of_leeway() {
         let signer = signer(1);
-        let verifier = TokenVerifier::new(&signer);
         let token = signer.sign(&json!({"exp": 1000})).unwrap();
-        assert!(verifier.verify(&token, at(1059)).is_ok());
-        assert!(verifier.verify(&token, at(1060)).is_err());
+        assert!(signer.verify(&token, at(1059)).is_ok());
+        assert!(signer.verify(&token, at(1060)).is_err());
         for claims in [json!({}), json!({"exp": "soon"}), json!({"exp": 9, "nbf": 500})] {
             let token = signer.sign(&claims).unwrap();
-            assert!(verifier.verify(&token, at(0)).is_err(), "{claims}");
+            assert!(signer.verify(&token, at(0)).is_err(), "{claims}");
         }
     }
 
     #[test]
     fn altered_and_unsigned_tokens_are_refused() {
         let signer = signer(1);
-        let verifier = TokenVerifier::new(&signer);
         let token = signer.sign(&json!({"exp": 1000})).unwrap();
         let (signed, signature) = token.rsplit_once('.').unwrap();
         let payload = URL_SAFE_NO_PAD.encode(r#"{"exp":9999}"#);
@@ -303,7 +260,7 @@ mod tests {
             format!("{token}.x"),
             "A".repeat(1_000_000),
         ] {
-            assert!(verifier.verify(&bad, at(0)).is_err());
+            assert!(signer.verify(&bad, at(0)).is_err());
         }
     }
 
@@ -314,7 +271,7 @@ mod tests {
         let read = TokenSigner::from_pem(&SecretBytes::new(pem.as_bytes().to_vec())).unwrap();
         let token = read.sign(&json!({"exp": 10})).unwrap();
         let original = TokenSigner { key: SigningKey::from(key), chain: Vec::new() };
-        assert!(TokenVerifier::new(&original).verify(&token, at(0)).is_ok());
+        assert!(original.verify(&token, at(0)).is_ok());
         for bad in ["", "-----BEGIN PRIVATE KEY-----", "hello"] {
             let pem = SecretBytes::new(bad.as_bytes().to_vec());
             assert!(matches!(TokenSigner::from_pem(&pem), Err(TokenError::SignerKey)));

@@ -1,6 +1,5 @@
 //! The JSON of the KBS attestation protocol 0.4.0.
 
-use std::fmt;
 use std::str::FromStr;
 
 use base64::Engine as _;
@@ -205,7 +204,8 @@ impl ErrorBody {
 macro_rules! error_kinds {
     ($($(#[doc = $doc:literal])+ $name:ident $(| $old:literal)*;)*) => {
         /// Type of an error, by the suffix of its URL (KBS attestation protocol 0.4.0).
-        #[derive(Clone, Debug, PartialEq, Eq)]
+        #[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
+        #[display("{}", self.as_str())]
         #[non_exhaustive]
         pub enum ErrorKind {
             $($(#[doc = $doc])+ $name,)*
@@ -275,12 +275,6 @@ impl ErrorKind {
             Self::PluginNotFound | Self::InvalidRequestPath => 404,
             _ => 401,
         }
-    }
-}
-
-impl fmt::Display for ErrorKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha384};
-use tec_trustee::report_data::{HashAlgorithm, device};
+use tec_trustee::report_data::{HashAlgorithm, primary};
 
 fn canonical(value: &Value) -> String {
     serde_json_canonicalizer::to_string(value).unwrap()
@@ -78,9 +78,9 @@ fn numbers_are_written_as_in_the_table_of_the_rfc() {
 fn report_data_is_the_digest_of_that_text() {
     let key = json!({"\u{fb33}": 1e21, "b": "\u{f}", "\u{1f600}": [true, null]});
     let text = concat!(
-        r#"{"nonce":"bm9uY2U=","tee-pubkey":{"b":"\u000f","#,
+        r#"{"additional-evidence":"","nonce":"bm9uY2U=","tee-pubkey":{"b":"\u000f","#,
         "\"\u{1f600}\":[true,null],\"\u{fb33}\":1e+21}}"
     );
-    let data = device("bm9uY2U=", &key, HashAlgorithm::Sha384).unwrap();
+    let data = primary("bm9uY2U=", &key, "", HashAlgorithm::Sha384).unwrap();
     assert_eq!(data[..], Sha384::digest(text)[..]);
 }

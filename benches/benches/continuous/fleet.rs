@@ -17,7 +17,7 @@ use tec_core::attest::Tee;
 use tec_core::digest::Sha256Digest;
 use tec_core::endpoint::Endpoint;
 use tec_core::flow;
-use tec_core::flow::{AkPorts, AkSubmission, ClaimLimits, ProvisionPorts};
+use tec_core::flow::{AkPorts, ClaimLimits, ProvisionPorts};
 use tec_core::id::MachineId;
 use tec_core::image::{ApprovedImage, ExpectedPcr, ExpectedPcrs, ImageEvent};
 use tec_core::luks::RandomLuksKey;
@@ -175,8 +175,7 @@ impl Node {
         store.create(&machine, UnclaimedLimit::Unlimited).await?;
         let ports = AkPorts::new(store, store, &ManualMatcher, store, &SystemClock);
         let key = AkCandidate::from_admin(self.key.clone(), None);
-        flow::approve(ports.with_claims(ClaimLimits::NONE), AkSubmission::new(self.id, key))
-            .await?;
+        flow::approve(ports.with_claims(ClaimLimits::NONE), self.id, key).await?;
         let ports = ProvisionPorts::new(store, &RandomLuksKey, &SystemClock, &SystemEntropy);
         flow::provision(ports, self.id).await?;
         Ok(())

@@ -15,7 +15,7 @@ use tec_core::attest::{PinnedPcrs, Tee};
 use tec_core::digest::Sha256Digest;
 use tec_core::endpoint::Endpoint;
 use tec_core::flow;
-use tec_core::flow::{AkPorts, AkSubmission, ClaimLimits, ProvisionPorts};
+use tec_core::flow::{AkPorts, ClaimLimits, ProvisionPorts};
 use tec_core::id::MachineId;
 use tec_core::image::{ApprovedImage, ExpectedPcr, ExpectedPcrs, ImageEvent};
 use tec_core::luks::CompatLuksKey;
@@ -182,7 +182,7 @@ async fn register(side: &Side, id: MachineId, key: PublicKey) -> anyhow::Result<
     let approval =
         AkPorts::new(&**machines, &*ports.aks, &ManualMatcher, &*ports.audit, &*ports.clock)
             .with_claims(ClaimLimits::NONE);
-    flow::approve(approval, AkSubmission::new(id, key)).await?;
+    flow::approve(approval, id, key).await?;
     let entropy = SeededEntropy::new(2);
     let provision = ProvisionPorts::new(&*ports.secrets, &CompatLuksKey, &*ports.clock, &entropy);
     flow::provision(provision, id).await?;

@@ -16,11 +16,12 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::Context as _;
 use tec_core::ak::{AkCandidate, AkState, ManualMatcher, PublicKey};
 use tec_core::flow;
-use tec_core::flow::{AkOutcome, AkPorts, AkSubmission, ClaimLimits};
+use tec_core::flow::{AkOutcome, AkPorts, ClaimLimits};
 use tec_core::id::MachineId;
 use tec_core::machine::{Machine, RegisteredBy};
 use tec_core::port::{AkRegistry, Clock, MachineRegistry, UnclaimedLimit};
 use tec_core::store::Store;
+use tec_support::input;
 use tec_support::serve::Shutdown;
 
 /// Polling interval for the directories; a revocation takes effect within this time.
@@ -81,8 +82,7 @@ impl Keys {
         let ports =
             AkPorts::new(machines, &*self.store, &ManualMatcher, &*self.store, &*self.clock)
                 .with_claims(ClaimLimits::NONE);
-        let submission = AkSubmission::new(id, AkCandidate::from_admin(public, None));
-        match flow::approve(ports, submission).await? {
+        match flow::approve(ports, id, AkCandidate::from_admin(public, None)).await? {
             AkOutcome::Bound(_) | AkOutcome::AlreadyBound => {
                 tracing::info!(machine = %id, "key bound");
             }
@@ -147,9 +147,7 @@ fn read_dir(dir: &Path, wanted: &mut Wanted) -> anyhow::Result<()> {
 fn read_key(path: &Path) -> anyhow::Result<(MachineId, PublicKey)> {
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     let machine = name.parse().context("the name is not a machine ID")?;
-    let size = fs::metadata(path)?.len();
-    anyhow::ensure!(size <= MAX_FILE, "{size} bytes is too large for a key");
-    let pem = fs::read_to_string(path)?;
+    let pem = input::text(path, MAX_FILE)?;
     let key = PublicKey::from_pem(&pem).context("not a public key in PEM")?;
     Ok((machine, key))
 }

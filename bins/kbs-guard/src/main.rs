@@ -8,7 +8,7 @@ use anyhow::anyhow;
 use clap::Parser as _;
 use kbs_guard::cli::Args;
 use kbs_guard::compose;
-use kbs_guard::compose::{ApiServer, Known};
+use kbs_guard::compose::ApiServer;
 use kbs_guard::keys::Keys;
 use tec_core::http::ReplyStyle;
 use tec_core::port::Clock;
@@ -41,14 +41,15 @@ async fn run(args: Args) -> anyhow::Result<u8> {
     let verifier = args.evidence.verifier(&clock)?;
     let store = compose::open(&args.state_dir)?;
     let mut gate: Gate = Arc::new(|| None);
-    let known = if args.kubernetes {
+    let (registries, authorities) = if args.kubernetes {
         let api = ApiServer::of_this_pod(None).await?;
         api.spawn(&mut tasks, &shutdown);
         // The gate stays closed until then. An unreachable API server delays only nodes.
         let _ = tokio::time::timeout(COMPARED, api.clock.compared()).await;
         let server_clock = api.clock.clone();
         gate = Arc::new(move || server_clock.refusal());
-        Known::cluster(&api, args.pins.pins()?, args.tls_ca.as_deref())
+        let authorities = args.tls_ca.as_deref().map(|ca| compose::authorities(ca, &api));
+        (compose::of_cluster(&api, args.pins.pins()?, &store, clock), authorities)
     } else {
         let keys = Keys::new(args.keys.clone(), Arc::clone(&store), Arc::clone(&clock));
         keys.sync().await?;
@@ -57,10 +58,10 @@ async fn run(args: Args) -> anyhow::Result<u8> {
             keys.follow(shutdown).await;
             Ok(())
         });
-        Known::store(&store)
+        (compose::of_store(&store, clock), None)
     };
     let reserve = Reserve::of(&args.state_dir, args.reserve_mib);
-    let guard = compose::guard(args.upstream.clone(), verifier, known, (&store, reserve), clock);
+    let guard = compose::guard(args.upstream.clone(), verifier, registries, reserve, authorities);
 
     let listener = bind(args.listen)?;
     let address = listener.local_addr()?;

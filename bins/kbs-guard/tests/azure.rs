@@ -13,7 +13,6 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use kbs_guard::compose;
-use kbs_guard::compose::Known;
 use kbs_guard::keys::Keys;
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::SeedableRng as _;
@@ -102,8 +101,8 @@ impl World {
         let azure = AzSnpVtpmVerifier::with_roots(Arc::new(Then), policy, roots);
         let verifier = ByTee::new().with(Tee::AzSnpVtpm, Arc::new(azure));
         let upstream = broker().await.to_string().parse().unwrap();
-        let state = (&store, Reserve::of(dir.path(), 0));
-        let guard = compose::guard(upstream, verifier, Known::store(&store), state, clock);
+        let (registries, reserve) = (compose::of_store(&store, clock), Reserve::of(dir.path(), 0));
+        let guard = compose::guard(upstream, verifier, registries, reserve, None);
         Self {
             guarded: serve(compose::public(&guard, 1000.try_into().unwrap())).await,
             _store: store,

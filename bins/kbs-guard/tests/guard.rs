@@ -18,7 +18,6 @@ use async_trait::async_trait;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kbs_guard::compose;
-use kbs_guard::compose::Known;
 use kbs_guard::keys::Keys;
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::SeedableRng as _;
@@ -200,8 +199,9 @@ impl World {
         let direct = broker(good, &known).await;
         let upstream = direct.to_string().parse().unwrap();
         let verifier = ByTee::new().with(Tee::Tpm, Arc::new(TpmVerifier::new()));
-        let state = (&store, Reserve::of(dir.path(), 0));
-        let guard = compose::guard(upstream, verifier, Known::store(&store), state, clock());
+        let registries = compose::of_store(&store, clock());
+        let reserve = Reserve::of(dir.path(), 0);
+        let guard = compose::guard(upstream, verifier, registries, reserve, None);
         let guarded = serve(compose::public(&guard, 1000.try_into().unwrap())).await;
         Self { direct, guarded, guard, store, keys, dir }
     }

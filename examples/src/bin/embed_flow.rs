@@ -22,7 +22,7 @@ use tec_core::endpoint::Endpoint;
 use tec_core::explain::StepState;
 use tec_core::flow;
 use tec_core::flow::{
-    AkOutcome, AkPorts, AkSubmission, ClaimLimits, ProvisionPorts, RegisterPorts, UnpinnedInputs,
+    AkOutcome, AkPorts, ClaimLimits, ProvisionPorts, RegisterPorts, UnpinnedInputs,
 };
 use tec_core::id::MachineId;
 use tec_core::ignition::{ClevisPinGenerator, PinGenerator as _};
@@ -88,7 +88,7 @@ impl Anchor {
         let ports =
             AkPorts::new(store, store, matcher, store, clock).with_claims(ClaimLimits::default());
         let candidate = AkCandidate::from_node(tpm.public_key(), None);
-        let outcome = flow::approve(ports, AkSubmission::new(machine, candidate)).await?;
+        let outcome = flow::approve(ports, machine, candidate).await?;
         let AkOutcome::Bound(reason) = outcome else { bail!("the key was not bound: {outcome:?}") };
 
         let generator = &RandomLuksKey;

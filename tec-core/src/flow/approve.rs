@@ -70,23 +70,6 @@ impl Default for ClaimLimits {
     }
 }
 
-/// A key to be bound to a machine.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct AkSubmission {
-    /// The machine.
-    pub machine: MachineId,
-    /// The key, and what vouches for it.
-    pub candidate: AkCandidate,
-}
-
-impl AkSubmission {
-    /// A submission.
-    pub fn new(machine: MachineId, candidate: AkCandidate) -> Self {
-        Self { machine, candidate }
-    }
-}
-
 /// Result of a submission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AkOutcome {
@@ -103,54 +86,20 @@ pub enum AkOutcome {
     Rejected(AkReason),
 }
 
-/// Approval failed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ApproveError {
-    /// The registries cannot be read.
-    #[error("cannot look up machine {machine} and its keys")]
-    Lookup {
-        /// The machine that was looked up.
-        machine: MachineId,
-        /// The cause.
-        #[source]
-        source: PortError,
-    },
-    /// The key cannot be stored.
-    #[error("cannot store the key {key}")]
-    Store {
-        /// The key that was submitted.
-        key: Fingerprint,
-        /// The cause.
-        #[source]
-        source: PortError,
-    },
-}
-
-impl ApproveError {
-    /// The port that failed.
-    pub fn port_error(&self) -> &PortError {
-        match self {
-            Self::Lookup { source, .. } | Self::Store { source, .. } => source,
-        }
-    }
-}
-
-/// Decides on a key and carries out the decision.
+/// Decides on a key that is to be bound to a machine, and carries out the decision.
 ///
 /// # Security
 /// The decision is based on what was read; the registry's compare-and-swap makes it hold against
 /// concurrent decisions.
 pub async fn approve(
     ports: AkPorts<'_>,
-    submission: AkSubmission,
-) -> Result<AkOutcome, ApproveError> {
-    let AkSubmission { machine, candidate } = submission;
-    let lookup = |source| ApproveError::Lookup { machine, source };
+    machine: MachineId,
+    candidate: AkCandidate,
+) -> Result<AkOutcome, PortError> {
     let key = candidate.public.fingerprint();
-    let known_machine = ports.machines.find(&machine).await.map_err(lookup)?;
-    let of_machine = ports.aks.bound_to(&machine).await.map_err(lookup)?;
-    let same_key = ports.aks.find(&key).await.map_err(lookup)?;
+    let known_machine = ports.machines.find(&machine).await?;
+    let of_machine = ports.aks.bound_to(&machine).await?;
+    let same_key = ports.aks.find(&key).await?;
     let decision = ports.matcher.decide(
         &candidate,
         known_machine.as_ref(),
@@ -160,8 +109,8 @@ pub async fn approve(
     let mut record =
         AkRecord::pending(candidate.public, machine, candidate.proven_ek, ports.clock.now());
     record.source = candidate.source;
-    let decision = quarantine(ports, decision, &mut record).await.map_err(lookup)?;
-    carry_out(ports, decision, record).await.map_err(|source| ApproveError::Store { key, source })
+    let decision = quarantine(ports, decision, &mut record).await?;
+    carry_out(ports, decision, record).await
 }
 
 /// Makes a key wait instead of binding it on first use if a limit is reached. Keys bound any other

@@ -37,7 +37,7 @@ pub async fn escrow(
     sealed: &SecretBytes,
 ) -> Result<u32, ReleaseError> {
     still_trusted(aks, attested).await?;
-    keep(secrets, clock, attested.machine(), sealed).await.map_err(ReleaseError::Port)
+    Ok(keep(secrets, clock, attested.machine(), sealed).await?)
 }
 
 async fn keep(

@@ -13,9 +13,7 @@ mod release;
 mod rotation;
 
 pub use self::admit::{Admission, AdmitPorts, Boots, Closed, admit, look, record, taken_back};
-pub use self::approve::{
-    AkOutcome, AkPorts, AkSubmission, ApproveError, ClaimLimits, approve, revoke_ak,
-};
+pub use self::approve::{AkOutcome, AkPorts, ClaimLimits, approve, revoke_ak};
 pub use self::escrow::{MAX_ESCROW, MAX_ESCROWS, escrow, escrowed};
 pub use self::next_boot::{NextBoot, next_boot};
 pub use self::platform::approve_platform;

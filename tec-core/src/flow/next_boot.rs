@@ -49,7 +49,7 @@ pub async fn next_boot(
     predicted: &BTreeMap<PcrIndex, Sha256Digest>,
 ) -> Result<NextBoot, ReleaseError> {
     still_trusted(aks, attested).await?;
-    let images = images.list().await.map_err(ReleaseError::Port)?;
+    let images = images.list().await?;
     let live = LiveImages::at(&images, clock.now());
     let values = PcrValues::predicted(|pcr| predicted.get(&pcr).copied());
     let admitted = pins.admit(states, &live, &values);

@@ -68,7 +68,7 @@ pub enum ReleaseError {
     Refused(Code),
     /// A registry or the store failed; nothing was decided.
     #[error("cannot look up the data for the release")]
-    Port(#[source] PortError),
+    Port(#[from] PortError),
 }
 
 /// Releases the key at `path` to a machine that attested, and records it in `attempt`.
@@ -91,18 +91,18 @@ pub async fn release(
     path: &ResourcePath,
     attempt: &mut Attempt,
 ) -> Result<SecretBytes, ReleaseError> {
-    let closed = closed_gate(ports, attested, path, attempt).await;
-    if let Some(closed) = closed.map_err(ReleaseError::Port)? {
+    let closed = closed_gate(ports, attested, path, attempt).await?;
+    if let Some(closed) = closed {
         return refuse(ports, attempt, closed).await;
     }
-    let still = explained(ports, attested).await.map_err(ReleaseError::Port)?;
+    let still = explained(ports, attested).await?;
     let Some((booted, unpinned)) = still else {
         let why = format!("the approval of {} ended", attested.booted());
         return refuse(ports, attempt, Closed::new(Gate::Pcrs, why)).await;
     };
     attempt.explained_by(&booted, unpinned);
     attempt.ladder.pass(Gate::ReleasePolicy, "its own path");
-    let Some(secret) = ports.secrets.find(path).await.map_err(ReleaseError::Port)? else {
+    let Some(secret) = ports.secrets.find(path).await? else {
         let closed = Closed::new(Gate::Key, format!("nothing at {path}"));
         return refuse(ports, attempt, closed).await;
     };
@@ -112,7 +112,7 @@ pub async fn release(
         Some(attested.machine()),
         format!("{path} {} attempt {}", booted.sentence(), attested.attempt()),
     );
-    ports.audit.append(&event).await.map_err(ReleaseError::Port)?;
+    ports.audit.append(&event).await?;
     attempt.ladder.pass(Gate::Key, "released");
     Ok(secret)
 }
@@ -170,6 +170,6 @@ async fn refuse(
     let code = closed.code;
     closed.note(&mut attempt.ladder);
     let event = AuditEvent::key_refused(ports.clock.now(), attempt, code);
-    ports.audit.append(&event).await.map_err(ReleaseError::Port)?;
+    ports.audit.append(&event).await?;
     Err(ReleaseError::Refused(code))
 }

@@ -57,7 +57,7 @@ pub async fn rotation(
     attested: &Attested,
 ) -> Result<Option<Keys<KeyMark>>, ReleaseError> {
     still_trusted(aks, attested).await?;
-    keys.rotation(&attested.machine()).await.map_err(ReleaseError::Port)
+    Ok(keys.rotation(&attested.machine()).await?)
 }
 
 /// Takes the confirmation of an attested machine about its own disk key.
@@ -80,15 +80,15 @@ pub async fn confirm_rotation(
     };
     let subject = format!("{} attempt {}", key.name(), attested.attempt());
     let line = AuditEvent::new(clock.now(), action, Some(machine), subject);
-    keys.confirm(&machine, confirmation, key, &line).await.map_err(ReleaseError::Port)
+    Ok(keys.confirm(&machine, confirmation, key, &line).await?)
 }
 
 pub(super) async fn still_trusted(
     aks: &dyn AkRegistry,
     attested: &Attested,
 ) -> Result<(), ReleaseError> {
-    let closed = taken_back(aks, attested.machine(), &attested.ak()).await;
-    match closed.map_err(ReleaseError::Port)? {
+    let closed = taken_back(aks, attested.machine(), &attested.ak()).await?;
+    match closed {
         Some(closed) => Err(ReleaseError::Refused(closed.code)),
         None => Ok(()),
     }

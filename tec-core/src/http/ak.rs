@@ -18,9 +18,7 @@ use crate::ak::{
 };
 use crate::challenge::{Challenge, ChallengeKey};
 use crate::code::Code;
-use crate::flow::{
-    AkOutcome, AkPorts, AkSubmission, ClaimLimits, ProvisionPorts, approve, provision,
-};
+use crate::flow::{AkOutcome, AkPorts, ClaimLimits, ProvisionPorts, approve, provision};
 use crate::id::MachineId;
 use crate::luks::LuksKeyGenerator;
 use crate::port::{
@@ -209,7 +207,7 @@ impl AkService {
         }
         let candidate = AkCandidate::from_node(request.public.clone(), None);
         let candidate = candidate.from_network(request.source);
-        match self.decide(AkSubmission::new(request.machine, candidate)).await? {
+        match self.decide(request.machine, candidate).await? {
             AkOutcome::Waiting(AkReason::NeedsEkProof) => self.challenge(request),
             AkOutcome::Rejected(AkReason::KeyHasOtherMachine) => {
                 self.elsewhere(&request.public.fingerprint()).await
@@ -241,9 +239,8 @@ impl AkService {
 
     /// Decides, and gives a bound machine its disk key. Also provisions a key that is already
     /// bound, because the last attempt may have been interrupted.
-    async fn decide(&self, submission: AkSubmission) -> Result<AkOutcome, Code> {
+    async fn decide(&self, machine: MachineId, candidate: AkCandidate) -> Result<AkOutcome, Code> {
         let config = &*self.0;
-        let machine = submission.machine;
         let ports = AkPorts {
             machines: &*config.machines,
             aks: &*config.aks,
@@ -252,9 +249,9 @@ impl AkService {
             clock: &*config.clock,
             claims: config.claims,
         };
-        let outcome = approve(ports, submission)
+        let outcome = approve(ports, machine, candidate)
             .await
-            .map_err(|error| code_of(error.port_error(), Code::RegisterFull))?;
+            .map_err(|error| code_of(&error, Code::RegisterFull))?;
         if matches!(outcome, AkOutcome::Bound(_) | AkOutcome::AlreadyBound) {
             self.provision(machine).await?;
         }
@@ -321,7 +318,7 @@ impl AkService {
         let proven = proven.ok_or(Code::RegisterEkProof)?;
         let candidate = AkCandidate::from_node(proven.public, Some(proven.ek));
         let candidate = candidate.from_network(source);
-        reply(self.decide(AkSubmission::new(proven.machine, candidate)).await?)
+        reply(self.decide(proven.machine, candidate).await?)
     }
 }
 

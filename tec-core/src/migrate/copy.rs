@@ -1,5 +1,7 @@
 //! The stream of units from one anchor to another.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use serde::Serialize;
 
@@ -84,9 +86,10 @@ pub async fn copy(
     let mut report = CopyReport::default();
     let mut after = to.progress(intake.epoch()).await?;
     loop {
-        let units = from.export(after.as_ref(), PAGE).await?;
+        let units: Arc<[TrustUnit]> = from.export(after.as_ref(), PAGE).await?.into();
         let more = units.len() == PAGE;
-        let page = AdoptPage { intake, after: after.take(), units: &units, more, at: clock.now() };
+        let at = clock.now();
+        let page = AdoptPage { intake, after: after.take(), units: Arc::clone(&units), more, at };
         let adopted = to.adopt(&page).await?;
         for (unit, adopted) in units.iter().zip(adopted) {
             report.note(unit, adopted);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 
@@ -45,21 +46,21 @@ impl Adopted {
 
 /// Consecutive units of another anchor: the list is complete between two names, so anything not in
 /// it does not exist.
-#[derive(Debug)]
-pub struct AdoptPage<'a> {
+#[derive(Clone, Debug)]
+pub struct AdoptPage {
     /// The pass in which the units were read.
     pub intake: Intake,
     /// The name after which the list begins.
     pub after: Option<UnitName>,
-    /// The units, in order.
-    pub units: &'a [TrustUnit],
+    /// The units, in order. Clones of the page share them.
+    pub units: Arc<[TrustUnit]>,
     /// Whether the list continues after the last unit.
     pub more: bool,
     /// The time.
     pub at: Timestamp,
 }
 
-impl AdoptPage<'_> {
+impl AdoptPage {
     /// Whether the page covers a name.
     pub fn covers(&self, name: &UnitName) -> bool {
         let begun = self.after.as_ref().is_none_or(|after| name > after);
@@ -114,7 +115,7 @@ pub trait TrustAnchor: fmt::Debug + Send + Sync {
     async fn weigh(&self, units: &[TrustUnit]) -> Result<Vec<Adopted>, PortError>;
 
     /// Adopts a page of another anchor's units.
-    async fn adopt(&self, page: &AdoptPage<'_>) -> Result<Vec<Adopted>, PortError>;
+    async fn adopt(&self, page: &AdoptPage) -> Result<Vec<Adopted>, PortError>;
 
     /// Where a pass at this epoch was interrupted.
     async fn progress(&self, epoch: Epoch) -> Result<Option<UnitName>, PortError>;

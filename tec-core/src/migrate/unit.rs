@@ -92,13 +92,4 @@ impl TrustUnit {
             Self::Machine(unit) => UnitName::Machine(unit.machine.id),
         }
     }
-
-    /// A second copy, made explicitly.
-    #[must_use]
-    pub fn duplicate(&self) -> Self {
-        match self {
-            Self::Image(image) => Self::Image(image.clone()),
-            Self::Machine(unit) => Self::Machine(unit.duplicate()),
-        }
-    }
 }

@@ -21,11 +21,14 @@ mod node;
 #[cfg(test)]
 mod tests;
 
+use serde::{Deserialize, Serialize};
+
 pub use self::mark::KeyMark;
 pub use self::node::{NodeStep, Slots, next_step};
 
 /// The keys that a server keeps for a machine. `K` is a key, or anything that stands for one.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "phase")]
 pub enum Keys<K> {
     /// No rotation is under way.
     Settled {
@@ -49,7 +52,8 @@ pub enum Keys<K> {
 }
 
 /// What a node confirms about a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Confirmation {
     /// Every disk of the machine has a slot that was tried and opens with this key.
     Staged,
@@ -75,6 +79,21 @@ pub enum Confirmed<K> {
     Already,
     /// It is about a key that this server does not keep in this place.
     Unknown,
+}
+
+impl<K> Keys<K> {
+    /// The same state, with something else in place of each key.
+    pub fn map<T>(&self, of: impl Fn(&K) -> T) -> Keys<T> {
+        match self {
+            Self::Settled { current } => Keys::Settled { current: of(current) },
+            Self::Pending { current, pending } => {
+                Keys::Pending { current: of(current), pending: of(pending) }
+            }
+            Self::Promoted { current, previous } => {
+                Keys::Promoted { current: of(current), previous: of(previous) }
+            }
+        }
+    }
 }
 
 impl<K: PartialEq> Keys<K> {
@@ -124,7 +143,7 @@ impl<K: PartialEq> Keys<K> {
         }
     }
 
-    /// Whether a rotation is under way.
+    /// Whether no rotation is under way.
     pub fn is_settled(&self) -> bool {
         matches!(self, Self::Settled { .. })
     }

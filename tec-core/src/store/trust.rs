@@ -10,11 +10,10 @@ use rusqlite::Connection;
 use super::error::{Failure, StoreError};
 use super::{Store, audit, authority, rotation};
 use crate::migrate::{
-    AdoptPage, Adopted, Authority, Epoch, Intake, Role, SwapOutcome, Transition, TrustAnchor,
-    TrustUnit, UnitName,
+    AdoptPage, Adopted, Authority, Epoch, Role, SwapOutcome, Transition, TrustAnchor, TrustUnit,
+    UnitName,
 };
 use crate::port::{AuditEvent, PortError, PortErrorKind};
-use crate::time::Timestamp;
 
 #[async_trait]
 impl TrustAnchor for Store {
@@ -59,19 +58,9 @@ impl TrustAnchor for Store {
         self.read("compare with what the anchor holds", weigh)
     }
 
-    async fn adopt(&self, page: &AdoptPage<'_>) -> Result<Vec<Adopted>, PortError> {
-        let page = OwnPage {
-            intake: page.intake,
-            after: page.after.clone(),
-            units: page.units.iter().map(TrustUnit::duplicate).collect(),
-            more: page.more,
-            at: page.at,
-        };
-        let seal = Arc::clone(&self.seal);
-        self.write("adopt what another anchor has", move |db| {
-            page::adopt(db, &seal, &page.borrow())
-        })
-        .await
+    async fn adopt(&self, page: &AdoptPage) -> Result<Vec<Adopted>, PortError> {
+        let (page, seal) = (page.clone(), Arc::clone(&self.seal));
+        self.write("adopt what another anchor has", move |db| page::adopt(db, &seal, &page)).await
     }
 
     async fn progress(&self, epoch: Epoch) -> Result<Option<UnitName>, PortError> {
@@ -90,26 +79,5 @@ impl TrustAnchor for Store {
             Ok(u64::try_from(count).unwrap_or(u64::MAX))
         })
         .await
-    }
-}
-
-/// A page owned by the writer thread.
-struct OwnPage {
-    intake: Intake,
-    after: Option<UnitName>,
-    units: Vec<TrustUnit>,
-    more: bool,
-    at: Timestamp,
-}
-
-impl OwnPage {
-    fn borrow(&self) -> AdoptPage<'_> {
-        AdoptPage {
-            intake: self.intake,
-            after: self.after.clone(),
-            units: &self.units,
-            more: self.more,
-            at: self.at,
-        }
     }
 }

@@ -370,7 +370,7 @@ impl TrustAnchor for Defective {
         self.inner.weigh(units).await
     }
 
-    async fn adopt(&self, page: &AdoptPage<'_>) -> Result<Vec<Adopted>, PortError> {
+    async fn adopt(&self, page: &AdoptPage) -> Result<Vec<Adopted>, PortError> {
         self.inner.adopt(page).await
     }
 

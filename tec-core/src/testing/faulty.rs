@@ -231,7 +231,7 @@ pass_through!(TrustAnchor {
     fn swap(change: &Transition, line: &AuditEvent) -> SwapOutcome;
     fn export(after: Option<&UnitName>, limit: usize) -> Vec<TrustUnit>;
     fn weigh(units: &[TrustUnit]) -> Vec<Adopted>;
-    fn adopt(page: &AdoptPage<'_>) -> Vec<Adopted>;
+    fn adopt(page: &AdoptPage) -> Vec<Adopted>;
     fn progress(epoch: Epoch) -> Option<UnitName>;
     fn shred(line: &AuditEvent) -> u64;
 });

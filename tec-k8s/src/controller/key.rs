@@ -12,7 +12,7 @@ use tec_core::ak::{
     AkCandidate, AkDecision, AkReason, AkRecord, AkState, ManualMatcher, SourceNetwork, may_wait,
 };
 use tec_core::code::Code;
-use tec_core::flow::{AkOutcome, AkPorts, AkSubmission, ClaimLimits, approve};
+use tec_core::flow::{AkOutcome, AkPorts, ClaimLimits, approve};
 use tec_core::id::MachineId;
 use tec_core::machine::MachineState;
 use tec_core::migrate::Deed;
@@ -162,10 +162,8 @@ async fn decide(
     let registry = ctx.registry.with_key_object(record.fingerprint(), key.name_any());
     let ports = AkPorts::new(&registry, &registry, &*matcher, &registry, ctx.clock())
         .with_claims(ClaimLimits::NONE);
-    let submission = AkSubmission::new(record.machine, candidate);
-    let outcome = approve(ports, submission).await.map_err(|error| {
-        let kind = error.port_error().kind();
-        PortError::new(kind, format!("approve {}", key.name_any())).because(error)
+    let outcome = approve(ports, record.machine, candidate).await.map_err(|error| {
+        PortError::new(error.kind(), format!("approve {}", key.name_any())).because(error)
     })?;
     match outcome {
         AkOutcome::Bound(_) | AkOutcome::AlreadyBound => settle(ctx, key, machine).await,

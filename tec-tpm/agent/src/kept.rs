@@ -246,10 +246,7 @@ fn forget_passphrases() {
 
 /// Whether a server releases this key, as it says.
 pub(crate) fn is_current(names: &Kept, key: &SecretBytes) -> bool {
-    let (Kept::Settled { current }
-    | Kept::Pending { current, .. }
-    | Kept::Promoted { current, .. }) = names;
-    *current == KeyMark::of(key).name()
+    *names.current() == KeyMark::of(key).name()
 }
 
 #[cfg(test)]

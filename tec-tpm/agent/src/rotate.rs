@@ -26,7 +26,7 @@ use tec_core::rotation::{Confirmation, KeyMark, Keys, NodeStep, Slots, next_step
 use tec_core::secret::{SecretArray, SecretBytes};
 use tec_trustee::clevis;
 use tec_trustee::client::{RcarClient, RcarError};
-use tec_trustee::rotation::{Kept, Report, Step, Which};
+use tec_trustee::rotation::{Kept, Report, Which};
 
 use crate::disk;
 use crate::disk::{DiskError, Header, RecoveryState, SlotMark, Token};
@@ -168,11 +168,11 @@ async fn follow(
     for disk in &disks {
         remove_unfinished(disk.header)?;
     }
-    if is_settled(&kept) {
+    if kept.is_settled() {
         return clean(&disks, config, &kept, (broker, entropy)).await;
     }
     for _ in 0..MAX_STEPS {
-        if is_settled(&kept) {
+        if kept.is_settled() {
             return Ok(Rotated::Replaced);
         }
         let pair = fetched(&kept, broker).await?;
@@ -180,18 +180,12 @@ async fn follow(
         for disk in &disks {
             ready = prepare(disk, config, &pair, entropy)?;
         }
-        let step = match ready {
-            None => break,
-            Some(Confirmation::Staged) => Step::Staged,
-            Some(Confirmation::Removed) => Step::Removed,
+        let Some(step) = ready else {
+            break;
         };
         kept = broker.confirm(&Report { step, sha256: *pair.proof.digest() }).await?;
     }
     Err(Failure::Rotation("the key broker changes its mind too often"))
-}
-
-fn is_settled(kept: &Kept) -> bool {
-    matches!(kept, Kept::Settled { .. })
 }
 
 /// Removes what canceled rotations left.

@@ -10,7 +10,7 @@ use rand_core::SeedableRng as _;
 use serde_json::{Value, json};
 use tec_core::time::Timestamp;
 use tec_trustee::policy::{AttestationPolicy, Verdict};
-use tec_trustee::token::{EarClaims, TokenSigner};
+use tec_trustee::token::{TokenSigner, ear_claims};
 
 /// 2100-01-01T00:00:00Z.
 const ISSUED: i64 = 4_102_444_800;
@@ -42,7 +42,7 @@ fn read(verdict: &Verdict) -> Ear {
     let id = "7c9e6679-7425-40de-944b-e07fc1f90ae7".parse().unwrap();
     // The other side reads the clock: a token that expires in 2100.
     let at = Timestamp::from_unix_seconds(ISSUED);
-    let claims = EarClaims::new(id, at, 300, verdict, &evidence).to_value();
+    let claims = ear_claims(id, at, 300, verdict, &evidence);
     let signer = TokenSigner::random(&mut ChaCha20Rng::seed_from_u64(1));
     let token = signer.sign(&claims).unwrap();
     let header = URL_SAFE_NO_PAD

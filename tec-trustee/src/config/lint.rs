@@ -115,31 +115,16 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What is known about a deployment besides its configuration.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Facts {
-    /// Names of the policies on a read-only mount; `None` if the service may write them.
-    pub mounted_policies: Option<BTreeSet<String>>,
-}
-
-impl Facts {
-    /// Sets the policies that are on a read-only mount.
-    pub fn with_mounted_policies<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
-        self.mounted_policies = Some(names.into_iter().map(str::to_owned).collect());
-        self
-    }
-}
-
-/// Returns all findings, in a fixed order.
-pub fn lint(text: &str, facts: &Facts) -> Result<Vec<Finding>, PatchError> {
+/// Returns all findings, in a fixed order. `mounted` are the names of the policies on a read-only mount, `None` if the
+/// service may write them.
+pub fn lint(text: &str, mounted: Option<&BTreeSet<String>>) -> Result<Vec<Finding>, PatchError> {
     let mut check = Check { config: parse(text)?, findings: Vec::new() };
     check.tables();
     check.http();
     check.admin();
     check.tokens();
     check.storage();
-    check.mounts(facts);
+    check.mounts(mounted);
     Ok(check.findings)
 }
 
@@ -263,8 +248,8 @@ impl Check {
         }
     }
 
-    fn mounts(&mut self, facts: &Facts) {
-        if let Some(mounted) = &facts.mounted_policies {
+    fn mounts(&mut self, mounted: Option<&BTreeSet<String>>) {
+        if let Some(mounted) = mounted {
             for name in DEFAULT_POLICIES {
                 if !mounted.contains(name) {
                     self.find(Rule::NoDefaultPolicy, format!("{name}.rego"));

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! text ─ Schema::patch(intent) ─► text that expresses the intent, with nothing insecure
-//! text ─ lint(facts) ───────────► findings, each with a fix
+//! text ─ lint(mounts) ──────────► findings, each with a fix
 //! text, text ─ changes ─────────► a diff for people
 //! ```
 //! A patch touches only what it must: unknown keys, comments and layout are preserved. Only `[admin]` is
@@ -12,14 +12,14 @@
 //!
 //! ```
 //! use tec_core::trustee::{Patched, TrusteeConfigurator, TrusteeIntent};
-//! use tec_trustee::config::{Facts, Schema, lint};
+//! use tec_trustee::config::{Schema, lint};
 //! let signer = ("/etc/kbs/signer.key".into(), "/etc/kbs/signer.crt".into());
 //! let mut intent =
 //!     TrusteeIntent::new("0.0.0.0:8080", signer, vec!["/etc/kbs/ca.crt".into()], "/data");
 //! intent.tls = Some(("/etc/tls/tls.crt".into(), "/etc/tls/tls.key".into()));
 //! let Patched::Changed(text) = Schema.patch("", &intent)? else { unreachable!() };
 //! assert_eq!(Schema.patch(&text, &intent)?, Patched::Unchanged);
-//! assert!(lint(&text, &Facts::default())?.is_empty());
+//! assert!(lint(&text, None)?.is_empty());
 //! # Ok::<(), tec_core::trustee::PatchError>(())
 //! ```
 
@@ -35,7 +35,7 @@ use toml::Table;
 use toml_edit::DocumentMut;
 
 pub use self::diff::{Change, changes};
-pub use self::lint::{Facts, Finding, Rule, Severity, lint};
+pub use self::lint::{Finding, Rule, Severity, lint};
 use self::settings::Settings;
 
 /// Policies that the attestation service writes at startup when they are missing, so they must exist when their

@@ -11,7 +11,7 @@ use tec_core::attest::{Tee, VerifyError};
 use tec_core::code::Code;
 use tec_core::flow::ReleaseError;
 use tec_core::id::{AttemptId, ResourcePath};
-use tec_core::port::{EntropyRng, PortError};
+use tec_core::port::EntropyRng;
 use tec_core::time::Timestamp;
 
 use super::credentials::Named;
@@ -19,7 +19,7 @@ use super::proxy::{Whole, unavailable};
 use super::{BrokerAnswer, Guard, Passage, credentials};
 use crate::authority::MAX_BODY;
 use crate::kbs::intake::{MAX_AUTH, announced};
-use crate::kbs::reply::{Refusal, Reply};
+use crate::kbs::reply::{Refusal, Reply, no_token, port, refused};
 use crate::kbs::resource::parse_path;
 use crate::kbs::session_id::SessionId;
 use crate::kbs::table::peer;
@@ -36,14 +36,6 @@ const MAX_ERROR: usize = 64 * 1024;
 const CODE: HeaderName = HeaderName::from_static("tec-code");
 /// Number of the attempt, for `tec explain`.
 const ATTEMPT: HeaderName = HeaderName::from_static("tec-attempt");
-
-fn refused(detail: &str) -> Refusal {
-    Refusal::new(&ErrorKind::AttestationError, detail)
-}
-
-fn port(error: &PortError) -> Refusal {
-    Refusal::port(&ErrorKind::AttestationError, error)
-}
 
 impl Guard {
     /// `POST auth`: remembers the nonce with the session.
@@ -165,9 +157,7 @@ impl Guard {
 
     /// `GET resource`: for sessions and tokens that came through this guard.
     pub(super) async fn resource(&self, request: Request<Body>, tail: &str) -> Reply {
-        let passage = self.identify(request.headers()).ok_or_else(|| {
-            Refusal::new(&ErrorKind::TokenNotFound, "attestation token not found")
-        })?;
+        let passage = self.identify(request.headers()).ok_or_else(no_token)?;
         let path = parse_path(tail)?;
         let gatekeeper = &self.0.config.gatekeeper;
         gatekeeper
@@ -196,9 +186,7 @@ impl Guard {
     /// `PUT authorities`: for sessions and tokens that came through this guard.
     pub(super) async fn trusts(&self, request: Request<Body>) -> Reply {
         let passage = self.identify(request.headers());
-        let machine = passage.and_then(|passage| passage.record().machine).ok_or_else(|| {
-            Refusal::new(&ErrorKind::TokenNotFound, "attestation token not found")
-        })?;
+        let machine = passage.and_then(|passage| passage.record().machine).ok_or_else(no_token)?;
         let (parts, body) = request.into_parts();
         announced(&parts.headers, MAX_BODY)?;
         let peer = peer(&parts.extensions);

@@ -106,16 +106,16 @@ impl Registries {
 
     /// Whether an attested machine may ask the broker for a resource now.
     pub async fn permit(&self, passage: &Passage, path: &ResourcePath) -> Result<(), ReleaseError> {
-        let closed = self.closed(passage, path).await.map_err(ReleaseError::Port)?;
+        let closed = self.closed(passage, path).await?;
         let Some(closed) = closed else {
             return Ok(());
         };
         let code = closed.code;
         let subject = format!("{code} attempt {}", passage.attempt());
-        self.note(passage, AuditAction::KeyRefused, subject).await.map_err(ReleaseError::Port)?;
+        self.note(passage, AuditAction::KeyRefused, subject).await?;
         let mut record = passage.record.clone();
         closed.note(&mut record.ladder);
-        self.attempts.record(&record).await.map_err(ReleaseError::Port)?;
+        self.attempts.record(&record).await?;
         Err(ReleaseError::Refused(code))
     }
 

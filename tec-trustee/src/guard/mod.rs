@@ -40,7 +40,6 @@ mod session;
 mod tests;
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -144,18 +143,14 @@ impl GuardConfig {
 #[derive(Clone, Debug)]
 pub struct Guard(Arc<Inner>);
 
+#[derive(derive_more::Debug)]
+#[debug("Guard {{ upstream: {:?}, .. }}", config.upstream)]
 struct Inner {
     config: GuardConfig,
     upstream: Upstream,
     sessions: Sessions,
     intake: Intake,
     metrics: Metrics,
-}
-
-impl fmt::Debug for Inner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Guard").field("upstream", &self.config.upstream).finish_non_exhaustive()
-    }
 }
 
 impl Guard {

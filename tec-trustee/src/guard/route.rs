@@ -6,7 +6,7 @@ use axum::http::{Method, Request};
 
 use super::proxy::connection_is_plain;
 use crate::authority::PLACE;
-use crate::kbs::reply::Refusal;
+use crate::kbs::reply::{Refusal, no_such_plugin};
 use crate::wire::{BASE_PATH, ErrorKind};
 
 /// A type of request.
@@ -55,7 +55,7 @@ impl Route {
             // Any method, since the Trustee might treat it as a GET.
             (_, "resource") => Ok(Self::Resource(tail.to_owned())),
             // Other plugins release data too, and require only a token.
-            _ => Err(Refusal::new(&ErrorKind::PluginNotFound, "there is no such plugin")),
+            _ => Err(no_such_plugin()),
         }
     }
 }

@@ -1,6 +1,5 @@
 //! The sessions that began through the guard, bounded.
 
-use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -37,16 +36,12 @@ struct Session {
 }
 
 /// All sessions; one lock, held for look-ups only.
+#[derive(derive_more::Debug)]
+#[debug("Sessions {{ .. }}")]
 pub(super) struct Sessions {
     table: Mutex<Table<TokenDigest, Session>>,
     session_seconds: i64,
     budget: Budget,
-}
-
-impl fmt::Debug for Sessions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sessions").finish_non_exhaustive()
-    }
 }
 
 impl Sessions {

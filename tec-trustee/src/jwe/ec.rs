@@ -1,7 +1,5 @@
 //! ECDH-ES with AES-256 key wrap on P-256 and P-521 (RFC 7518, section 4.6).
 
-use std::fmt;
-
 use aes_gcm::KeyInit as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -18,17 +16,13 @@ use super::{
 };
 
 /// The private key of a session. Zeroized on drop.
+#[derive(derive_more::Debug)]
+#[debug("EcPrivateKey({}, [redacted])", self.curve().as_str())]
 pub struct EcPrivateKey(Secret);
 
 enum Secret {
     P256(p256::SecretKey),
     P521(p521::SecretKey),
-}
-
-impl fmt::Debug for EcPrivateKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "EcPrivateKey({}, [redacted])", self.curve().as_str())
-    }
 }
 
 impl EcPrivateKey {

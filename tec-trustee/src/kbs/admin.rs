@@ -1,7 +1,5 @@
 //! The admin API of Trustee's KBS.
 
-use std::fmt;
-
 use axum::body::Bytes;
 use axum::http::{HeaderMap, Method};
 use base64::Engine as _;
@@ -10,11 +8,11 @@ use ed25519_dalek::pkcs8::DecodePublicKey as _;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use subtle::ConstantTimeEq as _;
-use tec_core::port::{KeyBroker, PolicySlot, PortError, PortErrorKind, chain};
+use tec_core::port::{KeyBroker, PolicySlot, PortErrorKind, chain};
 use tec_core::secret::SecretBytes;
 use tec_core::time::Timestamp;
 
-use super::reply::{Refusal, Reply};
+use super::reply::{Refusal, Reply, no_such_plugin, plugin};
 use super::resource::parse_path;
 use super::{Kbs, bearer, reply};
 use crate::jwt::{Unverified, verify_es256};
@@ -39,19 +37,12 @@ pub struct AdminAuth {
     audience: Option<String>,
 }
 
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
 enum Key {
+    #[debug("Ed25519")]
     Ed25519(ed25519_dalek::VerifyingKey),
+    #[debug("P-256")]
     P256(p256::ecdsa::VerifyingKey),
-}
-
-impl fmt::Debug for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Ed25519(_) => "Ed25519",
-            Self::P256(_) => "P-256",
-        })
-    }
 }
 
 /// The admin key cannot be used.
@@ -156,7 +147,7 @@ impl Kbs {
             (&Method::GET, "reference-value", name) => self.show_reference_value(name).await,
             (&Method::POST, "resource", tail) => self.put_resource(tail, body).await,
             (&Method::DELETE, "resource", tail) => self.remove_resource(tail).await,
-            _ => Err(Refusal::new(&ErrorKind::PluginNotFound, "there is no such plugin")),
+            _ => Err(no_such_plugin()),
         }
     }
 
@@ -269,8 +260,4 @@ fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refusal> {
 
 fn internal(detail: &str) -> Refusal {
     Refusal::new(&ErrorKind::PluginInternalError, detail)
-}
-
-fn plugin(error: &PortError) -> Refusal {
-    Refusal::port(&ErrorKind::PluginInternalError, error)
 }

@@ -12,20 +12,20 @@ use serde_json::Value;
 use tec_core::attest::{Tee, VerifiedEvidence, VerifyError};
 use tec_core::code::Code;
 use tec_core::id::AttemptId;
-use tec_core::port::{EntropyRng, PortError};
+use tec_core::port::EntropyRng;
 use tec_core::time::Timestamp;
 
 use super::backend::code_of;
 use super::cookie::{own_claims, session_cookie};
 use super::intake::{MAX_AUTH, announced};
-use super::reply::{Refusal, Reply};
+use super::reply::{Refusal, Reply, port, refused};
 use super::session::{Begin, Kept};
 use super::session_id::SessionId;
 use super::shared::Opened;
 use super::table::peer;
 use super::{Admission, Kbs, check, reply, strict};
 use crate::policy::{AttestationPolicy, Evaluation, PolicyError, REFUSED_CLAIM, Verdict};
-use crate::token::EarClaims;
+use crate::token::ear_claims;
 use crate::wire::{
     AttestRequest, AttestResponse, AuthRequest, Challenge, ErrorKind, PROTOCOL_VERSION,
 };
@@ -33,16 +33,8 @@ use crate::wire::{
 /// Maximum number of rounds of an evaluation: names of reference values may depend on other reference values.
 const MAX_ROUNDS: usize = 8;
 
-fn refused(detail: &str) -> Refusal {
-    Refusal::new(&ErrorKind::AttestationError, detail)
-}
-
 fn refused_with(code: Code, attempt: Option<AttemptId>) -> Refusal {
     Refusal::with_code(&ErrorKind::AttestationError, code, attempt)
-}
-
-fn port(error: &PortError) -> Refusal {
-    Refusal::port(&ErrorKind::AttestationError, error)
 }
 
 impl Kbs {
@@ -186,11 +178,11 @@ impl Kbs {
             verdict.extensions.insert(REFUSED_CLAIM.to_owned(), code.as_str().into());
         }
         let lifetime = config.token_seconds.into();
-        let claims = EarClaims::new(attempt, config.clock.now(), lifetime, &verdict, &evidence);
+        let claims = ear_claims(attempt, config.clock.now(), lifetime, &verdict, &evidence);
         admission.references = BTreeMap::new();
         self.0.metrics.attempted(admission.refused);
         tracing::info!(%attempt, status = verdict.status().as_str(), "attestation token issued");
-        Ok((claims.to_value(), admission))
+        Ok((claims, admission))
     }
 
     /// Evaluates the attestation policy, fetching the reference values that it asks for.

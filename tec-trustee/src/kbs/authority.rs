@@ -10,7 +10,7 @@ use tec_core::id::MachineId;
 use tec_core::port::{PortError, PortErrorKind};
 use tec_core::rollover::MAX_BUNDLE;
 
-use super::reply::{Refusal, Reply};
+use super::reply::{Refusal, Reply, no_such_plugin, plugin};
 use super::{reply, strict};
 use crate::authority::{Bundle, Recorded, Trusts};
 use crate::wire::ErrorKind;
@@ -32,20 +32,12 @@ pub trait Authorities: fmt::Debug + Send + Sync {
     ) -> Result<(), PortError>;
 }
 
-fn not_here() -> Refusal {
-    Refusal::new(&ErrorKind::PluginNotFound, "there is no such plugin")
-}
-
-fn port(error: &PortError) -> Refusal {
-    Refusal::port(&ErrorKind::PluginInternalError, error)
-}
-
 /// `GET authorities`.
 pub(crate) fn hand_out(authorities: Option<&Arc<dyn Authorities>>) -> Reply {
-    match authorities.ok_or_else(not_here)?.bundle() {
+    match authorities.ok_or_else(no_such_plugin)?.bundle() {
         Ok(certificates) => reply::json(&Bundle { certificates }),
-        Err(error) if error.kind() == PortErrorKind::NotFound => Err(not_here()),
-        Err(error) => Err(port(&error)),
+        Err(error) if error.kind() == PortErrorKind::NotFound => Err(no_such_plugin()),
+        Err(error) => Err(plugin(&error)),
     }
 }
 
@@ -55,14 +47,14 @@ pub(crate) async fn take(
     machine: MachineId,
     body: &[u8],
 ) -> Reply {
-    let authorities = authorities.ok_or_else(not_here)?;
+    let authorities = authorities.ok_or_else(no_such_plugin)?;
     let trusts: Result<Trusts, _> = strict::from_slice(body);
     let trusts = trusts.ok().filter(|trusts| trusts.sha256.len() <= MAX_BUNDLE);
     let trusts = trusts.ok_or_else(|| {
         Refusal::new(&ErrorKind::SerdeError, "the body is not a list of a few SHA-256 digests")
     })?;
     let recorded = authorities.trusted_by(&machine, &trusts.sha256).await;
-    recorded.map_err(|error| port(&error))?;
+    recorded.map_err(|error| plugin(&error))?;
     tracing::info!(machine.id = %machine, count = trusts.sha256.len(), "trusted CAs reported");
     reply::json(&Recorded {})
 }

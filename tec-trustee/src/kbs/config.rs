@@ -11,7 +11,7 @@ use tec_core::secret::SecretArray;
 use super::intake::BODY_TIMEOUT;
 use super::sample::SampleVerifier;
 use super::{AdminAuth, Authorities, Backend};
-use crate::token::{TokenSigner, TokenVerifier};
+use crate::token::TokenSigner;
 
 /// Lifetime of a session in seconds (KBS attestation protocol 0.4.0).
 pub const DEFAULT_SESSION_SECONDS: u32 = 300;
@@ -30,7 +30,6 @@ pub struct KbsConfig {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) entropy: Arc<dyn Entropy>,
     pub(super) signer: TokenSigner,
-    pub(super) tokens: TokenVerifier,
     pub(super) tees: BTreeSet<Tee>,
     pub(super) admin: Option<AdminAuth>,
     pub(super) session_seconds: u32,
@@ -51,14 +50,12 @@ impl KbsConfig {
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
     ) -> Self {
-        let tokens = TokenVerifier::new(&signer);
         Self {
             backend,
             verifier,
             clock,
             entropy,
             signer,
-            tokens,
             tees: BTreeSet::from([Tee::Tpm]),
             admin: None,
             session_seconds: DEFAULT_SESSION_SECONDS,

@@ -293,8 +293,7 @@ impl Backend for LiveBackend {
             attempt.ladder.fail(Gate::ReleasePolicy, "the resource policy denies it");
             let code = Code::ReleaseDenied;
             let line = AuditEvent::key_refused(self.ports.clock.now(), &attempt, code);
-            let noted = self.ports.audit.append(&line).await;
-            noted.map_err(ReleaseError::Port)?;
+            self.ports.audit.append(&line).await?;
             Err(ReleaseError::Refused(code))
         } else {
             // For a path that is not its own the flow refuses too, with a better message.

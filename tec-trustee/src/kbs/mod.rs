@@ -75,7 +75,6 @@ pub(crate) mod table;
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
 use std::sync::Arc;
 
 use axum::Router;
@@ -100,7 +99,7 @@ use self::intake::{HELD, Intake, Received, announced};
 pub use self::live::{LiveBackend, LivePorts};
 pub use self::memory::MemoryBackend;
 use self::metrics::Metrics;
-use self::reply::{Refusal, Reply};
+use self::reply::{Refusal, Reply, no_such_plugin, no_token};
 use self::session::Sessions;
 use self::shared::Shared;
 use self::table::peer;
@@ -116,6 +115,8 @@ const SESSION_BYTES: usize = 128 * 1024 * 1024;
 #[derive(Clone, Debug)]
 pub struct Kbs(Arc<Inner>);
 
+#[derive(derive_more::Debug)]
+#[debug("Kbs {{ .. }}")]
 struct Inner {
     config: KbsConfig,
     sessions: Sessions,
@@ -124,12 +125,6 @@ struct Inner {
     metrics: Metrics,
     attestation: Cached<AttestationPolicy>,
     resource: Cached<ResourcePolicy>,
-}
-
-impl fmt::Debug for Inner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Kbs").finish_non_exhaustive()
-    }
 }
 
 /// A parsed policy, as long as its text stays the same.
@@ -228,9 +223,7 @@ impl Kbs {
             (&Method::PUT, crate::rotation::PLACE, "") => self.confirm_rotation(&parts, body).await,
             (&Method::PUT, crate::next_boot::PLACE, "") => self.next_boot(&parts, body).await,
             // Trustee asks for an attestation here too, and has nothing to serve for it.
-            (&Method::PUT, "resource", _) => {
-                Err(Refusal::new(&ErrorKind::TokenNotFound, "attestation token not found"))
-            }
+            (&Method::PUT, "resource", _) => Err(no_token()),
             (method @ (&Method::POST | &Method::DELETE), "resource", _)
             | (method @ &Method::POST, "attestation-policy", _)
             | (method @ (&Method::GET | &Method::POST), "resource-policy" | "reference-value", _) =>
@@ -239,7 +232,7 @@ impl Kbs {
                 let body = self.receive(&parts, body, self.0.config.max_payload).await?;
                 self.admin(method, verb, tail, body.bytes).await
             }
-            _ => Err(Refusal::new(&ErrorKind::PluginNotFound, "there is no such plugin")),
+            _ => Err(no_such_plugin()),
         }
     }
 

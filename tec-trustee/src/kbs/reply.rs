@@ -87,6 +87,31 @@ impl Refusal {
 
 pub(crate) type Reply = Result<Response<Body>, Refusal>;
 
+/// An attestation is refused before there is an attempt.
+pub(crate) fn refused(detail: &str) -> Refusal {
+    Refusal::new(&ErrorKind::AttestationError, detail)
+}
+
+/// A port failed during an attestation.
+pub(crate) fn port(error: &PortError) -> Refusal {
+    Refusal::port(&ErrorKind::AttestationError, error)
+}
+
+/// A port failed after the attestation.
+pub(crate) fn plugin(error: &PortError) -> Refusal {
+    Refusal::port(&ErrorKind::PluginInternalError, error)
+}
+
+/// Nothing is served at this path.
+pub(crate) fn no_such_plugin() -> Refusal {
+    Refusal::new(&ErrorKind::PluginNotFound, "there is no such plugin")
+}
+
+/// Neither an attested session nor a token.
+pub(crate) fn no_token() -> Refusal {
+    Refusal::new(&ErrorKind::TokenNotFound, "attestation token not found")
+}
+
 /// 200 without a body.
 pub(super) fn empty(content_type: Option<&'static str>) -> Response<Body> {
     let mut response = Response::new(Body::empty());

@@ -7,11 +7,11 @@ use serde_json::Value;
 use tec_core::code::Code;
 use tec_core::flow::ReleaseError;
 use tec_core::id::{AttemptId, ResourcePath};
-use tec_core::port::{EntropyRng, PortError};
+use tec_core::port::EntropyRng;
 use tec_core::rotation::KeyMark;
 
 use super::cookie::own_claims;
-use super::reply::{Refusal, Reply};
+use super::reply::{Refusal, Reply, no_token, plugin};
 use super::session::Kept;
 use super::shared::{Carried, take_stamp};
 use super::{Admission, Kbs, PolicyDecision, bearer, reply};
@@ -30,10 +30,6 @@ const KEY_POINTERS: [&str; 5] = [
     "/submods/cpu0/ear.veraison.annotated-evidence/runtime_data_claims/tee-pubkey",
     "/tee-pubkey",
 ];
-
-fn port(error: &PortError) -> Refusal {
-    Refusal::port(&ErrorKind::PluginInternalError, error)
-}
 
 impl Kbs {
     pub(super) async fn resource(&self, headers: &HeaderMap, tail: &str, query: &str) -> Reply {
@@ -94,10 +90,8 @@ impl Kbs {
             }
             return Ok((claims, Arc::new(admission)));
         }
-        let token = bearer(headers).ok_or_else(|| {
-            Refusal::new(&ErrorKind::TokenNotFound, "attestation token not found")
-        })?;
-        let verified = self.0.config.tokens.verify(token, now);
+        let token = bearer(headers).ok_or_else(no_token)?;
+        let verified = self.0.config.signer.verify(token, now);
         let mut claims = verified.map_err(|_| not_accepted())?;
         let stamp = take_stamp(&mut claims);
         let attempt: Option<AttemptId> =
@@ -127,7 +121,7 @@ impl Kbs {
         query: &str,
         admission: &Admission,
     ) -> Result<PolicyDecision, Refusal> {
-        let text = self.0.config.backend.resource_policy().await.map_err(|error| port(&error))?;
+        let text = self.0.config.backend.resource_policy().await.map_err(|error| plugin(&error))?;
         let Some(text) = text else {
             tracing::warn!("there is no resource policy, so nothing is released");
             return Ok(PolicyDecision::Deny);
@@ -182,7 +176,7 @@ fn session_key(claims: &Value) -> Option<TeePubKey> {
 pub(super) fn refusal(error: &ReleaseError, admission: &Admission) -> Refusal {
     let code = match error {
         ReleaseError::Refused(code) => *code,
-        ReleaseError::Port(error) => return port(error),
+        ReleaseError::Port(error) => return plugin(error),
         _ => Code::ReleaseDenied,
     };
     let attempt = admission.attempt;

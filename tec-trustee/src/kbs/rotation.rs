@@ -6,10 +6,10 @@ use axum::http::request::Parts;
 use tec_core::code::Code;
 use tec_core::rotation::{Confirmed, KeyMark};
 
-use super::reply::{Refusal, Reply};
+use super::reply::{Refusal, Reply, no_such_plugin};
 use super::resource::refusal;
 use super::{Admission, Kbs, reply, strict};
-use crate::rotation::{Kept, MAX_BODY, Report};
+use crate::rotation::{MAX_BODY, Report};
 use crate::wire::ErrorKind;
 
 impl Kbs {
@@ -26,13 +26,13 @@ impl Kbs {
         })?;
         let mark = KeyMark::from_digest(report.sha256);
         let backend = &self.0.config.backend;
-        let confirmed = backend.confirm_rotation(&admission, report.step.into(), &mark).await;
+        let confirmed = backend.confirm_rotation(&admission, report.step, &mark).await;
         let confirmed = confirmed.map_err(|error| refusal(&error, &admission))?;
-        match confirmed.ok_or_else(not_here)? {
+        match confirmed.ok_or_else(no_such_plugin)? {
             Confirmed::Changed(keys) => {
                 let attempt = admission.attempt;
                 tracing::info!(%attempt, step = ?report.step, "disk key rotated");
-                reply::json(&Kept::from(&keys))
+                reply::json(&keys.map(KeyMark::name))
             }
             Confirmed::Already => self.kept(&admission).await,
             Confirmed::Unknown => {
@@ -45,10 +45,6 @@ impl Kbs {
     async fn kept(&self, admission: &Admission) -> Reply {
         let keys = self.0.config.backend.rotation(admission).await;
         let keys = keys.map_err(|error| refusal(&error, admission))?;
-        reply::json(&Kept::from(&keys.ok_or_else(not_here)?))
+        reply::json(&keys.ok_or_else(no_such_plugin)?.map(KeyMark::name))
     }
-}
-
-fn not_here() -> Refusal {
-    Refusal::new(&ErrorKind::PluginNotFound, "there is no such plugin")
 }

@@ -11,8 +11,6 @@
 //! it is authenticated. The content is compressed and padded, so only its length in steps of 256 bytes is
 //! visible.
 
-use std::fmt;
-
 use aes_gcm::aead::{Aead as _, Payload};
 use aes_gcm::{Aes256Gcm, KeyInit as _, Nonce};
 use base64::Engine as _;
@@ -72,17 +70,13 @@ impl Place {
 
 /// The secret of all replicas, and two compressors and a decompressor: if each blob allocated its own, their
 /// tables of up to 300 KiB would be most of its cost.
+#[derive(derive_more::Debug)]
+#[debug("Seal {{ .. }}")]
 pub(super) struct Seal {
     secret: SecretArray<32>,
     fast: Mutex<Compress>,
     thorough: Mutex<Compress>,
     unpacker: Mutex<Decompress>,
-}
-
-impl fmt::Debug for Seal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Seal").finish_non_exhaustive()
-    }
 }
 
 impl Seal {

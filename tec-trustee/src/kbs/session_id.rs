@@ -1,13 +1,26 @@
 //! The name of a session.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 use tec_core::port::Entropy;
 
 /// ID of a session: 32 lowercase hexadecimal digits, the simple form of a UUID (KBS attestation
 /// protocol 0.4.0).
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+// As sensitive as a password: it is not printed.
+#[derive(
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    derive_more::Debug,
+    derive_more::Display,
+)]
+#[debug("SessionId([redacted])")]
+#[display("{}", hex::encode(_0))]
 pub(crate) struct SessionId([u8; 16]);
 
 impl SessionId {
@@ -25,18 +38,5 @@ impl SessionId {
         let mut bytes = [0; 16];
         hex::decode_to_slice(text, &mut bytes).ok()?;
         lower.then_some(Self(bytes))
-    }
-}
-
-impl fmt::Display for SessionId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&hex::encode(self.0))
-    }
-}
-
-/// Session IDs are as sensitive as passwords: they are not printed.
-impl fmt::Debug for SessionId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SessionId([redacted])")
     }
 }

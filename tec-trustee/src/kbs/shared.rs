@@ -263,7 +263,7 @@ mod tests {
         let machine = sample::machine_id(1).to_string();
         verdict.extensions.insert("tec.machine".to_owned(), machine.into());
         let id = sample::attempt_id(1);
-        crate::token::EarClaims::new(id, sample::time(0), 300, &verdict, &evidence).to_value()
+        crate::token::ear_claims(id, sample::time(0), 300, &verdict, &evidence)
     }
 
     /// The record of a machine in the middle of an update.

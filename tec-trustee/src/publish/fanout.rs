@@ -1,13 +1,10 @@
 //! One desired state, several Trustees.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::future::poll_fn;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
+use futures::future::join_all;
 use parking_lot::Mutex;
 use tec_core::ignition::NumRetries;
 use tec_core::port::{Clock, Entropy, EntropyRng, PortError, PortErrorKind, chain};
@@ -60,6 +57,8 @@ pub struct TargetStatus {
 /// Publishes one desired state to several targets, each independently.
 ///
 /// A target that fails is left alone for increasingly long periods; the others are not affected.
+#[derive(derive_more::Debug)]
+#[debug("{:?}", targets.keys())]
 pub struct Fanout {
     targets: BTreeMap<String, Target>,
     clock: Arc<dyn Clock>,
@@ -70,12 +69,6 @@ pub struct Fanout {
 struct Target {
     publisher: Arc<dyn Publisher>,
     status: Mutex<TargetStatus>,
-}
-
-impl fmt::Debug for Fanout {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.targets.keys()).finish()
-    }
 }
 
 impl Fanout {
@@ -137,12 +130,9 @@ impl Fanout {
     pub async fn publish(&self, desired: &Desired) -> BTreeMap<String, TargetStatus> {
         let now = self.clock.now();
         let due = self.targets.iter().filter(|(_, target)| target.status.lock().due <= now);
-        let rounds = due.map(|(name, target)| {
-            let round: Pin<Box<dyn Future<Output = ()> + Send + '_>> =
-                Box::pin(self.round(name, target, desired));
-            round
-        });
-        all(rounds.collect()).await;
+        let rounds: Vec<_> = due.map(|(name, target)| self.round(name, target, desired)).collect();
+        // Within this task: a library does not spawn.
+        join_all(rounds).await;
         self.status()
     }
 
@@ -207,14 +197,4 @@ impl Fanout {
 
 fn health(error: &PortError) -> Health {
     if error.is_retryable() { Health::Failing(error.kind()) } else { Health::Broken(error.kind()) }
-}
-
-/// Runs all futures concurrently, within this task: a library does not spawn.
-pub(super) async fn all(futures: Vec<Pin<Box<dyn Future<Output = ()> + Send + '_>>>) {
-    let mut waiting = futures;
-    poll_fn(|context| {
-        waiting.retain_mut(|future| future.as_mut().poll(context).is_pending());
-        if waiting.is_empty() { Poll::Ready(()) } else { Poll::Pending }
-    })
-    .await;
 }

@@ -1,6 +1,5 @@
 //! Names of the items that a Trustee holds, and fingerprints of their content.
 
-use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -18,7 +17,7 @@ const FINGERPRINT_LABEL: &[u8] = b"tec publish fingerprint v1\0";
 
 /// Name of a reference value: 1 to 200 characters of `A-Z a-z 0-9 . _ -`, not beginning with a dot, so that
 /// every storage back end accepts it (Trustee, key-value storage).
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
 pub struct ReferenceName(String);
 
 impl ReferenceName {
@@ -43,23 +42,23 @@ impl FromStr for ReferenceName {
     }
 }
 
-impl fmt::Display for ReferenceName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
 /// One item that a Trustee holds. Items sort in the order in which they are published.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, derive_more::Display,
+)]
 #[serde(try_from = "String", into = "String")]
 pub(super) enum Item {
     /// The attestation policy `default_cpu`.
+    #[display("attestation-policy")]
     AttestationPolicy,
     /// The resource policy.
+    #[display("resource-policy")]
     ResourcePolicy,
     /// A reference value.
+    #[display("reference/{_0}")]
     Reference(ReferenceName),
     /// A secret.
+    #[display("secret/{_0}")]
     Secret(ResourcePath),
 }
 
@@ -68,20 +67,10 @@ pub(super) enum Item {
 ///
 /// # Security
 /// A plain hash: it hides content that nobody can guess, such as disk keys (192 bits).
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, derive_more::Debug, derive_more::Display)]
+#[debug("Fingerprint({})", hex::encode(_0))]
+#[display("{}", hex::encode(_0))]
 pub(super) struct Fingerprint([u8; 16]);
-
-impl fmt::Debug for Fingerprint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Fingerprint({self})")
-    }
-}
-
-impl fmt::Display for Fingerprint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&hex::encode(self.0))
-    }
-}
 
 impl FromStr for Fingerprint {
     type Err = ParseItemError;
@@ -126,17 +115,6 @@ impl Item {
         let digest: [u8; 32] = hasher.finalize().into();
         let (half, _) = digest.split_first_chunk().unwrap_or((&[0; 16], &[]));
         Fingerprint(*half)
-    }
-}
-
-impl fmt::Display for Item {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::AttestationPolicy => f.write_str("attestation-policy"),
-            Self::ResourcePolicy => f.write_str("resource-policy"),
-            Self::Reference(name) => write!(f, "reference/{name}"),
-            Self::Secret(path) => write!(f, "secret/{path}"),
-        }
     }
 }
 

@@ -27,8 +27,6 @@ mod certificate;
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
-
 use p256::SecretKey;
 use p256::ecdsa::SigningKey;
 use p256::elliptic_curve::Generate as _;
@@ -93,6 +91,8 @@ pub enum SignerError {
 ///
 /// # Security
 /// Anyone who holds its key can sign tokens that the KBS accepts, and so obtain every resource.
+#[derive(derive_more::Debug)]
+#[debug("SignerCa([redacted], {})", certificate.tbs_certificate().subject())]
 pub struct SignerCa {
     key: SigningKey,
     certificate: Certificate,
@@ -103,13 +103,6 @@ pub struct SignerCa {
 pub struct IssuedSigner {
     key: SecretBytes,
     certificate: Certificate,
-}
-
-impl fmt::Debug for SignerCa {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let subject = self.certificate.tbs_certificate().subject();
-        write!(f, "SignerCa([redacted], {subject})")
-    }
 }
 
 impl SignerCa {

@@ -16,7 +16,7 @@ use tec_core::ak::{AkCandidate, ManualMatcher, PublicKey};
 use tec_core::attest::{PinnedPcrs, Tee};
 use tec_core::code::Code;
 use tec_core::digest::Sha256Digest;
-use tec_core::flow::{AkOutcome, AkPorts, AkSubmission, ClaimLimits};
+use tec_core::flow::{AkOutcome, AkPorts, ClaimLimits};
 use tec_core::id::{MachineId, ResourcePath};
 use tec_core::image::{ApprovedImage, ExpectedPcr, ExpectedPcrs, ImageEvent};
 use tec_core::machine::RegisteredBy;
@@ -247,8 +247,8 @@ pub(crate) async fn bind(registry: &KubeRegistry, id: MachineId, key: PublicKey)
     let mut outcome = None;
     // The operator writes the same machine, and may be faster each time.
     eventually("the key is bound", async || {
-        let submission = AkSubmission::new(id, AkCandidate::from_admin(key.clone(), None));
-        outcome = flow::approve(ports, submission).await.ok();
+        let candidate = AkCandidate::from_admin(key.clone(), None);
+        outcome = flow::approve(ports, id, candidate).await.ok();
         Ok(outcome.is_some())
     })
     .await

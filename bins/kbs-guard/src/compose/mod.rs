@@ -19,7 +19,7 @@ use axum::routing::get;
 use http::uri::Authority;
 use tec_core::boot::Pins;
 use tec_core::http::ReplyStyle;
-use tec_core::port::{AkRegistry, AttemptLog, Clock, ClockLog, Entropy, PlatformLog};
+use tec_core::port::{Clock, Entropy};
 use tec_core::store::Store;
 use tec_support::limit::{Limiter, limit};
 use tec_support::listen::Counts;
@@ -44,74 +44,59 @@ pub fn open(dir: &Path) -> anyhow::Result<Arc<Store>> {
     Ok(Arc::new(store))
 }
 
-/// Knows which key belongs to which machine and which boots are approved, and records attempts.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Known {
-    aks: Arc<dyn AkRegistry>,
-    boots: Option<ApprovedBoots>,
-    attempts: Arc<dyn AttemptLog>,
-    clocks: Arc<dyn ClockLog>,
-    platforms: Option<Arc<dyn PlatformLog>>,
-    authorities: Option<Arc<dyn Authorities>>,
-}
-
-impl Known {
-    /// The store, which [`Keys`](crate::keys::Keys) keeps in sync with directories. Platforms are not
-    /// recorded: without approved images, a boot that the Trustee refuses would become a baseline.
-    pub fn store(store: &Arc<Store>) -> Self {
-        Self {
-            aks: Arc::clone(store) as _,
-            boots: None,
-            attempts: Arc::clone(store) as _,
-            clocks: Arc::clone(store) as _,
-            platforms: None,
-            authorities: None,
-        }
-    }
-
-    /// The objects of an API server. Each attempt looks up the machine and its key, so revoking a key takes
-    /// effect immediately; revoking an image takes effect as soon as the watch delivers it. Clocks,
-    /// platforms and attempts outlive the pod; its directory may not.
-    ///
-    /// `ca` is the file with the CAs that nodes should trust for this server.
-    pub fn cluster(api: &ApiServer, pins: Pins, ca: Option<&Path>) -> Self {
-        Self {
-            aks: Arc::clone(&api.registry) as _,
-            boots: Some(ApprovedBoots {
-                images: Arc::clone(&api.images) as _,
-                pins,
-                states: Arc::new(MixedStates::default()),
-            }),
-            attempts: Arc::clone(&api.attempts) as _,
-            clocks: Arc::clone(&api.registry) as _,
-            platforms: Some(Arc::clone(&api.registry) as _),
-            authorities: ca.map(|ca| authorities(ca, api)),
-        }
+/// The store, which [`Keys`](crate::keys::Keys) keeps in sync with directories. Platforms are not
+/// recorded: without approved images, a boot that the Trustee refuses would become a baseline.
+pub fn of_store(store: &Arc<Store>, clock: Arc<dyn Clock>) -> Registries {
+    Registries {
+        aks: Arc::clone(store) as _,
+        boots: None,
+        clocks: Arc::clone(store) as _,
+        platforms: None,
+        attempts: Arc::clone(store) as _,
+        audit: Arc::clone(store) as _,
+        clock,
     }
 }
 
-/// A guard over these keys, with the audit log in a store, on whose disk strangers leave the reserve free. It accepts
-/// the types of evidence that `verifier` does. If it knows no approved boots, it leaves the registers to the policies of the Trustee.
+/// The objects of an API server, with the audit log in a store. Each attempt looks up the machine and its key, so
+/// revoking a key takes effect immediately; revoking an image takes effect as soon as the watch delivers it. Clocks,
+/// platforms and attempts outlive the pod; its directory may not.
+pub fn of_cluster(
+    api: &ApiServer,
+    pins: Pins,
+    store: &Arc<Store>,
+    clock: Arc<dyn Clock>,
+) -> Registries {
+    Registries {
+        aks: Arc::clone(&api.registry) as _,
+        boots: Some(ApprovedBoots {
+            images: Arc::clone(&api.images) as _,
+            pins,
+            states: Arc::new(MixedStates::default()),
+        }),
+        clocks: Arc::clone(&api.registry) as _,
+        platforms: Some(Arc::clone(&api.registry) as _),
+        attempts: Arc::clone(&api.attempts) as _,
+        audit: Arc::clone(store) as _,
+        clock,
+    }
+}
+
+/// A guard over these registries, on whose disk strangers leave the reserve free. It accepts the types of evidence that
+/// `verifier` does. If it knows no approved boots, it leaves the registers to the policies of the Trustee.
+/// `authorities` are the CAs that nodes should trust for this server.
 pub fn guard(
     upstream: Authority,
     verifier: ByTee,
-    known: Known,
-    (store, reserve): (&Arc<Store>, Reserve),
-    clock: Arc<dyn Clock>,
+    registries: Registries,
+    reserve: Reserve,
+    authorities: Option<Arc<dyn Authorities>>,
 ) -> Guard {
-    let (aks, attempts) = (Arc::clone(&known.aks), known.attempts);
-    let records = Arc::new(Sparing::new(aks, attempts, Arc::clone(store) as _, Arc::new(reserve)));
-    let authorities = known.authorities;
-    let registries = Registries {
-        aks: known.aks,
-        boots: known.boots,
-        clocks: known.clocks,
-        platforms: known.platforms,
-        attempts: Arc::clone(&records) as _,
-        audit: records,
-        clock: Arc::clone(&clock),
-    };
+    let (aks, clock) = (Arc::clone(&registries.aks), Arc::clone(&registries.clock));
+    let (attempts, audit) = (registries.attempts, registries.audit);
+    let records = Arc::new(Sparing::new(aks, attempts, audit, Arc::new(reserve)));
+    let registries =
+        Registries { attempts: Arc::clone(&records) as _, audit: records, ..registries };
     let entropy: Arc<dyn Entropy> = Arc::new(SystemEntropy);
     let tees: Vec<_> = verifier.tees().collect();
     let (verifier, gatekeeper) = (Arc::new(verifier), Arc::new(registries));

@@ -2,10 +2,11 @@
 
 use std::fmt;
 
+use anyhow::Context as _;
 use tec_core::ak::{AkCandidate, AkRecord, Fingerprint, ManualMatcher};
 use tec_core::code::Code;
 use tec_core::flow;
-use tec_core::flow::{AkOutcome, AkPorts, AkSubmission, ClaimLimits, ProvisionPorts};
+use tec_core::flow::{AkOutcome, AkPorts, ClaimLimits, ProvisionPorts};
 use tec_core::port::AkRegistry;
 use tec_support::diskkey::DiskKeys;
 use tec_support::exit::{CodedError, OK};
@@ -97,7 +98,8 @@ async fn approve(anchor: &Anchor, record: AkRecord, disk_keys: DiskKeys) -> anyh
     let ports = AkPorts::new(store, store, &ManualMatcher, store, &SystemClock)
         .with_claims(ClaimLimits::NONE);
     let candidate = AkCandidate::from_admin(record.public, record.ek);
-    match flow::approve(ports, AkSubmission::new(machine, candidate)).await? {
+    let approved = flow::approve(ports, machine, candidate).await;
+    match approved.with_context(|| format!("cannot approve key {key} for machine {machine}"))? {
         AkOutcome::Bound(_) | AkOutcome::AlreadyBound => {}
         AkOutcome::Waiting(reason)
         | AkOutcome::AlreadyWaiting(reason)

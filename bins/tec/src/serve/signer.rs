@@ -36,7 +36,6 @@ mod tests {
 
     use serde_json::json;
     use tec_core::time::Timestamp;
-    use tec_trustee::token::TokenVerifier;
 
     use super::*;
 
@@ -44,7 +43,7 @@ mod tests {
     fn the_key_is_made_once_and_closed_to_others() {
         let dir = tempfile::tempdir().unwrap();
         let token = open(dir.path()).unwrap().sign(&json!({"exp": 9})).unwrap();
-        let again = TokenVerifier::new(&open(dir.path()).unwrap());
+        let again = open(dir.path()).unwrap();
         assert!(again.verify(&token, Timestamp::from_unix_seconds(0)).is_ok());
         let mode = fs::metadata(dir.path().join(FILE)).unwrap().permissions();
         assert_eq!(mode.mode() & 0o777, 0o600);

@@ -11,7 +11,7 @@ use tec_core::boot::Pins;
 use tec_core::endpoint::Endpoint;
 use tec_core::flow;
 use tec_core::flow::{
-    AkOutcome, AkPorts, AkSubmission, ProvisionPorts, RegisterPorts, UnpinnedInputs,
+    AkOutcome, AkPorts, ProvisionPorts, RegisterPorts, UnpinnedInputs,
 };
 use tec_core::ignition::{ClevisPinGenerator, PinConfig, PinGenerator as _};
 use tec_core::image::{ApprovedImage, ExpectedPcrs};
@@ -59,7 +59,7 @@ impl Broker {
 
         let ports = AkPorts::new(store, store, &TofuMatcher, store, clock);
         let candidate = AkCandidate::from_node(key, None);
-        let outcome = flow::approve(ports, AkSubmission::new(machine, candidate)).await?;
+        let outcome = flow::approve(ports, machine, candidate).await?;
         let AkOutcome::Bound(_) = outcome else {
             return Err(format!("the key was not bound: {outcome:?}").into());
         };

@@ -3,7 +3,7 @@
 use outside_store::FileStore;
 use tec_core::ak::{AkCandidate, TofuMatcher};
 use tec_core::flow;
-use tec_core::flow::{AkOutcome, AkPorts, AkSubmission};
+use tec_core::flow::{AkOutcome, AkPorts};
 use tec_core::port::{AkRegistry, MachineRegistry, UnclaimedLimit};
 use tec_core::system::SystemClock;
 use tec_core::testing;
@@ -41,6 +41,5 @@ async fn the_first_key_is_bound_another_is_not_and_that_stays_so() {
 async fn claim(store: &FileStore, key: u64) -> AkOutcome {
     let ports = AkPorts::new(store, store, &TofuMatcher, store, &SystemClock);
     let candidate = AkCandidate::from_node(sample::public_key(key), None);
-    let submission = AkSubmission::new(sample::machine_id(1), candidate);
-    flow::approve(ports, submission).await.unwrap()
+    flow::approve(ports, sample::machine_id(1), candidate).await.unwrap()
 }

@@ -95,14 +95,14 @@ pub(super) fn meet(db: &Connection, seal: &Seal, comes: &TrustUnit) -> Result<Me
 pub(super) fn adopt(
     db: &Connection,
     seal: &Seal,
-    page: &AdoptPage<'_>,
+    page: &AdoptPage,
 ) -> Result<Vec<Adopted>, Failure> {
     let authority = authority::read(db)?;
     let admitted = authority.admits(page.intake);
     admitted.map_err(Failure::NotNow)?;
     prune(db, page, authority.role())?;
     let mut adopted = Vec::with_capacity(page.units.len());
-    for unit in page.units {
+    for unit in page.units.iter() {
         let met = meet(db, seal, unit)?;
         let outcome = Adopted::of(&met.merged, met.existed);
         if let Merged::Write(merged) = met.merged {
@@ -147,7 +147,7 @@ fn write(db: &Connection, seal: &Seal, unit: TrustUnit) -> Result<(), StoreError
 }
 
 /// Removes what the page covers but does not hold; see the contract of the port.
-fn prune(db: &Connection, page: &AdoptPage<'_>, role: Role) -> Result<(), Failure> {
+fn prune(db: &Connection, page: &AdoptPage, role: Role) -> Result<(), Failure> {
     let stays = page.names();
     for name in within(db, role, page)? {
         if stays.contains(&name) {
@@ -209,7 +209,7 @@ fn name(text: &str) -> Result<UnitName, StoreError> {
 
 /// The units that the page covers and may remove: on standby those that came from the other anchor, in
 /// serve-only mode all.
-fn within(db: &Connection, role: Role, page: &AdoptPage<'_>) -> Result<Vec<UnitName>, StoreError> {
+fn within(db: &Connection, role: Role, page: &AdoptPage) -> Result<Vec<UnitName>, StoreError> {
     let sql = match role {
         Role::ServeOnly => {
             "SELECT unit FROM (SELECT 'image/' || name AS unit FROM image \

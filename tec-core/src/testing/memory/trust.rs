@@ -86,7 +86,7 @@ impl State {
         }
     }
 
-    fn prune(&mut self, page: &AdoptPage<'_>) {
+    fn prune(&mut self, page: &AdoptPage) {
         let stays = page.names();
         let everything = self.authority().role() == Role::ServeOnly;
         for name in self.names() {
@@ -113,7 +113,7 @@ impl State {
         }
     }
 
-    fn adopt_one(&mut self, unit: &TrustUnit, page: &AdoptPage<'_>) -> Adopted {
+    fn adopt_one(&mut self, unit: &TrustUnit, page: &AdoptPage) -> Adopted {
         let name = unit.name();
         let (existed, merged) = self.meet(unit);
         match merged {
@@ -170,7 +170,7 @@ impl TrustAnchor for MemoryRegistry {
         Ok(units.iter().map(weigh).collect())
     }
 
-    async fn adopt(&self, page: &AdoptPage<'_>) -> Result<Vec<Adopted>, PortError> {
+    async fn adopt(&self, page: &AdoptPage) -> Result<Vec<Adopted>, PortError> {
         let mut state = self.0.lock();
         let admitted = state.authority().admits(page.intake);
         admitted.map_err(|refused| refused.during("adopt what another anchor has"))?;

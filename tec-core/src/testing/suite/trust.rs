@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use super::{kind, ok};
 use crate::ak::ApprovedAk;
 use crate::code::Code;
@@ -80,13 +82,13 @@ async fn pair(source: &dyn TrustAnchor, target: &dyn TrustAnchor) -> (Authority,
 async fn adopt(
     anchor: &dyn TrustAnchor,
     pass: &Authority,
-    units: &[TrustUnit],
+    units: impl Into<Arc<[TrustUnit]>>,
 ) -> Result<Vec<Adopted>, PortError> {
     let intake = pass.intake();
     let page = AdoptPage {
         intake: intake.unwrap_or_else(|| unreachable!("it listens")),
         after: None,
-        units,
+        units: units.into(),
         more: false,
         at: sample::time(9),
     };
@@ -146,7 +148,7 @@ where
             unit.keys.clear();
         }
     }
-    ok(adopt(target, &pass, &units).await);
+    ok(adopt(target, &pass, units).await);
     let free = ok(MachineRegistry::find(target, &sample::machine_id(1)).await);
     let binding = free.and_then(|machine| machine.binding);
     let last = binding.map(|last| last.ak);
@@ -169,10 +171,10 @@ where
         ok(AkRegistry::revoke(source, &key, &sample::line()).await);
     }
     let (_, pass) = pair(source, target).await;
-    let units = all(source).await;
-    let adopted = ok(adopt(target, &pass, &units).await);
+    let units: Arc<[TrustUnit]> = all(source).await.into();
+    let adopted = ok(adopt(target, &pass, Arc::clone(&units)).await);
     assert!(adopted.iter().all(|one| *one == Adopted::Created));
-    let again = ok(adopt(target, &pass, &units).await);
+    let again = ok(adopt(target, &pass, Arc::clone(&units)).await);
     assert!(again.iter().all(|one| *one == Adopted::Same));
     assert!(ok(target.weigh(&units).await).iter().all(|one| *one == Adopted::Same));
     let differ = ok(crate::migrate::verify(source, target, &[1; 32]).await);
@@ -183,7 +185,7 @@ where
     let free = free.and_then(|machine| machine.binding);
     assert_eq!(free, Some(last), "it is known that it had a key, and which");
     ok(MachineRegistry::revoke(source, &sample::machine_id(1), &sample::line()).await);
-    let later = ok(adopt(target, &pass, &all(source).await).await);
+    let later = ok(adopt(target, &pass, all(source).await).await);
     assert_eq!(later.iter().filter(|one| **one == Adopted::Updated).count(), 1);
 }
 
@@ -201,7 +203,7 @@ where
     change(1, Quarantine).await;
     change(2, Retire).await;
     let (_, pass) = pair(source, target).await;
-    ok(adopt(target, &pass, &all(source).await).await);
+    ok(adopt(target, &pass, all(source).await).await);
     let states = async || {
         let machines = ok(MachineRegistry::list(target, None, 10).await);
         machines.into_iter().map(|machine| machine.state).collect::<Vec<_>>()
@@ -213,12 +215,12 @@ where
     change(4, Retire).await;
     let differ = ok(crate::migrate::verify(source, target, &[2; 32]).await);
     assert!(differ.len() == 2 && differ.iter().all(|one| one.difference.is_loss()), "{differ:?}");
-    ok(adopt(target, &pass, &all(source).await).await);
+    ok(adopt(target, &pass, all(source).await).await);
     assert_eq!(states().await, [Quarantined, Retired, Quarantined, Retired]);
     // A release is not copied: an admin must lift the quarantine at the target as well.
     change(1, Release).await;
     ok(MachineRegistry::revoke(source, &sample::machine_id(3), line).await);
-    ok(adopt(target, &pass, &all(source).await).await);
+    ok(adopt(target, &pass, all(source).await).await);
     assert_eq!(states().await, [Quarantined, Retired, Revoked, Retired]);
 }
 
@@ -234,8 +236,7 @@ where
         ok(source.put_new(&path(number), &key, line).await);
     }
     let (_, pass) = pair(source, target).await;
-    let units = all(source).await;
-    ok(adopt(target, &pass, &units).await);
+    ok(adopt(target, &pass, all(source).await).await);
     assert!(ok(target.exists(&path(1)).await) && ok(target.exists(&path(2)).await));
     let differ = async || ok(crate::migrate::verify(source, target, &[1; 32]).await);
     assert_eq!(differ().await, [], "the recovery keys are the same");
@@ -243,12 +244,12 @@ where
     ok(source.put_new(&path(3), &sample::sealed(63), line).await);
     let lost = differ().await;
     assert!(lost.iter().any(|mismatch| mismatch.difference.is_loss()));
-    let adopted = ok(adopt(target, &pass, &all(source).await).await);
+    let adopted = ok(adopt(target, &pass, all(source).await).await);
     let updated = adopted.iter().filter(|one| **one == Adopted::Updated);
     assert_eq!(updated.count(), 1);
     assert_eq!(differ().await, []);
     ok(MachineRegistry::remove(source, &sample::machine_id(1)).await);
-    ok(adopt(target, &pass, &all(source).await).await);
+    ok(adopt(target, &pass, all(source).await).await);
     for number in 1..=3 {
         assert!(!ok(target.exists(&path(number)).await), "it goes with it");
     }
@@ -260,11 +261,11 @@ where
 {
     fill(source, 1..=1).await;
     let (_, pass) = pair(source, target).await;
-    let units = all(source).await;
+    let units: Arc<[TrustUnit]> = all(source).await.into();
     let record = ok(source.authority().await);
     swapped(target, |now| now.listen(&record)).await;
     for anchor in [target as &dyn TrustAnchor, source] {
-        let late = adopt(anchor, &pass, &units).await;
+        let late = adopt(anchor, &pass, Arc::clone(&units)).await;
         assert_eq!(kind(late), PortErrorKind::Conflict);
     }
     assert!(all(target).await.is_empty());
@@ -279,7 +280,7 @@ where
     ok(target.create(&sample::machine(1), UnclaimedLimit::Unlimited).await);
     ok(target.put_new(&sample::secret_path(1), &sample::secret(8), line).await);
     let (_, pass) = pair(source, target).await;
-    let adopted = ok(adopt(target, &pass, &all(source).await).await);
+    let adopted = ok(adopt(target, &pass, all(source).await).await);
     let clash = Adopted::Clash(Clash::DiskKey);
     assert_eq!(adopted, [Adopted::Created, Adopted::Created, clash, Adopted::Created]);
     let units = all(target).await;
@@ -300,9 +301,9 @@ where
     fill(source, 1..=2).await;
     ok(target.create(&sample::machine(9), UnclaimedLimit::Unlimited).await);
     let (_, pass) = pair(source, target).await;
-    ok(adopt(target, &pass, &all(source).await).await);
+    ok(adopt(target, &pass, all(source).await).await);
     ok(MachineRegistry::remove(source, &sample::machine_id(1)).await);
-    ok(adopt(target, &pass, &all(source).await).await);
+    ok(adopt(target, &pass, all(source).await).await);
     let left = names(&all(target).await);
     assert!(!left.contains(&UnitName::Machine(sample::machine_id(1))));
     assert!(left.contains(&UnitName::Machine(sample::machine_id(2))));
@@ -332,7 +333,7 @@ where
     let shred = source.shred(&sample::line()).await;
     assert_eq!(kind(shred), PortErrorKind::Conflict, "it still serves");
     let pass = swapped(target, |now| now.listen(&gave_up)).await;
-    ok(adopt(target, &pass, &all(source).await).await);
+    ok(adopt(target, &pass, all(source).await).await);
     let grant = gave_up.grant();
     let grant = grant.unwrap_or_else(|| unreachable!("it gave up"));
     let active = swapped(target, |now| now.take(&grant)).await;

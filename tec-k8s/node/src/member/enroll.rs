@@ -14,7 +14,7 @@ use crate::rpc::{Enrollments, Settled};
 use tec_core::ak::{
     AkCandidate, AkDecision, AkMatcher, AkReason, AkRecord, AkState, Fingerprint, PublicKey,
 };
-use tec_core::flow::{AkOutcome, AkPorts, AkSubmission, ClaimLimits, approve};
+use tec_core::flow::{AkOutcome, AkPorts, ClaimLimits, approve};
 use tec_core::machine::{Machine, MachineState, RegisteredBy};
 use tec_core::port::{
     AkRegistry, CreateOutcome, MachineRegistry, PortError, PortErrorKind, UnclaimedLimit,
@@ -285,10 +285,10 @@ impl Enrollments for KubeEnrollments {
         let ports = AkPorts::new(&self.0, &self.0, &*matcher, &self.0, &**self.0.clock())
             .with_claims(ClaimLimits::NONE);
         let operation = format!("bind the key of node {} to machine {id}", claim.name);
-        let bound = approve(ports, AkSubmission::new(id, candidate)).await;
-        match bound.map_err(|error| {
-            PortError::new(error.port_error().kind(), operation.clone()).because(error)
-        })? {
+        let bound = approve(ports, id, candidate).await;
+        match bound
+            .map_err(|error| PortError::new(error.kind(), operation.clone()).because(error))?
+        {
             AkOutcome::Bound(_) | AkOutcome::AlreadyBound => Ok(Settled::Bound),
             AkOutcome::Waiting(AkReason::NeedsEkProof) => Ok(Settled::NeedsEndorsementKey),
             AkOutcome::Waiting(_) | AkOutcome::AlreadyWaiting(_) => Ok(Settled::AwaitsApproval),

@@ -63,7 +63,7 @@ fn refuse_lost(record: &Authority, snapshot: &Snapshot) -> Result<(), PortError>
 impl KubeRegistry {
     /// Refuses a write that comes after another pass began or the role changed. Checked before each write of
     /// a page, and after reading what it depends on: nothing locks the record while a page is written.
-    async fn admitted(&self, page: &AdoptPage<'_>) -> Result<(), PortError> {
+    async fn admitted(&self, page: &AdoptPage) -> Result<(), PortError> {
         let record = self.passes.fence.look(self.record_now()).await?;
         let admitted = record.admits(page.intake);
         admitted.map_err(|refused| refused.during("adopt what another anchor has"))
@@ -76,7 +76,7 @@ impl KubeRegistry {
     /// Removes what the page covers and does not contain; see the contract of the port.
     async fn prune(
         &self,
-        page: &AdoptPage<'_>,
+        page: &AdoptPage,
         role: Role,
         snapshot: &Snapshot,
     ) -> Result<(), PortError> {
@@ -107,11 +107,7 @@ impl KubeRegistry {
         Ok(())
     }
 
-    async fn take(
-        &self,
-        page: &AdoptPage<'_>,
-        snapshot: &Snapshot,
-    ) -> Result<Vec<Adopted>, PortError> {
+    async fn take(&self, page: &AdoptPage, snapshot: &Snapshot) -> Result<Vec<Adopted>, PortError> {
         let take = |(place, unit)| {
             let taken = self.take_one(unit, snapshot, page);
             taken.map_ok(move |adopted| (place, adopted)).boxed()
@@ -128,7 +124,7 @@ impl KubeRegistry {
         &self,
         unit: &TrustUnit,
         snapshot: &Snapshot,
-        page: &AdoptPage<'_>,
+        page: &AdoptPage,
     ) -> Result<Adopted, PortError> {
         let met = snapshot.meet(unit);
         if matches!(met.merged, Merged::Write(_)) {
@@ -194,7 +190,7 @@ impl TrustAnchor for KubeRegistry {
         Ok(weighed)
     }
 
-    async fn adopt(&self, page: &AdoptPage<'_>) -> Result<Vec<Adopted>, PortError> {
+    async fn adopt(&self, page: &AdoptPage) -> Result<Vec<Adopted>, PortError> {
         let operation = "adopt what another anchor has";
         let object = self.authority_object().await?;
         let record = self.authority_of(&object).await?;

@@ -24,7 +24,7 @@ impl KubeRegistry {
         &self,
         met: &Met,
         snapshot: &Snapshot,
-        page: &AdoptPage<'_>,
+        page: &AdoptPage,
     ) -> Result<(), PortError> {
         match &met.merged {
             Merged::Write(TrustUnit::Machine(unit)) => {
@@ -43,7 +43,7 @@ impl KubeRegistry {
         &self,
         unit: &MachineUnit,
         snapshot: &Snapshot,
-        page: &AdoptPage<'_>,
+        page: &AdoptPage,
     ) -> Result<(), PortError> {
         let id = unit.machine.id;
         let (action, subject) = (AuditAction::TrustAdopted, format!("machine {id}"));
@@ -82,7 +82,7 @@ impl KubeRegistry {
     async fn create_machine(
         &self,
         unit: &MachineUnit,
-        page: &AdoptPage<'_>,
+        page: &AdoptPage,
         line: &AuditEvent,
     ) -> Result<api::Machine, PortError> {
         let mut object = api::Machine::from_core(&unit.machine);
@@ -98,7 +98,7 @@ impl KubeRegistry {
         &self,
         unit: &MachineUnit,
         here: &HereMachine,
-        page: &AdoptPage<'_>,
+        page: &AdoptPage,
     ) -> Result<api::Machine, PortError> {
         let failed = |error| port_error(format!("adopt {}", here.name), error);
         let state = unit.machine.state;
@@ -116,7 +116,7 @@ impl KubeRegistry {
         &self,
         key: &AkRecord,
         snapshot: &Snapshot,
-        page: &AdoptPage<'_>,
+        page: &AdoptPage,
         line: &AuditEvent,
     ) -> Result<(), PortError> {
         let print = key.fingerprint();
@@ -148,7 +148,7 @@ impl KubeRegistry {
         mut object: api::Machine,
         unit: &MachineUnit,
         snapshot: &Snapshot,
-        page: &AdoptPage<'_>,
+        page: &AdoptPage,
     ) -> Result<(), PortError> {
         let name = object.name_any();
         let failed = |error| port_error(format!("adopt {name}"), error);
@@ -177,7 +177,7 @@ impl KubeRegistry {
         &self,
         image: &ApprovedImage,
         here: Option<&ApprovedImage>,
-        page: &AdoptPage<'_>,
+        page: &AdoptPage,
     ) -> Result<(), PortError> {
         let mut wanted = api::ApprovedImage::from_core(image);
         let (action, subject) = (AuditAction::TrustAdopted, format!("image {}", image.name));
@@ -225,7 +225,7 @@ fn status(
     object: &api::Machine,
     unit: &MachineUnit,
     snapshot: &Snapshot,
-    page: &AdoptPage<'_>,
+    page: &AdoptPage,
 ) -> Option<Value> {
     let mut status = serde_json::Map::new();
     if let Some(key) = binding(unit) {
@@ -275,7 +275,7 @@ fn binding(unit: &MachineUnit) -> Option<Binding> {
     Some(Binding { ak, ek, source: None })
 }
 
-fn mark(object: &mut impl kube::Resource, page: &AdoptPage<'_>) {
+fn mark(object: &mut impl kube::Resource, page: &AdoptPage) {
     let epoch = page.intake.epoch().to_string();
     object.annotations_mut().insert(ADOPTED.to_owned(), epoch);
 }

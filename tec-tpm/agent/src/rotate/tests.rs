@@ -54,15 +54,7 @@ impl FakeBroker {
     }
 
     fn wire(&self) -> Kept {
-        match self.keys() {
-            Keys::Settled { current } => Kept::Settled { current: name(current) },
-            Keys::Pending { current, pending } => {
-                Kept::Pending { current: name(current), pending: name(pending) }
-            }
-            Keys::Promoted { current, previous } => {
-                Kept::Promoted { current: name(current), previous: name(previous) }
-            }
-        }
+        self.keys().map(|key| name(*key))
     }
 
     /// The answer of a call that was carried out, unless it is lost.
@@ -100,7 +92,7 @@ impl Broker for FakeBroker {
             .into_iter()
             .find(|key| *KeyMark::of(&resource(*key)).digest() == report.sha256)
             .unwrap();
-        match self.keys().confirm(report.step.into(), &key) {
+        match self.keys().confirm(report.step, &key) {
             Confirmed::Changed(keys) => *self.keys.lock() = keys,
             Confirmed::Already => {}
             Confirmed::Unknown => return Err(Failure::NotCurrent),

@@ -2,10 +2,10 @@
 
 use tec_core::digest::Sha256Digest;
 use tec_core::port::DiskKeys as _;
-use tec_core::rotation::{Forget, KeyMark, Keys};
+use tec_core::rotation::{Confirmation, Forget, KeyMark, Keys};
 
 use super::*;
-use crate::rotation::{Report, Step};
+use crate::rotation::Report;
 
 /// The new key of machine 1.
 const NEW: u64 = 7;
@@ -25,7 +25,7 @@ fn name(key: u64) -> Sha256Digest {
     KeyMark::of(&sample::secret(key)).name()
 }
 
-fn report(step: Step, key: u64) -> Ask {
+fn report(step: Confirmation, key: u64) -> Ask {
     let body = serde_json::to_vec(&Report { step, sha256: digest(key) }).unwrap();
     Ask { method: "PUT", ..post("rotation", body) }
 }
@@ -51,11 +51,11 @@ async fn an_attested_machine_fetches_both_keys_and_confirms_each_step() {
         assert!(session_key().decrypt(&jwe).unwrap().ct_eq(&sample::secret(key)), "{query}");
     }
     for _ in 0..2 {
-        let answer = report(Step::Staged, NEW).cookie(&cookie).of(&world.kbs).await;
+        let answer = report(Confirmation::Staged, NEW).cookie(&cookie).of(&world.kbs).await;
         assert_eq!(answer.json()["phase"], "promoted");
     }
     for _ in 0..2 {
-        let answer = report(Step::Removed, NEW).cookie(&cookie).of(&world.kbs).await;
+        let answer = report(Confirmation::Removed, NEW).cookie(&cookie).of(&world.kbs).await;
         assert_eq!(answer.json(), json!({ "phase": "settled", "current": name(NEW) }));
     }
     assert_eq!(world.audit(AuditAction::RotationPromoted), 1);
@@ -72,7 +72,7 @@ async fn whom_a_machine_shows_its_token_cannot_confirm_in_its_name() {
         .map(|key| serde_json::from_value(answer.json()[key].clone()).unwrap())
         .into();
     let before = kept(&world).await;
-    for (step, sha256) in [Step::Staged, Step::Removed]
+    for (step, sha256) in [Confirmation::Staged, Confirmation::Removed]
         .into_iter()
         .flat_map(|step| names.iter().map(move |n| (step, *n)))
     {
@@ -89,7 +89,7 @@ async fn a_confirmation_about_another_key_or_out_of_order_changes_nothing() {
     let world = begun().await;
     let cookie = attest(&world).await;
     let before = kept(&world).await;
-    for (step, key) in [(Step::Removed, NEW), (Step::Staged, 9)] {
+    for (step, key) in [(Confirmation::Removed, NEW), (Confirmation::Staged, 9)] {
         let answer = report(step, key).cookie(&cookie).of(&world.kbs).await;
         assert_eq!(answer.error().code(), Some(Code::RotationNotCurrent));
     }
@@ -109,7 +109,7 @@ async fn a_machine_whose_rotation_was_canceled_gets_no_new_key_and_promotes_none
     assert_eq!(answer.error().code(), Some(Code::KeyMissing));
     world.registry.begin(&id, &sample::secret(8), &sample::line()).await.unwrap();
     let before = kept(&world).await;
-    let answer = report(Step::Staged, NEW).cookie(&cookie).of(&world.kbs).await;
+    let answer = report(Confirmation::Staged, NEW).cookie(&cookie).of(&world.kbs).await;
     assert_eq!(answer.error().code(), Some(Code::RotationNotCurrent), "late");
     assert_eq!(kept(&world).await, before);
     let answer = key_of(1, "").cookie(&cookie).of(&world.kbs).await;
@@ -122,7 +122,7 @@ async fn a_pending_key_is_released_to_nobody_who_would_not_get_the_current_one()
     let before = kept(&world).await;
     let asks = || {
         let path = format!("resource/{}", ResourcePath::luks_pending(&sample::machine_id(1)));
-        [key_of(1, "?key=pending"), get(&path), report(Step::Staged, NEW)]
+        [key_of(1, "?key=pending"), get(&path), report(Confirmation::Staged, NEW)]
     };
     for ask in asks() {
         assert_eq!(ask.of(&world.kbs).await.status, StatusCode::UNAUTHORIZED, "a stranger");
@@ -142,7 +142,7 @@ async fn a_pending_key_is_released_to_nobody_who_would_not_get_the_current_one()
     let answer = get(&path).cookie(&cookie).of(&world.kbs).await;
     assert_eq!(answer.status, StatusCode::UNAUTHORIZED, "there is one way to ask for it");
     world.revoke(1).await;
-    for ask in [key_of(1, "?key=pending"), report(Step::Staged, NEW), get("rotation")] {
+    for ask in [key_of(1, "?key=pending"), report(Confirmation::Staged, NEW), get("rotation")] {
         let answer = ask.cookie(&cookie).of(&world.kbs).await;
         assert_eq!(answer.error().code(), Some(Code::MachineUnknown), "a revoked machine");
     }

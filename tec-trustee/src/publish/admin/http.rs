@@ -1,6 +1,5 @@
 //! Calls of the admin API: bounded, with deadlines, and with failures in classes.
 
-use std::fmt;
 use std::sync::Arc;
 
 use reqwest::header::CONTENT_TYPE;
@@ -21,16 +20,12 @@ use crate::client::{CallError, Deadlines, SetupError};
 const MAX_ANSWER: usize = 1024 * 1024;
 
 /// One server, and the admin key for it.
+#[derive(derive_more::Debug)]
+#[debug("Channel({:?})", server.url)]
 pub(super) struct Channel {
     server: Server,
     key: AdminKey,
     clock: Arc<dyn Clock>,
-}
-
-impl fmt::Debug for Channel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Channel").field(&self.server.url).finish()
-    }
 }
 
 /// One call.

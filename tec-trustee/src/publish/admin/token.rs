@@ -1,7 +1,5 @@
 //! Admin tokens, one per call.
 
-use std::fmt;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ed25519_dalek::pkcs8::spki::der::pem::LineEnding;
@@ -20,7 +18,9 @@ const ROLE: &str = "admin";
 /// The key of an admin: Ed25519, since every version can verify that (Trustee, KBS admin API).
 ///
 /// Tokens carry `role`, `iat` and `exp`. They carry `aud` only if that is configured.
+#[derive(derive_more::Debug)]
 pub struct AdminKey {
+    #[debug(skip)]
     key: SigningKey,
     audience: Option<String>,
 }
@@ -30,12 +30,6 @@ pub struct AdminKey {
 #[error("the admin key is not an Ed25519 private key in PEM (PKCS #8)")]
 #[non_exhaustive]
 pub struct AdminKeyFormatError;
-
-impl fmt::Debug for AdminKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AdminKey").field("audience", &self.audience).finish_non_exhaustive()
-    }
-}
 
 impl AdminKey {
     /// Reads the key from a PEM file, such as `private.key` of the Secret `trustee-auth`.

@@ -2,14 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::{fs, io};
 
 use tec_core::ak::{AkMatcher, TpmObjects};
 use tec_core::digest::Sha256Digest;
 use tec_core::http::ChallengeKey;
 use tec_core::secret::SecretArray;
 use tec_k8s::api::{ApprovalError, TrustedExecutionCluster, approval_matcher};
-use tec_support::{SystemClock, ek};
+use tec_support::{SystemClock, ek, input};
 
 /// Largest bundle of CA certificates; a bundle for all TPM manufacturers is about 200 KiB.
 const MAX_ROOTS: u64 = 1 << 20;
@@ -33,12 +32,8 @@ pub(crate) enum NotReady {
          (mount it, and pass its file with --ek-roots)"
     )]
     NoRoots { config_map: String },
-    #[error("cannot read {}", .file.display())]
-    Read {
-        file: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Read(#[from] anyhow::Error),
     #[error("cannot use the CA certificates of endorsement keys: {why}")]
     Roots { why: String },
     #[error("{} has {length} bytes, but a challenge key must have 32", .file.display())]
@@ -80,8 +75,8 @@ impl Files {
             return Err(NotReady::NoRoots { config_map: config_map.to_owned() });
         }
         let digest = |file: &Option<PathBuf>| {
-            let bytes = file.as_deref().map(bytes).transpose()?;
-            Ok(bytes.map(Sha256Digest::of))
+            let bytes = file.as_deref().map(|file| input::read(file, MAX_ROOTS)).transpose();
+            bytes.map(|bytes| bytes.map(Sha256Digest::of))
         };
         let files = [digest(&self.roots)?, digest(&self.challenge_key)?];
         Ok(Setting { cluster, files })
@@ -103,23 +98,17 @@ impl Files {
 }
 
 fn challenge_key(file: &Path) -> Result<ChallengeKey, NotReady> {
-    let bytes = bytes(file)?;
+    let bytes = input::read(file, MAX_ROOTS)?;
     let key = <[u8; 32]>::try_from(bytes.as_slice());
     let key =
         key.map_err(|_| NotReady::ChallengeKey { file: file.to_owned(), length: bytes.len() })?;
     Ok(ChallengeKey::new(SecretArray::new(key)))
 }
 
-fn bytes(file: &Path) -> Result<Vec<u8>, NotReady> {
-    let refuse = |source| NotReady::Read { file: file.to_owned(), source };
-    if fs::metadata(file).map_err(refuse)?.len() > MAX_ROOTS {
-        return Err(refuse(io::ErrorKind::FileTooLarge.into()));
-    }
-    fs::read(file).map_err(refuse)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use serde_json::{Value, json};
 
     use super::*;
@@ -156,7 +145,7 @@ mod tests {
         let files = Files { roots: Some(file.clone()), challenge_key: None };
         let named = json!({"policy": "EndorsementKey", "endorsementRootsConfigMap": "roots"});
         assert!(matches!(outcome(&Files::default(), &named), Err(NotReady::NoRoots { .. })));
-        assert!(matches!(outcome(&files, &named), Err(NotReady::Read { .. })));
+        assert!(matches!(outcome(&files, &named), Err(NotReady::Read(_))));
         for content in
             ["", "no certificate", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"]
         {

@@ -2,13 +2,15 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::{fs, io};
 
+use axum::extract::Request;
+use axum::response::{IntoResponse as _, Response};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use parking_lot::RwLock;
 use registration::Changes;
 use tec_core::code::Code;
 use tec_core::endpoint::{Endpoint, ParseBaseUrlError};
-use tec_core::http::{RegisterService, RegisterServiceConfig};
+use tec_core::http::{RegisterService, RegisterServiceConfig, ReplyStyle, refusal};
 use tec_core::ignition::ClevisPinGenerator;
 use tec_core::port::UnclaimedLimit;
 use tec_core::secret::SecretBytes;
@@ -17,9 +19,7 @@ use tec_k8s::api::{
 };
 use tec_k8s::client::KubeRegistry;
 use tec_k8s::server::owner_of;
-use tec_support::{SystemClock, SystemEntropy};
-
-use crate::slot::{Answering, Slot};
+use tec_support::{SystemClock, SystemEntropy, input};
 
 /// Largest CA bundle; a bundle of all public CAs is about 250 KiB.
 const MAX_CA: u64 = 1 << 20;
@@ -54,12 +54,8 @@ pub(crate) enum NotReady {
     AdditionalTrustee(#[from] AdditionalTrusteeError),
     #[error("the CA of {server} is in the Secret {secret}, but no flag names its mounted file")]
     NoFlag { server: &'static str, secret: String },
-    #[error("cannot read {}", .file.display())]
-    Read {
-        file: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Read(#[from] anyhow::Error),
     #[error("{} contains no certificate", .file.display())]
     NoCertificate { file: PathBuf },
     #[error(
@@ -87,29 +83,42 @@ struct Setting {
 pub(crate) struct Composer {
     registry: KubeRegistry,
     files: Files,
-    slot: Arc<Slot>,
+    /// The service, or the code with which every request is refused.
+    current: RwLock<Result<RegisterService, Code>>,
 }
 
 impl Composer {
-    pub(crate) fn new(registry: KubeRegistry, files: Files, slot: Arc<Slot>) -> Self {
-        Self { registry, files, slot }
+    pub(crate) fn new(registry: KubeRegistry, files: Files) -> Self {
+        Self { registry, files, current: RwLock::new(Err(Code::RegisterNotReady)) }
     }
 
     /// Composes now and after each change, forever.
     pub(crate) async fn follow(&self, changes: Changes) {
         let read = |cluster: Option<&_>| read(cluster, &self.files);
-        registration::follow(changes, read, |setting| self.slot.put(self.answering(setting))).await;
+        let compose = |setting: &Result<Setting, String>| {
+            *self.current.write() = self.answering(setting);
+        };
+        registration::follow(changes, read, compose).await;
     }
 
-    fn answering(&self, setting: &Result<Setting, String>) -> Answering {
+    pub(crate) async fn respond(&self, request: Request) -> Response {
+        let current = self.current.read().clone();
+        match current {
+            // The body is not needed.
+            Ok(service) => service.respond(request.map(drop)).await.into_response(),
+            Err(code) => refusal(ReplyStyle::Registration, code).into_response(),
+        }
+    }
+
+    fn answering(&self, setting: &Result<Setting, String>) -> Result<RegisterService, Code> {
         match setting {
             Err(error) => {
                 tracing::warn!(error, "nobody can be registered");
-                Answering::Refusing(Code::RegisterNotReady)
+                Err(Code::RegisterNotReady)
             }
             Ok(setting) if setting.registration.mode == RegistrationMode::Manual => {
                 tracing::info!("machines are registered by an admin");
-                Answering::Refusing(Code::RegisterByAdmin)
+                Err(Code::RegisterByAdmin)
             }
             Ok(setting) => {
                 if setting.registration.mode == RegistrationMode::Open {
@@ -119,7 +128,7 @@ impl Composer {
                     );
                 }
                 tracing::info!(kbs = %setting.kbs.url, "machines can be registered");
-                Answering::Service(self.service(setting))
+                Ok(self.service(setting))
             }
         }
     }
@@ -200,7 +209,7 @@ fn endpoint(
 }
 
 fn certificate(file: &Path) -> Result<String, NotReady> {
-    let pem = text(file)?;
+    let pem = input::text(file, MAX_CA)?;
     let is_whole = tec_support::pem::certificates(file).is_ok_and(|found| !found.is_empty());
     if !is_whole {
         return Err(NotReady::NoCertificate { file: file.to_owned() });
@@ -209,20 +218,12 @@ fn certificate(file: &Path) -> Result<String, NotReady> {
 }
 
 fn token(file: Option<&Path>) -> Result<String, NotReady> {
-    let token = text(file.ok_or(NotReady::NoToken)?)?.trim().to_owned();
+    let file = file.ok_or(NotReady::NoToken)?;
+    let token = input::text(file, MAX_CA)?.trim().to_owned();
     if !TOKEN_LENGTH.contains(&token.len()) {
         return Err(NotReady::NoToken);
     }
     Ok(token)
-}
-
-fn text(file: &Path) -> Result<String, NotReady> {
-    let refuse = |source| NotReady::Read { file: file.to_owned(), source };
-    let size = fs::metadata(file).map_err(refuse)?.len();
-    if size > MAX_CA {
-        return Err(refuse(io::ErrorKind::FileTooLarge.into()));
-    }
-    fs::read_to_string(file).map_err(refuse)
 }
 
 #[cfg(test)]

@@ -9,7 +9,6 @@
 
 mod cli;
 mod compose;
-mod slot;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -24,7 +23,6 @@ use tec_support::{SystemClock, exit, program};
 
 use crate::cli::Args;
 use crate::compose::Composer;
-use crate::slot::Slot;
 
 fn main() -> ExitCode {
     let args = Args::parse();
@@ -35,12 +33,12 @@ async fn run(args: &Args) -> anyhow::Result<u8> {
     let form = (ReplyStyle::Registration, [Metric::RegisterRequests, Metric::RegisterSeconds]);
     registration::run((&args.front, args.port), form, |client, namespace, changes| {
         let registry = KubeRegistry::new(client, namespace, Arc::new(SystemClock));
-        let slot = Arc::new(Slot::default());
-        let composer = Composer::new(registry, args.files(), Arc::clone(&slot));
-        let composed = async move { composer.follow(changes).await };
+        let composer = Arc::new(Composer::new(registry, args.files()));
+        let follower = Arc::clone(&composer);
+        let composed = async move { follower.follow(changes).await };
         let service = Router::new().fallback(move |request: Request| {
-            let slot = Arc::clone(&slot);
-            async move { slot.respond(request).await }
+            let composer = Arc::clone(&composer);
+            async move { composer.respond(request).await }
         });
         (service, || true, [Box::pin(composed)])
     })

@@ -4,6 +4,7 @@ use std::fs;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use clap::Args;
@@ -136,17 +137,12 @@ async fn adopt(
         if part.units.is_empty() && more {
             continue;
         }
-        let last = part.units.last().map(TrustUnit::name);
-        let page = AdoptPage {
-            intake,
-            after: after.take(),
-            units: &part.units,
-            more,
-            at: SystemClock.now(),
-        };
+        let units: Arc<[TrustUnit]> = part.units.into();
+        let (last, at) = (units.last().map(TrustUnit::name), SystemClock.now());
+        let page = AdoptPage { intake, after: after.take(), units: Arc::clone(&units), more, at };
         let adopted = store.adopt(&page).await;
         let adopted = adopted.map_err(coded(Code::StoreUnavailable, "restore the backup"))?;
-        for (unit, adopted) in part.units.iter().zip(adopted) {
+        for (unit, adopted) in units.iter().zip(adopted) {
             restored.units += 1;
             if let Adopted::Clash(clash) = adopted {
                 restored.conflicts.push(format!("{}: {clash}", unit.name()));

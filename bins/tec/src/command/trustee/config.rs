@@ -7,7 +7,7 @@ use serde::Serialize;
 use tec_core::trustee::{Patched, TrusteeConfigurator as _, TrusteeIntent};
 use tec_support::exit::{FAILED, OK};
 use tec_support::files::write_private;
-use tec_trustee::config::{Change, Facts, Finding, Schema, Severity, changes};
+use tec_trustee::config::{Change, Finding, Schema, Severity, changes};
 use tec_trustee::policy::{lint_attestation, lint_resource};
 
 use super::MAX_TEXT;
@@ -61,7 +61,9 @@ pub(super) fn lint(args: &LintArgs, output: &Output) -> anyhow::Result<u8> {
     };
     if let Some(file) = &args.config {
         let text = read(file)?;
-        let findings = tec_trustee::config::lint(&text, &facts(args));
+        let mounted = args.mounted_policies.iter().cloned().collect();
+        let mounted = (!args.mounted_policies.is_empty()).then_some(&mounted);
+        let findings = tec_trustee::config::lint(&text, mounted);
         add(file, findings.with_context(|| file.display().to_string())?);
     }
     if let Some(file) = &args.attestation_policy {
@@ -75,14 +77,6 @@ pub(super) fn lint(args: &LintArgs, output: &Output) -> anyhow::Result<u8> {
     let is_refused = views.iter().any(|view| view.severity == "refused");
     output.print(&views, |views| findings_text(views))?;
     Ok(if is_refused { FAILED } else { OK })
-}
-
-fn facts(args: &LintArgs) -> Facts {
-    let facts = Facts::default();
-    if args.mounted_policies.is_empty() {
-        return facts;
-    }
-    facts.with_mounted_policies(args.mounted_policies.iter().map(String::as_str))
 }
 
 pub(super) fn read(file: &Path) -> anyhow::Result<String> {

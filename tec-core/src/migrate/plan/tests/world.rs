@@ -1,7 +1,6 @@
 //! The world of the plan: everything that survives a crash, and everything in flight.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use crate::ak::AkState;
 use crate::digest::Sha256Digest;
@@ -52,15 +51,8 @@ pub(super) enum Step {
 #[derive(Clone)]
 enum Request {
     Swap(Side, Box<Transition>),
-    Adopt(Side, Arc<Page>),
+    Adopt(Side, AdoptPage),
     Shred,
-}
-
-struct Page {
-    intake: Intake,
-    after: Option<UnitName>,
-    units: Vec<TrustUnit>,
-    more: bool,
 }
 
 /// What an admin's process is about to do.
@@ -69,7 +61,7 @@ enum Task {
     Effect(MigrateEffect),
     ReadTarget(Box<Authority>),
     Export { from: Side, intake: Intake, after: Option<UnitName>, conflicts: bool },
-    Adopt { from: Side, page: Arc<Page>, conflicts: bool },
+    Adopt { from: Side, page: AdoptPage, conflicts: bool },
 }
 
 struct Admin {
@@ -253,13 +245,13 @@ impl World {
             }
             Task::Export { from, intake, after, conflicts } => {
                 let units = block_on(self.anchor(from).export(after.as_ref(), PAGE)).unwrap();
-                let more = units.len() == PAGE;
-                let page = Arc::new(Page { intake, after, units, more });
+                let (more, at) = (units.len() == PAGE, sample::time(9));
+                let page = AdoptPage { intake, after, units: units.into(), more, at };
                 self.admins[admin].task = Task::Adopt { from, page, conflicts };
                 None
             }
             Task::Adopt { from, ref page, .. } => {
-                Some((Request::Adopt(from.other(), Arc::clone(page)), task))
+                Some((Request::Adopt(from.other(), page.clone()), task))
             }
             Task::Effect(MigrateEffect::Compare(from)) => {
                 let (one, two) = (self.anchor(from), self.anchor(from.other()));
@@ -289,14 +281,7 @@ impl World {
                 Ok(false)
             }
             Request::Adopt(to, page) => {
-                let page = AdoptPage {
-                    intake: page.intake,
-                    after: page.after.clone(),
-                    units: &page.units,
-                    more: page.more,
-                    at: sample::time(9),
-                };
-                let adopted = block_on(self.anchor(*to).adopt(&page)).map_err(drop)?;
+                let adopted = block_on(self.anchor(*to).adopt(page)).map_err(drop)?;
                 Ok(adopted.iter().any(|a| matches!(a, Adopted::Clash(_))))
             }
         }
