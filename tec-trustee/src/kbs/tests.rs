@@ -215,6 +215,14 @@ fn session_key() -> EcPrivateKey {
     EcPrivateKey::generate(Curve::P256, &mut rng(9))
 }
 
+#[test]
+fn secrets_are_not_printed() {
+    assert_eq!(format!("{:?}", signer()), "TokenSigner([redacted], 0 certificates)");
+    assert_eq!(format!("{:?}", session_key()), "EcPrivateKey(P-256, [redacted])");
+    let id = session_id::SessionId::random(&SeededEntropy::new(1));
+    assert_eq!(format!("{id:?}"), "SessionId([redacted])");
+}
+
 async fn request(nonce: &str, attester: &FakeAttester) -> Value {
     use tec_core::port::Attester as _;
     let key = serde_json::to_value(session_key().public()).unwrap();

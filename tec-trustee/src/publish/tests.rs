@@ -27,6 +27,11 @@ fn admin_key(seed: u64) -> AdminKey {
     AdminKey::generate(&mut EntropyRng::new(&*entropy(seed)))
 }
 
+#[test]
+fn an_admin_key_is_not_printed() {
+    assert_eq!(format!("{:?}", admin_key(1)), "AdminKey { audience: None, .. }");
+}
+
 fn clock() -> Arc<ManualClock> {
     Arc::new(ManualClock::new(sample::time(1000)))
 }

@@ -22,7 +22,6 @@ use tec_e2e::services::stage::Stage;
 use tec_services::Fatal;
 use tec_services::caller::Role;
 use tec_services::shell::Note;
-use tec_services::vault::call::PublicHalf;
 use tec_services::vault::password::Stored;
 use tec_services::vault::{NATS_KEYS, OPENSEARCH_USERS, Request, call, password, snapshot};
 use tec_support::exit::CodedError;
@@ -43,7 +42,7 @@ pub(crate) struct Backup {
 pub(crate) struct Facts {
     pub(crate) key: String,
     authorities: String,
-    signers: BTreeMap<&'static str, PublicHalf>,
+    signers: BTreeMap<&'static str, BTreeMap<u32, [u8; 32]>>,
     passwords: BTreeMap<&'static str, Vec<u8>>,
 }
 
@@ -53,7 +52,7 @@ pub(crate) async fn facts(stage: &Stage, controller: &Controller) -> Facts {
     let mut signers = BTreeMap::new();
     for name in NATS_KEYS {
         let answer = vault.call(&call::read_key(name).by(&token)).await.unwrap();
-        signers.insert(name, call::public_key(&answer).unwrap().unwrap());
+        signers.insert(name, call::public_keys(&answer).unwrap());
     }
     let mut passwords = BTreeMap::new();
     for user in OPENSEARCH_USERS {

@@ -27,7 +27,7 @@ pub(super) const FRESH: System = System {
 };
 /// What Debian's installer puts on an encrypted disk, and Clevis.
 const INSTALLED: &str = "busybox,ca-certificates,clevis-initramfs,cryptsetup-initramfs,dbus,dosfstools,e2fsprogs,grub-efi-amd64-bin,\
-    grub-efi-amd64-signed,grub2-common,initramfs-tools,iproute2,jose,kmod,linux-image-amd64,shim-signed,\
+    grub-efi-amd64-signed,grub2-common,initramfs-tools,iproute2,jose,kmod,linux-image-amd64,mount,shim-signed,\
     systemd-sysv,udev,zstd";
 /// Installs the kernel before the newest one, as a system has it that was upgraded.
 const KERNEL_BEFORE: &str = r#"chroot "$1" sh -euc '
