@@ -12,7 +12,7 @@ use super::pe::PeRequest;
 use super::predict_error::PredictError;
 use super::stub::StubProfile;
 use super::unpredictable::Unpredictable;
-use super::{find, kernel, load_options};
+use super::{find, kernel, varstore};
 use crate::event_log::EventKind;
 use crate::guid::Guid;
 
@@ -206,7 +206,7 @@ impl Boot<'_> {
                  variables after that)"
             )));
         }
-        let variable = |name: &str| load_options::text(self.platform.variable(name, LOADER)?);
+        let variable = |name: &str| varstore::text(self.platform.variable(name, LOADER)?);
         // Since 260. Its precedence was not observed.
         let preferred = setting("preferred").is_some()
             || self.platform.variable("LoaderEntryPreferred", LOADER).is_some();

@@ -1,6 +1,7 @@
 //! What a boot entry passes to the program that it starts (UEFI 2.10, 3.1.3: `EFI_LOAD_OPTION`).
 
 use super::platform::PlatformState;
+use super::varstore::text;
 use crate::guid::Guid;
 
 /// `LOAD_OPTION_ACTIVE`.
@@ -81,14 +82,6 @@ fn file_path(mut nodes: &[u8]) -> Option<String> {
         }
         nodes = nodes.get(size..)?;
     }
-}
-
-/// UTF-16 up to a terminator or the end.
-pub(super) fn text(data: &[u8]) -> Option<String> {
-    let (pairs, _) = data.as_chunks::<2>();
-    let units = pairs.iter().map(|pair| u16::from_le_bytes(*pair));
-    let units: Vec<u16> = units.take_while(|unit| *unit != 0).collect();
-    String::from_utf16(&units).ok()
 }
 
 /// Whether shim reads the options as the name of the program to start (shim, load-options.c,

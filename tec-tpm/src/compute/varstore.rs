@@ -4,7 +4,6 @@
 //! volume, then a store header of 28 bytes, then records aligned to 4 bytes: header of 60 bytes,
 //! name in UTF-16, data.
 
-use super::load_options;
 use crate::guid::Guid;
 
 /// `EFI_AUTHENTICATED_VARIABLE_GUID`.
@@ -137,7 +136,7 @@ fn record<'i>(
             return Err(VariableStoreError::TooManyVariables(MAX_VARIABLES));
         }
         let name = image.get(name_at..data_at).ok_or_else(truncated)?;
-        let text = load_options::text(name).filter(|_| name.len().is_multiple_of(2));
+        let text = text(name).filter(|_| name.len().is_multiple_of(2));
         let name = text.ok_or(VariableStoreError::Name(offset))?;
         let data = image.get(data_at..data_end).ok_or_else(truncated)?;
         let vendor = Guid::from_bytes(vendor);
@@ -164,6 +163,14 @@ fn settled(variables: Vec<(u8, StoredVariable<'_>)>) -> Vec<StoredVariable<'_>> 
 
 fn field<const N: usize>(image: &[u8], at: usize) -> Option<[u8; N]> {
     image.get(at..)?.first_chunk().copied()
+}
+
+/// UTF-16 up to a terminator or the end.
+pub(super) fn text(data: &[u8]) -> Option<String> {
+    let (pairs, _) = data.as_chunks::<2>();
+    let units = pairs.iter().map(|pair| u16::from_le_bytes(*pair));
+    let units: Vec<u16> = units.take_while(|unit| *unit != 0).collect();
+    String::from_utf16(&units).ok()
 }
 
 #[cfg(test)]
