@@ -123,7 +123,7 @@ fn a_directory_without_lists_is_refused_by_name() {
     assert_eq!(refused.status.code(), Some(1));
     assert!(refused.stdout.is_empty());
     let said = String::from_utf8(refused.stderr).unwrap();
-    assert!(said.contains("MokListRT"), "{said}");
+    assert!(said.contains("cannot read MokListRT"), "{said}");
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail};
 
 use crate::cargo::Metadata;
+use crate::walk::files_below;
 
 const GIB: u64 = 1 << 30;
 /// Space that a first `cargo xtask test` needs below the target directory, with some margin.
@@ -29,7 +30,9 @@ pub(crate) fn ensure(root: &Path) -> Result<()> {
     let kept = std::env::var_os("CARGO_INCREMENTAL").is_none_or(|value| value != "0");
     let all = if kept { FIRST_RUN + INCREMENTAL } else { FIRST_RUN };
     // CI keeps compiled dependencies there from one run to the next.
-    let needed = all.saturating_sub(bytes_below(&target));
+    let held = files_below(&target, |_| true).unwrap_or_default();
+    let size = |file: &String| target.join(file).metadata().map_or(0, |file| file.len());
+    let needed = all.saturating_sub(held.iter().map(size).sum());
     if free < needed {
         bail!(
             "{} GiB are free at {}, and this run takes up to {} GiB more: free some, or point \
@@ -40,15 +43,4 @@ pub(crate) fn ensure(root: &Path) -> Result<()> {
         );
     }
     Ok(())
-}
-
-/// Bytes of all files below `dir`; what cannot be read counts as nothing.
-fn bytes_below(dir: &Path) -> u64 {
-    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    let bytes = |entry: std::fs::DirEntry| match entry.metadata() {
-        Ok(file) if file.is_dir() => bytes_below(&entry.path()),
-        Ok(file) => file.len(),
-        Err(_) => 0,
-    };
-    entries.map(bytes).sum()
 }

@@ -139,7 +139,7 @@ impl Anchor {
 /// Boots an image: like firmware and boot loaders, measures each file into the TPM, and logs it.
 fn boot(tpm: &SoftTpm, image: &MemoryImage) -> anyhow::Result<()> {
     tpm.reboot();
-    // Firmware that an attacker controls starts what it likes, but it cannot undo measurements.
+    // Its keys are not known, so any valid signature will do; what was started is measured anyway.
     let chain = ChainComputer::new(SecureBoot::On);
     let mut log = EventLogBuilder::new();
     for Measurement { pcr, kind, digest, file, .. } in chain.measure(image)? {

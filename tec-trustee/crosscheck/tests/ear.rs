@@ -18,9 +18,7 @@ const ISSUED: i64 = 4_102_444_800;
 /// The profile that Trustee registers (EAR, draft-ietf-rats-ear), with the claim of our policies.
 fn profile() {
     let mut profile = Profile::new("tag:github.com,2024:confidential-containers/Trustee");
-    profile
-        .register_appraisal_extension("tec.machine", -75_001, RawValueKind::String)
-        .unwrap();
+    profile.register_appraisal_extension("tec.machine", -75_001, RawValueKind::String).unwrap();
     register_profile(&profile).unwrap();
 }
 
@@ -31,9 +29,7 @@ fn verdict(claims: &BTreeMap<&str, i8>) -> Verdict {
          extensions := [{{\"name\": \"tec.machine\", \"key\": -75001, \"value\": \"m\"}}]",
         json!(claims)
     );
-    AttestationPolicy::parse(&text)
-        .and_then(|policy| policy.decide(&json!({}), |_| None))
-        .unwrap()
+    AttestationPolicy::parse(&text).and_then(|policy| policy.decide(&json!({}), |_| None)).unwrap()
 }
 
 /// Verified and parsed by the other side.
@@ -45,9 +41,7 @@ fn read(verdict: &Verdict) -> Ear {
     let claims = ear_claims(id, at, 300, verdict, &evidence);
     let signer = TokenSigner::random(&mut ChaCha20Rng::seed_from_u64(1));
     let token = signer.sign(&claims).unwrap();
-    let header = URL_SAFE_NO_PAD
-        .decode(token.split('.').next().unwrap())
-        .unwrap();
+    let header = URL_SAFE_NO_PAD.decode(token.split('.').next().unwrap()).unwrap();
     let header: Value = serde_json::from_slice(&header).unwrap();
     let key = header["jwk"].to_string();
     Ear::from_jwt_jwk(&token, Algorithm::ES256, key.as_bytes()).unwrap()

@@ -118,20 +118,14 @@ fn a_passphrase_that_is_sealed_as_the_existing_pin_does_opens() {
 #[test]
 fn josekit_verifies_a_token_with_the_key_of_its_header() {
     let signer = TokenSigner::random(&mut rng());
-    let token = signer
-        .sign(&json!({"exp": 4_000_000_000_i64, "iss": "x"}))
-        .unwrap();
-    let header = URL_SAFE_NO_PAD
-        .decode(token.split('.').next().unwrap())
-        .unwrap();
+    let token = signer.sign(&json!({"exp": 4_000_000_000_i64, "iss": "x"})).unwrap();
+    let header = URL_SAFE_NO_PAD.decode(token.split('.').next().unwrap()).unwrap();
     let header: Value = serde_json::from_slice(&header).unwrap();
     let jwk = Jwk::from_map(header["jwk"].as_object().unwrap().clone()).unwrap();
     let verifier = ES256.verifier_from_jwk(&jwk).unwrap();
     let (claims, _) = jwt::decode_with_verifier(&token, &verifier).unwrap();
     assert_eq!(claims.issuer(), Some("x"));
     let stranger = EcKeyPair::generate(EcCurve::P256).unwrap();
-    let verifier = ES256
-        .verifier_from_jwk(&stranger.to_jwk_public_key())
-        .unwrap();
+    let verifier = ES256.verifier_from_jwk(&stranger.to_jwk_public_key()).unwrap();
     assert!(jwt::decode_with_verifier(&token, &verifier).is_err());
 }

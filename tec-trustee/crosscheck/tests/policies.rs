@@ -23,9 +23,7 @@ macro_rules! engine {
 
             fn engine(policy: &str, input: &Value) -> Engine {
                 let mut engine = Engine::new();
-                let package = engine
-                    .add_policy("policy.rego".into(), policy.into())
-                    .unwrap();
+                let package = engine.add_policy("policy.rego".into(), policy.into()).unwrap();
                 assert_eq!(package, "data.policy");
                 engine.set_input(Rego::from_json_str(&input.to_string()).unwrap());
                 engine
@@ -83,10 +81,7 @@ fn extensions(list: &Value) -> Map<String, Value> {
     let entries = list.as_array().into_iter().flatten();
     let entry = |entry: &Value| {
         assert!(entry["key"].is_i64(), "{entry}");
-        (
-            entry["name"].as_str().unwrap().to_owned(),
-            entry["value"].clone(),
-        )
+        (entry["name"].as_str().unwrap().to_owned(), entry["value"].clone())
     };
     entries.map(entry).collect()
 }
@@ -96,12 +91,7 @@ fn run(
     allows: impl Fn(&str, &Value, &Value) -> bool,
 ) {
     for case in cases() {
-        let Case {
-            intent,
-            evidence,
-            references,
-            ..
-        } = &case;
+        let Case { intent, evidence, references, .. } = &case;
         let (claims, list) = attest(&intent.render_attestation(), evidence, references);
         let token = case.token(status(&claims), extensions(&list));
         let allowed = allows(&intent.render_resource(), &token, &case.request());

@@ -52,7 +52,9 @@ pub(crate) async fn facts(stage: &Stage, controller: &Controller) -> Facts {
     let mut signers = BTreeMap::new();
     for name in NATS_KEYS {
         let answer = vault.call(&call::read_key(name).by(&token)).await.unwrap();
-        signers.insert(name, call::public_keys(&answer).unwrap());
+        let halves = call::public_keys(&answer).unwrap();
+        assert!(!halves.is_empty(), "{name} has no public half");
+        signers.insert(name, halves);
     }
     let mut passwords = BTreeMap::new();
     for user in OPENSEARCH_USERS {

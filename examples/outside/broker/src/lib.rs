@@ -10,9 +10,7 @@ use tec_core::attest::{PinnedPcrs, Tee};
 use tec_core::boot::Pins;
 use tec_core::endpoint::Endpoint;
 use tec_core::flow;
-use tec_core::flow::{
-    AkOutcome, AkPorts, ProvisionPorts, RegisterPorts, UnpinnedInputs,
-};
+use tec_core::flow::{AkOutcome, AkPorts, ProvisionPorts, RegisterPorts, UnpinnedInputs};
 use tec_core::ignition::{ClevisPinGenerator, PinConfig, PinGenerator as _};
 use tec_core::image::{ApprovedImage, ExpectedPcrs};
 use tec_core::luks::RandomLuksKey;

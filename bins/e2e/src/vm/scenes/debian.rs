@@ -165,6 +165,8 @@ impl Stage {
         rows.extend(self.upgraded(&mut story, &mut debian, chain)?);
         if debian.has_newer_kernel() {
             rows.extend(self.newer_kernel(&mut story, &mut debian)?);
+        } else if chain == Chain::Grub {
+            story.shows("a newer kernel: not run", "this suite has one kernel");
         }
         let rows: Vec<Vec<String>> = rows.into_iter().map(Vec::from).collect();
         let heading = ["what was done", "code", "what is said"];
