@@ -147,7 +147,7 @@ impl Boot<'_> {
     ) -> Followed<String> {
         let handed = match profile.options(handed) {
             StubOptions::None => String::new(),
-            StubOptions::Text { line, .. } => profile.handed_line(&line)?,
+            StubOptions::Text { line, .. } => profile.command_line(line.as_bytes())?,
             StubOptions::Garbled => {
                 return Err(Unpredictable::CommandLine("of the boot entry is not text"));
             }
