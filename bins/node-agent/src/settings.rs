@@ -1,6 +1,5 @@
 //! Settings: flags that can also be set through the environment, since Clevis calls the pin without flags.
 
-use std::fs::OpenOptions;
 use std::io;
 use std::io::Write as _;
 use std::num::NonZeroU32;
@@ -81,19 +80,15 @@ impl Flags {
         settings.kept_key.clone_from(&self.kept_key);
         settings.keeps_key = self.keep_key;
         settings.root_mark.clone_from(&self.root_mark);
+        settings.console = self.console.clone().filter(|path| !path.as_os_str().is_empty());
         settings
     }
 
     /// Writes a report to stderr, and to the console if one is named. A failure to do so cannot be reported
     /// anywhere.
     pub fn show(&self, report: &Report) {
-        let text = format!("{report}\n");
-        let _ = io::stderr().write_all(text.as_bytes());
-        let console = self.console.as_deref();
-        if let Some(path) = console.filter(|path| !path.as_os_str().is_empty()) {
-            let opened = OpenOptions::new().append(true).open(path);
-            let _ = opened.and_then(|mut console| console.write_all(text.as_bytes()));
-        }
+        let _ = writeln!(io::stderr(), "{report}");
+        self.settings().tell(report);
     }
 }
 

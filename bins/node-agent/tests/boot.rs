@@ -9,12 +9,14 @@ mod bad_input;
 mod disk;
 mod history;
 mod next_boot;
+mod until;
 mod world;
 
 use std::fs::Permissions;
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -27,6 +29,7 @@ use tec_core::port::{AkRegistry as _, AttemptLog};
 use tec_tpm::event_log::EventLogBuilder;
 use tec_tpm::testing::Swtpm;
 
+use self::until::until;
 use self::world::{Node, PASSPHRASE, Wire, World, boot, good, pipe, refused};
 
 #[test]
@@ -61,6 +64,28 @@ fn the_first_boot_seals_and_later_boots_of_the_same_image_open() {
     let found = world.runtime.block_on(found).unwrap().unwrap();
     assert_eq!(found.machine, Some(machine));
     assert_eq!(found.ladder.code, Some(Code::PcrMismatch));
+}
+
+#[test]
+fn a_console_shows_a_refusal_at_once_although_the_node_asks_again() {
+    let Node { world, mut tpm, mut config, .. } = Node::start(Wire::Tls);
+    // As a node comes from the registration server: after a refusal it waits half a minute.
+    config.as_object_mut().unwrap().remove("num_retries");
+    let sealed = good(world.encrypt(&tpm, &config));
+    tpm.restart().unwrap();
+    boot(&tpm, "another kernel");
+    let console = world.directory.path().join("console");
+    std::fs::write(&console, "Please unlock disk root: ").unwrap();
+    let mut command = Command::new(world.link("clevis-decrypt-trustee"));
+    let command = world.prepare(&mut command, &tpm).env("TEC_CONSOLE", &console);
+    let mut asks = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    asks.stdin.take().unwrap().write_all(&sealed).unwrap();
+    let shown = || std::fs::read_to_string(&console).unwrap();
+    until("a report", || shown().contains("tec explain TEC-A412"));
+    assert_eq!(asks.try_wait().unwrap(), None, "it waits");
+    assert!(shown().starts_with("Please unlock disk root: \nTEC-A412 "), "{}", shown());
+    asks.kill().unwrap();
+    asks.wait().unwrap();
 }
 
 #[test]

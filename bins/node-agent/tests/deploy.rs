@@ -1,10 +1,16 @@
 //! What distributions put into an initramfs: the real scripts, with doubles of the two frameworks.
 #![expect(clippy::unwrap_used, reason = "clippy takes helpers of tests for library code")]
 
+mod until;
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use tempfile::TempDir;
+
+use self::until::until;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_node-agent");
 
@@ -59,9 +65,10 @@ fn the_three_lines_reach_the_console_although_clevis_drops_stderr() {
     assert!(!output.status.success() && output.stdout.is_empty());
     let shown = fs::read_to_string(&console).unwrap();
     let lines: Vec<_> = shown.lines().collect();
-    assert_eq!(lines.len(), 4, "{shown}");
-    assert!(lines[1].starts_with("TEC-N422 "), "{shown}");
-    assert_eq!(lines[3], "see: tec explain TEC-N422");
+    // Where a passphrase is asked for, the cursor is behind the question.
+    assert_eq!((lines.len(), lines[1]), (5, ""), "{shown}");
+    assert!(lines[2].starts_with("TEC-N422 "), "{shown}");
+    assert_eq!(lines[4], "see: tec explain TEC-N422");
 }
 
 #[test]
@@ -193,46 +200,103 @@ fn the_hook_of_initramfs_tools_copies_program_pin_and_drivers() {
     );
 }
 
-#[test]
-fn an_initramfs_waits_for_a_network_only_if_it_has_a_disk_to_open() {
-    let dir = tempfile::tempdir().unwrap();
-    let (functions, disks) = (dir.path().join("functions"), dir.path().join("crypttab"));
-    let words = dir.path().join("cmdline");
-    fs::write(&words, "root=/dev/vda nocryptopts=x cryptopts= quiet\n").unwrap();
-    let (told, names) = (dir.path().join("net-eth0.conf"), dir.path().join("resolv.conf"));
-    let network = "echo \"IPV4DNS0='192.0.2.3' IPV4DNS1='0.0.0.0' DNSDOMAIN='example'\"";
-    let network =
-        format!("configure_networking() {{ echo network; {network} > {}; }}\n", told.display());
-    fs::write(&functions, network).unwrap();
-    let from = deploy().join("initramfs-tools/scripts/init-premount/clevis-trustee");
-    let text = fs::read_to_string(from).unwrap();
-    assert!(text.contains("/cryptroot/crypttab"));
-    let text = text
-        .replace("/scripts/functions", functions.to_str().unwrap())
-        .replace("/cryptroot/crypttab", disks.to_str().unwrap())
-        .replace("/proc/cmdline", words.to_str().unwrap())
-        .replace("/run/net-", &format!("{}/net-", dir.path().display()))
-        .replace("/etc/resolv.conf", names.to_str().unwrap());
-    let before = dir.path().join("clevis-trustee");
-    script(&before, &text);
-    for double in ["modprobe", "mount"] {
-        script(&dir.path().join(double), "#!/bin/sh\n");
+/// The script of initramfs-tools that sets the network up, in a folder of its own.
+struct Premount {
+    dir: TempDir,
+}
+
+impl Premount {
+    /// `network` is what the function of initramfs-tools does; it finds `$told` to write to.
+    fn new(network: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+        let function =
+            format!("configure_networking() {{ told={}; {network}; }}\n", at("net-eth0.conf"));
+        fs::write(at("functions"), function).unwrap();
+        let from = deploy().join("initramfs-tools/scripts/init-premount/clevis-trustee");
+        let text = fs::read_to_string(from).unwrap();
+        assert!(text.contains("/cryptroot/crypttab"));
+        let text = text
+            .replace("/scripts/functions", &at("functions"))
+            .replace("/cryptroot/crypttab", &at("crypttab"))
+            .replace("/proc/cmdline", &at("cmdline"))
+            .replace("/run/net-", &at("net-"))
+            .replace("/etc/resolv.conf", &at("resolv.conf"));
+        script(&dir.path().join("clevis-trustee"), &text);
+        for double in ["modprobe", "mount"] {
+            script(&dir.path().join(double), "#!/bin/sh\n");
+        }
+        script(&dir.path().join("sleep"), "#!/bin/sh\nexec /bin/sleep 0.05\n");
+        fs::write(at("cmdline"), "root=/dev/vda nocryptopts=x cryptopts= quiet\n").unwrap();
+        Self { dir }
     }
-    let path = format!("{}:/usr/bin:/bin", dir.path().display());
-    let said = || run(Command::new(&before).env("PATH", &path));
-    assert_eq!(said(), "", "no disks");
-    fs::write(&disks, "").unwrap();
-    assert_eq!(said(), "", "none of them is needed for the root");
-    fs::write(&words, "cryptopts=target=root,source=UUID=x quiet\n").unwrap();
-    assert!(!names.exists());
-    assert_eq!(said(), "network\n", "the crypttab comes later");
-    let of_network = "nameserver 192.0.2.3\nsearch example\n";
-    assert_eq!(fs::read_to_string(&names).unwrap(), of_network);
-    fs::write(&names, "nameserver 192.0.2.9\n").unwrap();
-    fs::write(&words, "root=/dev/mapper/root\n").unwrap();
-    fs::write(&disks, "root UUID=x none luks\n").unwrap();
-    assert_eq!(said(), "network\n");
-    assert_eq!(fs::read_to_string(&names).unwrap(), "nameserver 192.0.2.9\n", "it had some");
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.dir.path().join(name), text).unwrap();
+    }
+
+    fn read(&self, name: &str) -> Option<String> {
+        fs::read_to_string(self.dir.path().join(name)).ok()
+    }
+
+    /// Runs it, as the initramfs does before it asks for a passphrase.
+    fn run(&self) {
+        let path = format!("{}:/usr/bin:/bin", self.dir.path().display());
+        let mut script = Command::new(self.dir.path().join("clevis-trustee"));
+        script.env("PATH", path).env("TEC_RUN", self.dir.path().join("run"));
+        assert_eq!(run(&mut script), "");
+    }
+}
+
+#[test]
+fn an_initramfs_sets_a_network_up_only_if_it_has_a_disk_to_open() {
+    let answer = "echo \"IPV4DNS0='192.0.2.3' IPV4DNS1='0.0.0.0' DNSDOMAIN='example'\" > $told";
+    let premount = Premount::new(answer);
+    let has_network = || premount.read("run/network").is_some();
+    premount.run();
+    assert!(!has_network(), "no disks");
+    premount.write("crypttab", "");
+    premount.run();
+    assert!(!has_network(), "none of them is needed for the root");
+    premount.write("cmdline", "cryptopts=target=root,source=UUID=x quiet\n");
+    premount.run();
+    assert!(has_network(), "the crypttab comes later");
+    assert_eq!(premount.read("resolv.conf").unwrap(), "nameserver 192.0.2.3\nsearch example\n");
+
+    let premount = Premount::new(answer);
+    premount.write("resolv.conf", "nameserver 192.0.2.9\n");
+    premount.write("crypttab", "root UUID=x none luks\n");
+    premount.run();
+    assert!(premount.read("run/network").is_some());
+    assert_eq!(premount.read("resolv.conf").unwrap(), "nameserver 192.0.2.9\n", "it had some");
+}
+
+#[test]
+fn a_passphrase_is_asked_for_while_the_network_is_still_tried_again() {
+    // As the function ends where nothing answered: it reads a file that is not there.
+    let premount = Premount::new("echo tried; [ -e $told.cable ] || . $told.none; : > $told");
+    premount.write("crypttab", "root UUID=x none luks\n");
+    premount.run();
+    assert_eq!(premount.read("run/network"), None);
+    let tries = || premount.read("run/network.log").unwrap().matches("tried").count();
+    premount.write("net-eth0.conf.cable", "");
+    until("a network", || premount.read("run/network").is_some());
+    assert!(tries() > 1);
+
+    // The end of the initramfs ends it, too.
+    let premount = Premount::new("echo tried; . $told.none");
+    premount.write("crypttab", "root UUID=x none luks\n");
+    premount.run();
+    let pid = premount.read("run/network.pid").unwrap();
+    // One that ended may still be listed, without its words.
+    let words = Path::new("/proc").join(pid.trim()).join("cmdline");
+    let runs = || fs::read(&words).is_ok_and(|words| !words.is_empty());
+    assert!(runs());
+    let stop = fs::read_to_string(deploy().join("end")).unwrap().replace("/proc/", "/nowhere/");
+    script(&premount.dir.path().join("end"), &format!("{stop}\nstop_asking\n"));
+    let mut end = Command::new(premount.dir.path().join("end"));
+    run(end.env("TEC_RUN", premount.dir.path().join("run")));
+    until("the end of the tries", || !runs());
 }
 
 const DRACUT_END: &str = "dracut/60clevis-pin-trustee/leave-initramfs.sh";

@@ -5,19 +5,22 @@
 //!        ├─ no server answered ── 1 s … 30 s ─► next round, up to num_retries
 //!        └─ refused ── 20 s … 120 s ─────────► two more rounds, then give up
 //! ```
+//!
+//! Somebody in front of the machine is told of a refusal at once, and of silence from the second round on.
 
 use std::error::Error;
 use std::fmt;
 
 use async_trait::async_trait;
 use tec_core::code::Code;
-use tec_core::id::AttemptId;
+use tec_core::id::{AttemptId, MachineId};
 use tec_core::ignition::NumRetries;
-use tec_core::port::{Entropy, PortErrorKind};
+use tec_core::port::{Entropy, PortErrorKind, chain};
 use tec_core::secret::SecretBytes;
 use tec_trustee::client::RcarError;
 
 use crate::backoff::Backoff;
+use crate::report::Report;
 
 /// Number of rounds if the configuration has none (clevis-pin-trustee).
 const DEFAULT_ROUNDS: u32 = 10;
@@ -95,6 +98,11 @@ impl FetchError {
         self.attempt
     }
 
+    /// What to show of it while another round follows.
+    pub(crate) fn report(&self, machine: Option<MachineId>) -> Report {
+        Report::new(self.code, chain(self)).of_attempt(self.attempt).of_machine(machine)
+    }
+
     /// Whether a server refused, as opposed to no server being reachable.
     pub fn is_refusal(&self) -> bool {
         matches!(self.verdict, Verdict::Refused | Verdict::Unsettled)
@@ -118,7 +126,8 @@ impl FetchError {
     }
 }
 
-/// Asks until a key is released, the rounds are used up, or the refusal is final.
+/// Asks until a key is released, the rounds are used up, or the refusal is final. `waits` gets the error of
+/// a round after which another follows, once for each code.
 ///
 /// # Cancel safety
 /// Nothing is kept between rounds, so dropping the future loses nothing.
@@ -127,7 +136,9 @@ pub(crate) async fn fetch_key(
     retries: Option<NumRetries>,
     stage: Stage,
     entropy: &dyn Entropy,
+    waits: &(dyn Fn(&FetchError) + Sync),
 ) -> Result<SecretBytes, FetchError> {
+    let (mut is_first, mut told) = (true, None);
     let mut left = Rounds::new(retries.unwrap_or(NumRetries::Rounds(DEFAULT_ROUNDS)));
     let (mut short, mut long) = (Backoff::short(entropy), Backoff::long(entropy));
     loop {
@@ -142,6 +153,12 @@ pub(crate) async fn fetch_key(
             return Err(error);
         }
         tracing::info!(code = %error.code, ?verdict, "no key in this round");
+        // A network may still be coming up.
+        let is_soon = is_first && verdict == Verdict::Unanswered;
+        if !is_soon && told.replace(error.code) != Some(error.code) {
+            waits(&error);
+        }
+        is_first = false;
         match verdict {
             Verdict::Unanswered => short.wait().await,
             _ => long.wait().await,
@@ -227,8 +244,28 @@ mod tests {
         stage: Stage,
     ) -> (Result<(), Code>, u64) {
         let start = Instant::now();
-        let result = fetch_key(script, retries, stage, &SeededEntropy::new(1)).await;
+        let result = fetch_key(script, retries, stage, &SeededEntropy::new(1), &|_| ()).await;
         (result.map(drop).map_err(|error| error.code()), start.elapsed().as_secs())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_is_told_of_a_refusal_at_once_and_of_silence_that_lasts_once() {
+        let start = Instant::now();
+        let told = Mutex::new(Vec::new());
+        let waits = |error: &FetchError| {
+            told.lock().unwrap().push((error.code(), start.elapsed().as_secs()));
+        };
+        let script = Script::new(&[PCR, PCR, PCR]);
+        let entropy = SeededEntropy::new(1);
+        fetch_key(&script, None, Stage::LaterBoot, &entropy, &waits).await.unwrap_err();
+        assert_eq!(told.lock().unwrap().drain(..).collect::<Vec<_>>(), [(Code::PcrMismatch, 0)]);
+        let script = Script::new(&[DOWN, DOWN, DOWN, PCR]);
+        fetch_key(&script, None, Stage::LaterBoot, &entropy, &waits).await.unwrap();
+        let codes: Vec<_> = told.lock().unwrap().drain(..).map(|(code, _)| code).collect();
+        assert_eq!(codes, [Code::ServerUnreachable, Code::PcrMismatch]);
+        let script = Script::new(&[DOWN]);
+        fetch_key(&script, None, Stage::LaterBoot, &entropy, &waits).await.unwrap();
+        assert!(told.lock().unwrap().is_empty(), "a network that is just coming up");
     }
 
     #[tokio::test(start_paused = true)]

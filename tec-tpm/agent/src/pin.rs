@@ -188,7 +188,9 @@ pub(crate) async fn released_key(
     let (attester, in_tpm) = Stopwatch::new(tpm.attester(settings.read_event_log()));
     let round = KbsRound::new(settings, header, attester, entropy)?;
     let begin = Instant::now();
-    let fetched = fetch_key(&round, settings.retries(header.num_retries), stage, &**entropy).await;
+    let retries = settings.retries(header.num_retries);
+    let waits = |error: &FetchError| settings.tell(&error.report(header.path.machine()));
+    let fetched = fetch_key(&round, retries, stage, &**entropy, &waits).await;
     let resource = match fetched {
         Err(error) if error.code() == Code::InitramfsEnded => {
             return kept_key(settings, &round, (header, stage), error).await;

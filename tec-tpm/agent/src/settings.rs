@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,6 +12,8 @@ use rustls::crypto::CryptoProvider;
 use tec_core::ignition::NumRetries;
 use tec_tpm::ak::AkHandle;
 use tec_tpm::evidence::{MAX_EVENT_LOG, MAX_SYSTEMD_LOG};
+
+use crate::report::Report;
 
 /// The kernel's TPM device with its resource manager.
 const DEFAULT_TCTI: &str = "device:/dev/tpmrm0";
@@ -48,6 +50,8 @@ pub struct Settings {
     pub keeps_key: bool,
     /// File by which the initramfs knows a root file system that may have the kept key. Its directory must exist.
     pub root_mark: PathBuf,
+    /// A console that shows why a node still asks, because whoever calls it may discard what it prints.
+    pub console: Option<PathBuf>,
     /// TLS.
     pub provider: Arc<CryptoProvider>,
 }
@@ -65,7 +69,17 @@ impl Settings {
             kept_key: DEFAULT_KEPT_KEY.into(),
             keeps_key: false,
             root_mark: DEFAULT_ROOT_MARK.into(),
+            console: None,
             provider,
+        }
+    }
+
+    /// Writes a report to the console, if there is one. A failure to do so cannot be reported anywhere.
+    pub fn tell(&self, report: &Report) {
+        if let Some(path) = &self.console {
+            let opened = File::options().append(true).open(path);
+            // The cursor may be behind the question for a passphrase.
+            let _ = opened.and_then(|mut console| write!(console, "\n{report}\n"));
         }
     }
 

@@ -251,16 +251,19 @@ impl Running {
     pub fn type_line(&mut self, text: &str, limit: Duration) -> anyhow::Result<()> {
         let console = UnixStream::connect(self.sockets.path().join(CONSOLE));
         let mut console = console.context("cannot reach the console")?;
-        let shown = fs::read(&self.console).context("cannot read the console")?.len();
         let log = self.console.clone();
+        let mut shown = None;
         let mut again = Instant::now() + PAUSE;
         let waited = wait_for("the line that was typed to be taken", limit, || {
+            let length = fs::read(&log).context("cannot read the console")?.len();
             if Instant::now() >= again {
+                // The rest of the question may have come after its beginning.
+                shown = Some(length);
                 // Terminals send a carriage return for the Enter key.
                 write!(console, "{text}\r").context("cannot type on the console")?;
                 again = Instant::now() + PATIENCE;
             }
-            Ok(fs::read(&log)?.len() > shown)
+            Ok(shown.is_some_and(|shown| length > shown))
         });
         waited.map_err(|error| self.explain(&error))
     }

@@ -69,8 +69,8 @@ const TEXTS: [(&str, &str); 8] = [
     (
         "etc/fstab",
         "/dev/mapper/root_crypt / ext4 errors=remount-ro 0 1\n\
-         UUID=33333333-2222-4333-8444-555555555555 /boot ext4 defaults 0 2\n\
-         UUID=ABCD-1234 /boot/efi vfat umask=0077 0 1\n",
+         UUID=33333333-2222-4333-8444-555555555555 /boot ext4 x-systemd.device-timeout=10min 0 2\n\
+         UUID=ABCD-1234 /boot/efi vfat umask=0077,x-systemd.device-timeout=10min 0 1\n",
     ),
     (
         "etc/crypttab",
