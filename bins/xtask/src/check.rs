@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use crate::cargo::cargo;
 use crate::count::Count;
 use crate::tools::{self, targets};
-use crate::{arch, codegen, needs, process, programs, term, words};
+use crate::{arch, codegen, needs, outside, process, programs, term, words};
 
 /// Packages whose smallest feature set must build by itself. For tec-core and tec-tpm,
 /// [WebAssembly](webassembly) covers this.
@@ -37,6 +37,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
 pub(crate) fn all(root: &Path) -> Result<Count> {
     term::step("check: formatting");
     process::run(cargo(root).args(["fmt", "--all", "--check"])).context("run `cargo fmt --all`")?;
+    outside::check_formatting(root)?;
     arch::print_lines(root)?;
     arch::run(root)?;
     term::step("check: lints, all features");
