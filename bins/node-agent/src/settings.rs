@@ -87,7 +87,7 @@ impl Flags {
     /// Writes a report to stderr, and to the console if one is named. A failure to do so cannot be reported
     /// anywhere.
     pub fn show(&self, report: &Report) {
-        let _ = writeln!(io::stderr(), "{report}");
+        let _ = io::stderr().write_all(format!("{report}\n").as_bytes());
         self.settings().tell(report);
     }
 }

@@ -283,20 +283,31 @@ fn a_passphrase_is_asked_for_while_the_network_is_still_tried_again() {
     until("a network", || premount.read("run/network").is_some());
     assert!(tries() > 1);
 
-    // The end of the initramfs ends it, too.
-    let premount = Premount::new("echo tried; . $told.none");
+    let premount = Premount::new(":");
+    premount.write("crypttab", "root UUID=x none luks\n");
+    premount.write("functions", "IP=off\nconfigure_networking() { :; }\n");
+    premount.run();
+    assert!(premount.read("run/network").is_some(), "nobody wants one, so nothing waits");
+}
+
+#[test]
+fn the_end_of_an_initramfs_ends_a_try_that_would_go_on_for_minutes() {
+    let premount = Premount::new("while :; do sleep 1; done");
     premount.write("crypttab", "root UUID=x none luks\n");
     premount.run();
-    let pid = premount.read("run/network.pid").unwrap();
+    let pid = |name| premount.read(name).unwrap().trim().to_owned();
     // One that ended may still be listed, without its words.
-    let words = Path::new("/proc").join(pid.trim()).join("cmdline");
-    let runs = || fs::read(&words).is_ok_and(|words| !words.is_empty());
-    assert!(runs());
+    let runs = |pid: &String| {
+        let words = fs::read(Path::new("/proc").join(pid).join("cmdline"));
+        words.is_ok_and(|words| !words.is_empty())
+    };
+    let pids = [pid("run/network.pid"), pid("run/network.try")];
+    assert!(pids.iter().all(runs));
     let stop = fs::read_to_string(deploy().join("end")).unwrap().replace("/proc/", "/nowhere/");
     script(&premount.dir.path().join("end"), &format!("{stop}\nstop_asking\n"));
     let mut end = Command::new(premount.dir.path().join("end"));
     run(end.env("TEC_RUN", premount.dir.path().join("run")));
-    until("the end of the tries", || !runs());
+    until("the end of the tries", || !pids.iter().any(runs));
 }
 
 const DRACUT_END: &str = "dracut/60clevis-pin-trustee/leave-initramfs.sh";

@@ -202,10 +202,13 @@ impl<'a> Place<'a> {
     }
 }
 
-/// The programs are no members of the workspace, so its formatting leaves them out.
+/// Formatting of the packages that are no members of the workspace.
 pub(crate) fn check_formatting(root: &Path) -> Result<()> {
-    for program in folders(&root.join(PROGRAMS))? {
-        process::run(cargo(&root.join(PROGRAMS).join(program)).args(["fmt", "--check"]))?;
+    let programs = root.join(PROGRAMS);
+    let programs = folders(&programs)?.into_iter().map(|program| programs.join(program));
+    for package in programs.chain([root.join("tec-trustee/crosscheck")]) {
+        process::run(cargo(&package).args(["fmt", "--check"]))
+            .with_context(|| format!("run `cargo fmt` in {}", package.display()))?;
     }
     Ok(())
 }

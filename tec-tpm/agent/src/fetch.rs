@@ -127,7 +127,7 @@ impl FetchError {
 }
 
 /// Asks until a key is released, the rounds are used up, or the refusal is final. `waits` gets the error of
-/// a round after which another follows, once for each code.
+/// a round after which another follows, unless it has the code of the one before.
 ///
 /// # Cancel safety
 /// Nothing is kept between rounds, so dropping the future loses nothing.

@@ -78,8 +78,9 @@ impl Settings {
     pub fn tell(&self, report: &Report) {
         if let Some(path) = &self.console {
             let opened = File::options().append(true).open(path);
-            // The cursor may be behind the question for a passphrase.
-            let _ = opened.and_then(|mut console| write!(console, "\n{report}\n"));
+            // The cursor may be behind the question for a passphrase. In one piece: the kernel writes there, too.
+            let text = format!("\n{report}\n");
+            let _ = opened.and_then(|mut console| console.write_all(text.as_bytes()));
         }
     }
 

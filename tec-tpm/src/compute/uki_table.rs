@@ -93,12 +93,11 @@ pub(super) fn hash_section(
     hasher: &mut MultiHasher,
 ) -> Result<(), PredictError> {
     let refuse = |source| PredictError::Open { file: path.to_owned(), source };
-    let mut reader = image.open(path).map_err(refuse)?;
+    let reader = image.open(path).map_err(refuse)?;
+    let mut reader = BufReader::with_capacity(PIECE, reader);
     let before = io::copy(&mut reader.by_ref().take(section.raw.start), &mut io::sink());
     before.map_err(refuse)?;
-    // A buffer outside of everything else is hashed where it lies.
-    let mut content = BufReader::with_capacity(PIECE, reader.take(section.content));
-    let hashed = io::copy(&mut content, hasher).map_err(refuse)?;
+    let hashed = io::copy(&mut reader.take(section.content), hasher).map_err(refuse)?;
     if hashed < section.content {
         return Err(refuse(io::ErrorKind::UnexpectedEof.into()));
     }
