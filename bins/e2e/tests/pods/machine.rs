@@ -16,7 +16,7 @@ use tec_e2e::wire;
 use crate::image_root;
 
 /// How many times a machine asks before it gives up, the default of node-agent.
-const ROUNDS: u32 = 3;
+const ROUNDS: u32 = 10;
 
 /// The boot files of every machine here.
 pub(crate) struct Fleet {
