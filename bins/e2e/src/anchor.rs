@@ -19,7 +19,8 @@ use crate::settings::Settings;
 /// Deadline for a server to be ready.
 const READY: Duration = Duration::from_secs(20);
 
-const LOOPBACK: &str = "127.0.0.1";
+/// Where servers of tests listen.
+pub const LOOPBACK: &str = "127.0.0.1";
 
 /// A server process and its state directory; stopped on drop.
 #[derive(Debug)]
@@ -54,12 +55,12 @@ impl Anchor {
         logs: &Arc<Transcript>,
         extra: &[&str],
     ) -> anyhow::Result<Self> {
-        Self::start_for(LOOPBACK, settings, state_dir, logs, extra)
+        Self::start_at((LOOPBACK, LOOPBACK), settings, state_dir, logs, extra)
     }
 
-    /// Starts a server on free ports of the loopback address, which nodes reach as `host`.
-    pub fn start_for(
-        host: &str,
+    /// Starts a server on free ports of `address`, which nodes reach as `host`.
+    pub fn start_at(
+        (host, address): (&str, &str),
         settings: &Settings,
         state_dir: &Path,
         logs: &Arc<Transcript>,
@@ -67,7 +68,7 @@ impl Anchor {
     ) -> anyhow::Result<Self> {
         let tec = settings.tec();
         let extra: Vec<String> = extra.iter().map(|&word| word.to_owned()).collect();
-        let free = "127.0.0.1:0".to_owned();
+        let free = format!("{address}:0");
         let any = [free.clone(), free.clone(), free];
         let (child, time_to_ready) = spawn(&tec, host, state_dir, logs, &any, &extra)?;
         let mut anchor = Self {
@@ -80,12 +81,11 @@ impl Anchor {
             extra,
             time_to_ready,
         };
-        let address = |url: &BaseUrl| {
+        let listens = |url: &BaseUrl| {
             let port = url.as_str().rsplit(':').next().unwrap_or("");
-            format!("{LOOPBACK}:{port}")
+            format!("{address}:{port}")
         };
-        let [register, ak, kbs] = anchor.urls()?;
-        anchor.addresses = [address(&register), address(&ak), address(&kbs)];
+        anchor.addresses = anchor.urls()?.each_ref().map(listens);
         Ok(anchor)
     }
 

@@ -407,7 +407,7 @@ fn the_dracut_module_installs_program_pin_drivers_and_the_wish_for_a_network() {
         .env("initdir", &root)
         .env("moddir", &module)
         .env("hostonly", "")
-        .env("hostonly_cmdline", "yes"));
+        .env("hostonly_cmdline", "no"));
     assert_eq!(out, "clevis network\n");
     let files = files_in(&root);
     for name in ["node-agent", "clevis-decrypt-trustee", "clevis-encrypt-trustee"] {
@@ -421,6 +421,10 @@ fn the_dracut_module_installs_program_pin_drivers_and_the_wish_for_a_network() {
     }
     let command_line = root.join("etc/cmdline.d/60clevis-pin-trustee.conf");
     assert_eq!(fs::read_to_string(command_line).unwrap(), " rd.neednet=1");
+    let network = root.join("etc/systemd/network/zz-clevis-pin-trustee.network");
+    let network = fs::read_to_string(network).unwrap();
+    let lines = ["[Match]", "Type=ether", "KernelCommandLine=!ip", "", "[Network]", "DHCP=yes"];
+    assert_eq!(network.lines().collect::<Vec<_>>(), lines);
 }
 
 #[test]

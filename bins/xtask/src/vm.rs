@@ -20,7 +20,9 @@ const AGENT: &str = "node-agent";
 /// Profile of programs in an initramfs.
 const AGENT_PROFILE: &str = "node";
 /// All scenes; those that take longest start first.
-const SCENES: [&str; 15] = [
+const SCENES: [&str; 17] = [
+    "network",
+    "network-dracut",
     "debian",
     "debian-uki",
     "debian-13",
@@ -39,6 +41,8 @@ const SCENES: [&str; 15] = [
 ];
 /// The scenes that need the programs of Kubernetes, and this project's programs for clusters.
 const WITH_OPERATOR: [&str; 2] = [CLUSTER, JOIN];
+/// The scenes in a network namespace of their own, and the scene with the same system.
+const IN_NETWORK: [(&str, &str); 2] = [("network", "debian"), ("network-dracut", "debian-13-uki")];
 /// The scene on a node with real pods.
 const CLUSTER: &str = "cluster";
 /// The scene that CI plays.
@@ -89,7 +93,11 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     }
     let mut packages = args.packages.clone();
     for scene in &scenes {
-        if tools::ensure_distribution(&tools, scene)? && packages.is_empty() {
+        let network = in_network(scene);
+        if network.is_some() {
+            tools::ensure_networks(&tools)?;
+        }
+        if tools::ensure_distribution(&tools, network.unwrap_or(scene))? && packages.is_empty() {
             packages.push(dist::node_package(root, &tools)?);
         }
     }
@@ -154,7 +162,14 @@ fn at_once(
 }
 
 fn command(target: &Path, tools: &Tools, scene: &str, power: Power) -> Result<Command> {
-    let mut vm = process::command(target.join("debug/vm"));
+    let program = target.join("debug/vm");
+    let mut vm = if in_network(scene).is_some() {
+        let mut apart = process::command("unshare");
+        apart.arg("--net").arg(program);
+        apart
+    } else {
+        process::command(program)
+    };
     vm.arg("--node")
         .arg(target.join(pcr_live::PROFILE).join(GUEST))
         .arg("--agent")
@@ -166,6 +181,11 @@ fn command(target: &Path, tools: &Tools, scene: &str, power: Power) -> Result<Co
         .env("TEC_BIN_DIR", target.join("debug"));
     tools.environment(&mut vm)?;
     Ok(vm)
+}
+
+/// The scene with the same system, of one in a network namespace of its own.
+fn in_network(scene: &str) -> Option<&'static str> {
+    IN_NETWORK.iter().find(|(name, _)| *name == scene).map(|(_, system)| *system)
 }
 
 /// Builds the programs in the machines, and those that play the scenes.

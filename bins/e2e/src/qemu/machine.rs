@@ -46,6 +46,7 @@ pub struct Machine {
     tpm: VirtualTpm,
     ignition: Option<PathBuf>,
     forwards: Vec<(u16, u16)>,
+    cables: Option<Vec<String>>,
     writes: Option<PathBuf>,
 }
 
@@ -79,6 +80,7 @@ impl Machine {
             tpm,
             ignition: None,
             forwards: Vec::new(),
+            cables: None,
             writes: None,
         }
     }
@@ -93,6 +95,12 @@ impl Machine {
     /// memory.
     pub fn as_node(mut self, ignition: &Path) -> Self {
         self.ignition = Some(ignition.to_owned());
+        self
+    }
+
+    /// Gives a node a network card per TAP device instead of QEMU's own network.
+    pub fn with_cables(mut self, devices: &[&str]) -> Self {
+        self.cables = Some(devices.iter().map(|&device| device.to_owned()).collect());
         self
     }
 
@@ -172,15 +180,18 @@ impl Machine {
         qemu.arg("-chardev")
             .arg(format!("{line},server=on,wait=on"))
             .args(["-serial", "chardev:line"]);
-        match &self.ignition {
-            None => qemu.args(["-m", MEMORY_MIB]),
-            Some(config) => qemu
-                .args(["-m", NODE_MEMORY_MIB, "-netdev", &self.network()])
-                // Without an option ROM, whose firmware would try to boot from the network.
-                .args(["-device", "virtio-net-pci,netdev=net,romfile="])
-                .arg("-fw_cfg")
-                .arg(format!("name={IGNITION},file={}", config.display())),
+        let Some(config) = &self.ignition else {
+            qemu.args(["-m", MEMORY_MIB]);
+            return qemu;
         };
+        qemu.args(["-m", NODE_MEMORY_MIB, "-fw_cfg"]);
+        qemu.arg(format!("name={IGNITION},file={}", config.display()));
+        for (number, network) in self.networks().iter().enumerate() {
+            qemu.args(["-netdev", &format!("{network},id=net{number}"), "-device"]);
+            // Without an option ROM, whose firmware would try to boot from the network.
+            let address = format!("mac=52:54:00:12:34:{:02x}", 0x56 + number);
+            qemu.arg(format!("virtio-net-pci,netdev=net{number},romfile=,{address}"));
+        }
         qemu
     }
 
@@ -200,11 +211,16 @@ impl Machine {
         qemu.args(["-device", "virtio-blk-pci,drive=disk,bootindex=0,write-cache=on"]);
     }
 
-    fn network(&self) -> String {
+    /// What each network card is connected to.
+    fn networks(&self) -> Vec<String> {
+        if let Some(cables) = &self.cables {
+            let tap = |device| format!("tap,ifname={device},script=no,downscript=no");
+            return cables.iter().map(tap).collect();
+        }
         let forwards = self.forwards.iter();
         let forwards =
             forwards.map(|(host, node)| format!(",hostfwd=tcp:127.0.0.1:{host}-:{node}"));
-        "user,id=net".to_owned() + &forwards.collect::<String>()
+        vec!["user".to_owned() + &forwards.collect::<String>()]
     }
 }
 

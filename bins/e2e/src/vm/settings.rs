@@ -38,6 +38,13 @@ pub struct Settings {
     pub artefacts: PathBuf,
 }
 
+impl Scene {
+    /// Whether it is played in a network of its own.
+    pub(super) const fn has_network(self) -> bool {
+        matches!(self, Self::Network | Self::NetworkDracut)
+    }
+}
+
 /// A scene.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[non_exhaustive]
@@ -72,6 +79,10 @@ pub enum Scene {
     DebianSid,
     /// Same as debian-13-uki, with Debian's unstable suite
     DebianSidUki,
+    /// The network in the initramfs of Debian 12, by initramfs-tools
+    Network,
+    /// The same of Debian 13, by dracut with systemd
+    NetworkDracut,
     /// A second machine joins it over attested TLS; power failures until it is a member
     Join,
 }

@@ -9,13 +9,13 @@ use serde_json::Value;
 use tec_core::id::MachineId;
 
 use super::boot::Boot;
-use super::distribution::Chain;
+use super::distribution::{Chain, Lan, NAME};
 use super::image::{Image, Parts};
 use super::initial::InitialSystem;
 use super::node::Node;
 use super::settings::{Scene, Settings};
 use super::{node, times};
-use crate::anchor::Anchor;
+use crate::anchor::{Anchor, LOOPBACK};
 use crate::process::Transcript;
 use crate::qemu::disk::GRUB_DEVICE;
 use crate::settings::Settings as Programs;
@@ -36,6 +36,8 @@ pub struct Stage {
     pub story: Story,
     initial_file: PathBuf,
     pub(super) merge: PathBuf,
+    /// Where the scene has a network of its own.
+    pub(super) lan: Option<Lan>,
     current: Option<Image>,
     one: Option<Node>,
     times: Vec<(String, Boot)>,
@@ -59,7 +61,11 @@ impl Stage {
         let initial_file = work.join("initrd.img");
         initial.write(&initial_file)?;
         let logs = Arc::new(Transcript::new(work.join("logs"))?);
-        let anchor = story.works("tec serve on this host", || start_anchor(&settings, &logs))?;
+        let in_lan = settings.scenes.iter().any(|scene| scene.has_network());
+        let lan = if in_lan { Some(Lan::new(&work)?) } else { None };
+        let (host, address) = if in_lan { (NAME, "[::]") } else { (HOST, LOOPBACK) };
+        let anchor = story
+            .works("tec serve on this host", || start_anchor(&settings, &logs, (host, address)))?;
         let merge = work.join("merge.ign");
         let directive = anchor.tec(&["ignition", "merge"])?;
         fs::write(&merge, directive.to_string()).context("cannot write the merge directive")?;
@@ -71,6 +77,7 @@ impl Stage {
             story,
             initial_file,
             merge,
+            lan,
             current: None,
             one: None,
             times: Vec::new(),
@@ -98,6 +105,8 @@ impl Stage {
                 Scene::Debian13 => self.debian("trixie", Chain::Grub)?,
                 Scene::Debian13Uki => self.debian("trixie-dracut", Chain::Manager)?,
                 Scene::DebianSid => self.debian("sid", Chain::Grub)?,
+                Scene::Network => self.networks("bookworm", Chain::Grub)?,
+                Scene::NetworkDracut => self.networks("trixie-dracut", Chain::Manager)?,
                 Scene::DebianSidUki => self.debian("sid-dracut", Chain::Manager)?,
             }
         }
@@ -232,7 +241,11 @@ impl Stage {
     }
 }
 
-fn start_anchor(settings: &Settings, logs: &Arc<Transcript>) -> anyhow::Result<Anchor> {
+fn start_anchor(
+    settings: &Settings,
+    logs: &Arc<Transcript>,
+    place: (&str, &str),
+) -> anyhow::Result<Anchor> {
     let programs = Programs {
         cache: settings.cache.clone(),
         bin_dir: settings.bin_dir.clone(),
@@ -240,5 +253,5 @@ fn start_anchor(settings: &Settings, logs: &Arc<Transcript>) -> anyhow::Result<A
         keep: true,
     };
     let state = settings.artefacts.join("state");
-    Anchor::start_for(HOST, &programs, &state, logs, &[])
+    Anchor::start_at(place, &programs, &state, logs, &[])
 }

@@ -121,6 +121,9 @@ pub(super) const DIST: [Requirement; 4] = [
     program("mmdebstrap", "mmdebstrap"), // a fresh system, to install packages into
 ];
 
+/// What networks of virtual machines need in addition.
+pub(super) const NETWORKS: [Requirement; 1] = [program("dnsmasq-base", "dnsmasq")];
+
 /// What OpenSearch needs in addition.
 pub(super) const OPENSEARCH: [Requirement; 2] = [
     program("openjdk-17-jre-headless", super::JAVA),

@@ -298,6 +298,12 @@ pub(crate) fn ensure_distribution(tools: &Tools, scene: &str) -> Result<bool> {
     system::ensure(tools, &mut apt::Apt::default(), system).map(|_| true)
 }
 
+/// Sets up the servers of networks of virtual machines.
+pub(crate) fn ensure_networks(tools: &Tools) -> Result<()> {
+    let _one_at_a_time = lock(&tools.cache)?;
+    apt::ensure_packages(&mut apt::Apt::default(), &apt::NETWORKS)
+}
+
 /// Sets up the servers that the services bootstrap starts, without OpenSearch, which is large.
 pub(crate) fn ensure_services(tools: &Tools) -> Result<()> {
     term::step("tools for the services bootstrap");

@@ -29,8 +29,12 @@ pub(in crate::vm) struct Debian {
     firmware: PathBuf,
     ignition: PathBuf,
     installer: Installer,
+    cables: Option<&'static [&'static str]>,
     boots: u32,
 }
+
+/// What a person does when the console asks for a passphrase.
+type AtPrompt<'a> = &'a mut dyn FnMut(&mut Running) -> anyhow::Result<()>;
 
 /// How a boot went.
 #[derive(Debug)]
@@ -56,7 +60,8 @@ impl Debian {
         let directory = settings.artefacts.join(system);
         let boot = settings.cache.join("boot").join(node::SUITE);
         let (firmware, ignition) = (boot.join(node::CODE), unused.to_owned());
-        let debian = Self { chain, directory, firmware, ignition, installer, boots: 0 };
+        let cables = None;
+        let debian = Self { chain, directory, firmware, ignition, installer, cables, boots: 0 };
         fs::copy(boot.join(chain.variables()), debian.variables())?;
         VirtualTpm::manufacture_plain(&debian.tpm())?;
         debian.installer.install(&debian.disk())?;
@@ -121,21 +126,38 @@ impl Debian {
         Ok(changed)
     }
 
+    /// From now on it has a network card per TAP device, instead of QEMU's own network.
+    pub(in crate::vm) fn connect(&mut self, devices: &'static [&'static str]) {
+        self.cables = Some(devices);
+    }
+
     /// Boots it, and types a passphrase, if there is one.
     pub(in crate::vm) fn boot(&mut self, typed: Option<&str>) -> anyhow::Result<Started> {
+        let (mut running, console) = self.start()?;
+        if let Some(passphrase) = typed {
+            running.wait_for_console(self.chain.prompt(), BOOT)?;
+            running.type_line(passphrase, BOOT)?;
+        }
+        watch(running, &console, None)
+    }
+
+    /// Boots it, and does something once when a passphrase is asked for.
+    pub(in crate::vm) fn boot_and(&mut self, act: AtPrompt<'_>) -> anyhow::Result<Started> {
+        let (running, console) = self.start()?;
+        watch(running, &console, Some((self.chain.prompt(), act)))
+    }
+
+    fn start(&mut self) -> anyhow::Result<(Running, PathBuf)> {
         self.boots += 1;
         let logs = self.directory.join(format!("boot-{}", self.boots));
         fs::create_dir_all(&logs)?;
         let tpm = VirtualTpm::found(&self.tpm());
         let machine = Machine::new(&logs, &self.firmware, &self.variables(), &self.disk(), tpm);
-        let machine = machine.as_node(&self.ignition);
-        let console = machine.console();
-        let mut running = machine.power_on()?;
-        if let Some(passphrase) = typed {
-            running.wait_for_console(self.chain.prompt(), BOOT)?;
-            running.type_line(passphrase, BOOT)?;
+        let mut machine = machine.as_node(&self.ignition);
+        if let Some(cables) = self.cables {
+            machine = machine.with_cables(cables);
         }
-        watch(running, &console)
+        Ok((machine.power_on()?, machine.console()))
     }
 
     /// Boots it with the passphrase of its installation.
@@ -148,7 +170,11 @@ impl Debian {
 }
 
 /// Waits until the root runs, or the pin gave up.
-fn watch(running: Running, console: &Path) -> anyhow::Result<Started> {
+fn watch(
+    mut running: Running,
+    console: &Path,
+    mut at_prompt: Option<(&str, AtPrompt<'_>)>,
+) -> anyhow::Result<Started> {
     let (end, mut refused, mut said) = (Instant::now() + BOOT, None, Vec::new());
     loop {
         let mut byte = [0];
@@ -165,6 +191,9 @@ fn watch(running: Running, console: &Path) -> anyhow::Result<Started> {
             return Ok(Started::Open(Guest(running)));
         }
         let shown = String::from_utf8_lossy(&fs::read(console)?).into_owned();
+        if let Some((_, act)) = at_prompt.take_if(|(prompt, _)| shown.contains(*prompt)) {
+            act(&mut running)?;
+        }
         // Codes of the network come and go until there is one.
         let last = shown.rmatch_indices("TEC-").map(|(at, _)| &shown[at..]).find_map(refusal);
         let since = *refused.get_or_insert_with(Instant::now);

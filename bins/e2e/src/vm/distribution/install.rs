@@ -53,7 +53,7 @@ impl Chain {
 }
 
 /// The passphrase that an admin chose at the installation.
-pub(super) const PASSPHRASE: &str = "hunter2";
+pub(in crate::vm) const PASSPHRASE: &str = "hunter2";
 /// UUID of the encrypted partition.
 const ENCRYPTED: &str = "11111111-2222-4333-8444-555555555555";
 /// UUID of the file system in it, which `grub.cfg` names.
@@ -220,8 +220,7 @@ impl Installer {
 /// Command line of a unified kernel image.
 pub(in crate::vm) fn command_line() -> String {
     format!(
-        "root=UUID={ROOT} rd.luks.name={ENCRYPTED}=root_crypt rd.neednet=1 ip=dhcp rw console=tty0 \
-         console=ttyS0,115200"
+        "root=UUID={ROOT} rd.luks.name={ENCRYPTED}=root_crypt rw console=tty0 console=ttyS0,115200"
     )
 }
 

@@ -11,6 +11,8 @@
 
 mod guest;
 mod install;
+mod lan;
 
 pub(super) use self::guest::{Debian, Guest, Started};
-pub(super) use self::install::{Chain, HEADER, command_line};
+pub(super) use self::install::{Chain, HEADER, PASSPHRASE, command_line};
+pub(super) use self::lan::{CABLES, Lan, NAME, Server};

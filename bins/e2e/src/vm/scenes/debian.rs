@@ -22,9 +22,9 @@ use crate::vm::table;
 /// The image that the firmware starts.
 const UNIFIED: &str = "boot/efi/EFI/BOOT/BOOTX64.EFI";
 /// The system partition, and the image that systemd-boot starts.
-const SYSTEM: &str = "boot/efi";
+pub(super) const SYSTEM: &str = "boot/efi";
 const MANAGED: &str = "boot/efi/EFI/Linux/debian.efi";
-const GRUB_CONFIG: &str = "boot/grub/grub.cfg";
+pub(super) const GRUB_CONFIG: &str = "boot/grub/grub.cfg";
 /// Bytes of the block that GRUB keeps variables in (GRUB manual, "Environment block").
 const GRUB_BLOCK: usize = 1024;
 /// Prints the versions of the packages' programs.
@@ -247,7 +247,12 @@ impl Stage {
     }
 
     /// Approves what its firmware starts; returns the table of what is checked.
-    fn approve_boot(&self, debian: &Debian, chain: Chain, name: &str) -> anyhow::Result<String> {
+    pub(super) fn approve_boot(
+        &self,
+        debian: &Debian,
+        chain: Chain,
+        name: &str,
+    ) -> anyhow::Result<String> {
         // Nobody signed unified kernel images.
         let (part, options) = match chain {
             Chain::Grub => ("", &[][..]),
@@ -315,7 +320,7 @@ impl Stage {
     }
 }
 
-fn opened(started: Started) -> anyhow::Result<Guest> {
+pub(super) fn opened(started: Started) -> anyhow::Result<Guest> {
     match started {
         Started::Open(guest) => Ok(guest),
         Started::Closed(line) => anyhow::bail!("the disk stayed closed: {line}"),
@@ -323,7 +328,7 @@ fn opened(started: Started) -> anyhow::Result<Guest> {
 }
 
 /// Binds the disk as the documentation says.
-fn bind(guest: &Guest, added: &Value) -> anyhow::Result<()> {
+pub(super) fn bind(guest: &Guest, added: &Value) -> anyhow::Result<()> {
     let config = added["storage"]["luks"][0]["clevis"]["custom"]["config"].as_str();
     let config = config.context("the Ignition config has no pin")?.replace('\'', "'\\''");
     guest.must(ONLINE)?;

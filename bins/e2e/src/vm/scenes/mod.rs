@@ -8,6 +8,7 @@ mod cuts;
 mod dbx;
 mod debian;
 mod join;
+mod network;
 mod power;
 mod recovery;
 mod rotation;

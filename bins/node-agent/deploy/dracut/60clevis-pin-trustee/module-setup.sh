@@ -33,11 +33,17 @@ installkernel() {
     hostonly='' instmods '=drivers/char/tpm'
 }
 
+# DHCP on every card, unless the command line or an image for this host configures the network: the first file that
+# matches counts. Without one, systemd-networkd leaves cards alone; other programs of dracut try DHCP by themselves.
+dhcp() {
+    printf '[Match]\nType=ether\nKernelCommandLine=!ip\n\n[Network]\nDHCP=yes\n'
+}
+
 install() {
-    if [[ $hostonly_cmdline == yes ]]; then
-        mkdir -p "$initdir/etc/cmdline.d"
-        cmdline > "$initdir/etc/cmdline.d/60clevis-pin-trustee.conf"
-    fi
+    # Not only for this host: whoever includes the pin in an image needs a network.
+    mkdir -p "$initdir/etc/cmdline.d" "$initdir/etc/systemd/network"
+    cmdline > "$initdir/etc/cmdline.d/60clevis-pin-trustee.conf"
+    dhcp > "$initdir/etc/systemd/network/zz-clevis-pin-trustee.network"
     inst_binary node-agent /usr/bin/node-agent
     inst_simple "$moddir/clevis-decrypt-trustee" /usr/bin/clevis-decrypt-trustee
     inst_simple "$moddir/clevis-encrypt-trustee" /usr/bin/clevis-encrypt-trustee
